@@ -1,0 +1,60 @@
+# One file for people and for CI. Needs python3 (3.11 or newer) with venv; everything else comes into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+STAMP := $(VENV)/.installed
+SRC := src tests benchmarks examples
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lint format types imports test test-fast soak demo bench lock clean
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP)  ## Make .venv and install everything into it; does nothing when that is up to date
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "penstock needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; run make PYTHON=python3.11.")'
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+lint: $(STAMP)  ## Style: ruff's rules and its formatting
+	$(BIN)/ruff check $(SRC)
+	$(BIN)/ruff format --check $(SRC)
+
+format: $(STAMP)  ## Repair what ruff can repair
+	$(BIN)/ruff check --fix $(SRC)
+	$(BIN)/ruff format $(SRC)
+
+types: $(STAMP)  ## Types: mypy --strict
+	$(BIN)/mypy
+
+imports: $(STAMP)  ## Layers: imports point down, and only penstock.spark imports pyspark
+	$(BIN)/lint-imports
+
+test: $(STAMP)  ## Every test except the soak
+	$(BIN)/pytest -m 'not soak'
+
+test-fast: $(STAMP)  ## The tests that need neither Spark nor patience
+	$(BIN)/pytest -m 'not soak and not spark and not slow and not fault'
+
+soak: $(STAMP)  ## The long, random tests (minutes)
+	HYPOTHESIS_PROFILE=soak $(BIN)/pytest -m soak --timeout=3600
+
+demo: $(STAMP)  ## Show it: rescaling, a crash and recovery on real data
+	$(BIN)/penstock demo
+
+bench: $(STAMP)  ## Measure, and write JSON with machine and commit
+	$(PY) benchmarks/run.py
+
+lock:  ## Write requirements.lock anew (needs uv)
+	uv pip compile pyproject.toml --extra dev --extra demo --universal --python-version 3.11 --upgrade \
+	  --quiet --no-header --no-annotate --no-emit-index-url -o requirements.lock
+
+clean:  ## Remove .venv, caches and what builds leave
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache spark-warehouse metastore_db derby.log benchmarks/scratch
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,96 @@
+"""The command ``penstock``.
+
+Exit codes: 0 done, 1 penstock or the flow said no, 2 the command was used wrongly. An error is one sentence on stderr;
+``--debug`` adds the traceback. ``--version`` answers before anything is imported.
+
+Read next: `penstock.cli.commands`, which holds the commands themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import typer
+
+DONE, REFUSED, MISUSED = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: What stands after ``penstock``; None takes those of this process.
+
+    Returns:
+        The exit code.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in {"--version", "-V"}:
+        from penstock.version import __version__
+
+        print(f"penstock {__version__}")
+        return DONE
+    words, debug = _without_debug(words)
+
+    from penstock.errors import PenstockError
+
+    try:
+        application()(args=words, prog_name="penstock")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else DONE if end.code is None else REFUSED
+    except PenstockError as error:
+        if debug:
+            raise
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return REFUSED
+    except Exception as error:
+        if debug:
+            raise
+        about = " ".join(str(error).split())[:500]
+        print(
+            f"penstock failed with {type(error).__name__}: {about} (run it again with --debug for the traceback).",
+            file=sys.stderr,
+        )
+        return REFUSED
+    return DONE
+
+
+def application() -> typer.Typer:
+    """The application with every command of `penstock.cli.commands.COMMANDS`, which are functions or Typer groups."""
+    import typer
+
+    from penstock.cli import commands
+
+    app = typer.Typer(
+        help="Elastic, exactly-once stateful streaming on PySpark.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback()
+    def _options(
+        *,
+        version: bool = typer.Option(False, "--version", "-V", help="Print the version and exit."),
+        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    ) -> None:
+        """Declared for the help text only: `main` takes both before Typer sees them."""
+
+    _options.__doc__ = None
+    for command in commands.COMMANDS:
+        if isinstance(command, typer.Typer):
+            app.add_typer(command)
+        else:
+            app.command()(command)
+    return app
+
+
+def _without_debug(words: list[str]) -> tuple[list[str], bool]:
+    """Take ``--debug`` out, wherever it stands before a ``--``."""
+    end = words.index("--") if "--" in words else len(words)
+    kept = [word for word in words[:end] if word != "--debug"]
+    return kept + words[end:], len(kept) < end

@@ -1,0 +1,65 @@
+"""Every error of penstock. Each message is one sentence or two: what was wrong, where, what to do.
+
+    PenstockError
+    ├── DeclarationError      a flow was declared wrongly (nothing has run)
+    ├── CheckpointError       the checkpoint cannot be used
+    │   ├── TornFileError     a file is missing, truncated or altered
+    │   └── FinishedError     the flow has reached the end of its input
+    ├── FencedError           a newer run owns this checkpoint or sink; this one must stop
+    ├── SinkError             a sink refused, or cannot do what is asked
+    │   └── SinkAheadError    the sink holds what this checkpoint does not know of
+    ├── RecordError           a record cannot be read or has no place
+    ├── OperatorError         a user's function raised; names operator, key and position
+    ├── StateError            state cannot be stored or read
+    └── MissingToolError     Java or a package is missing
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """The root: catch this to catch everything penstock raises on purpose."""
+
+
+class DeclarationError(PenstockError):
+    """A flow was declared wrongly. Nothing has run and nothing was changed."""
+
+
+class CheckpointError(PenstockError):
+    """The checkpoint cannot be used as asked. It was left as it was."""
+
+
+class TornFileError(CheckpointError):
+    """A file of the checkpoint is missing, truncated or altered."""
+
+
+class FinishedError(CheckpointError):
+    """The flow has reached the end of its input; its frontier is MAX and it is never scheduled again."""
+
+
+class FencedError(PenstockError):
+    """A newer run owns the checkpoint or the sink. This run wrote nothing after that."""
+
+
+class SinkError(PenstockError):
+    """A sink cannot do what is asked. Its rows and its mark are as before the call."""
+
+
+class SinkAheadError(SinkError):
+    """A sink's own mark says that it holds rows which this checkpoint does not know of. Nothing was written."""
+
+
+class RecordError(PenstockError):
+    """A record is malformed or has no event time. The epoch was not committed."""
+
+
+class OperatorError(PenstockError):
+    """A user's function raised. The epoch was not committed; state and sinks are as before it."""
+
+
+class StateError(PenstockError):
+    """State cannot be stored or read. The epoch was not committed."""
+
+
+class MissingToolError(PenstockError):
+    """Something that penstock needs is missing on this machine."""

@@ -1,0 +1,1 @@
+"""What a user declares: streams, regions, sinks, checked at once; no Spark."""

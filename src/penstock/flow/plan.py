@@ -1,0 +1,249 @@
+"""The declared flow: a graph of nodes, checked as it is built.
+
+    SourceNode → Where | Select | Transform | MapBatches | Union → Region → … → sinks
+
+`Plan` is what the engine gets: sources, regions in topological order, outputs. It holds no data and knows no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.operators.base import Operator
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A point of the graph with rows.
+
+    Attributes:
+        schema: Columns; a type that is not known before Spark analyses the plan is ``pa.null()``.
+        timed: Whether rows have an event time.
+    """
+
+    schema: pa.Schema
+    timed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class SourceNode(Node):
+    """Where records come from.
+
+    Attributes:
+        name: Unique in the flow.
+        connector: What `penstock.files` and the like give, or a streaming DataFrame.
+        time: Event-time column or None.
+        lateness_us: How far behind its partition's greatest time a record may be.
+        idle_after_us: After how long without records a partition stops holding the frontier back; None: never.
+        position: Columns that hold partition and offset, or None: the connector knows.
+        partitions: Partitions that must be heard from before the frontier moves.
+        on_error: ``"fail"`` or ``"skip"``: what to do with malformed records and those without time.
+    """
+
+    name: str
+    connector: Any
+    time: str | None
+    lateness_us: int = 0
+    idle_after_us: int | None = None
+    position: tuple[str, str] | None = None
+    partitions: tuple[Any, ...] = ()
+    on_error: str = "fail"
+
+
+@dataclass(frozen=True, eq=False)
+class LateNode(Node):
+    """Records of a source that came too late."""
+
+    source: SourceNode
+
+
+@dataclass(frozen=True, eq=False)
+class MalformedNode(Node):
+    """Records of a source that could not be read, as text."""
+
+    source: SourceNode
+
+
+@dataclass(frozen=True, eq=False)
+class Where(Node):
+    """Rows that satisfy a condition."""
+
+    input: Node
+    condition: str
+
+
+@dataclass(frozen=True, eq=False)
+class Select(Node):
+    """Columns by SQL expressions, as (name, expression)."""
+
+    input: Node
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Transform(Node):
+    """Any function from DataFrame to DataFrame that keeps the hidden columns."""
+
+    input: Node
+    fn: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class MapBatches(Node):
+    """A Python function over Arrow record batches."""
+
+    input: Node
+    fn: Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+@dataclass(frozen=True, eq=False)
+class Union(Node):
+    """Rows of several streams."""
+
+    inputs: tuple[Node, ...]
+
+
+@dataclass(eq=False)
+class RegionStep:
+    """An operator of a region. Inputs: ``("port", i)`` or ``("operator", j)``."""
+
+    operator: Operator
+    inputs: tuple[tuple[str, int], ...]
+    schema: pa.Schema
+    on_error: Any = "fail"
+
+
+@dataclass(eq=False)
+class Region:
+    """One keyed stage while it is being declared.
+
+    Attributes:
+        name: Unique in the flow; also the name for commands.
+        keys: Key columns.
+        inputs: What flows in; more than one where streams are joined.
+        steps: Operators in the order of declaration, which is topological.
+        workers: Number of workers, or None: the flow's.
+        distribute: Distribution strategy.
+    """
+
+    name: str
+    keys: pa.Schema
+    inputs: list[Node]
+    steps: list[RegionStep] = field(default_factory=list)
+    workers: int | None = None
+    distribute: Any = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether its rows have an event time."""
+        return self.inputs[0].timed
+
+
+@dataclass(frozen=True, eq=False)
+class RegionOutput(Node):
+    """Rows of one operator of a region; operator −1: the region's own input.
+
+    Attributes:
+        errors: The records the operator skipped, instead of its rows.
+    """
+
+    region: Region
+    operator: int
+    errors: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """A sink hung on a node."""
+
+    name: str
+    node: Node
+    sink: Any
+    updates: bool
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked flow.
+
+    Attributes:
+        name: The flow's name.
+        sources: All of them, in order of declaration; a source's ordinal is its index.
+        regions: In topological order.
+        outputs: The sinks.
+    """
+
+    name: str
+    sources: tuple[SourceNode, ...]
+    regions: tuple[Region, ...]
+    outputs: tuple[Output, ...]
+
+    def source_of(self, node: Node) -> set[str]:
+        """Names of the sources that rows of a node come from."""
+        return {n.name for n in upstream(node) if isinstance(n, SourceNode)}
+
+    def describe(self) -> str:
+        """The flow as text, one line per source, region and sink."""
+        lines = [f"flow {self.name}"]
+        for s in self.sources:
+            time = f", time {s.time}, lateness {s.lateness_us / 1e6:g} s" if s.time else ""
+            lines.append(f"  source {s.name} ({type(s.connector).__name__}{time})")
+        for r in self.regions:
+            steps = " → ".join(s.operator.describe() for s in r.steps) or "nothing"
+            lines.append(f"  region {r.name} by ({', '.join(r.keys.names)}) from {', '.join(sorted(self.source_of(r.inputs[0])))}: {steps}")
+        lines += [f"  sink {o.name}: {o.sink!r}" for o in self.outputs]
+        return "\n".join(lines)
+
+
+def inputs_of(node: Node) -> list[Node]:
+    """The nodes directly before a node."""
+    if isinstance(node, (LateNode, MalformedNode)):
+        return [node.source]
+    if isinstance(node, Union):
+        return list(node.inputs)
+    if isinstance(node, RegionOutput):
+        return list(node.region.inputs)
+    found = getattr(node, "input", None)
+    return [] if found is None else [found]
+
+
+def upstream(node: Node) -> list[Node]:
+    """A node and everything before it, inputs first."""
+    seen: dict[int, Node] = {}
+
+    def visit(n: Node) -> None:
+        if id(n) not in seen:
+            for before in inputs_of(n):
+                visit(before)
+            seen[id(n)] = n
+
+    visit(node)
+    return list(seen.values())
+
+
+def freeze(name: str, sources: list[SourceNode], regions: list[Region], outputs: list[Output]) -> Plan:
+    """Check the whole and put regions into topological order.
+
+    Raises:
+        DeclarationError: There is no sink, or nothing to do.
+    """
+    if not sources:
+        raise DeclarationError(f"Flow {name!r} has no source; begin with flow.source(...).")
+    if not outputs:
+        raise DeclarationError(f"Flow {name!r} has no sink, so nothing of it could be seen; end a stream with .sink(...).")
+    depth: dict[int, int] = {}
+
+    def level(region: Region) -> int:
+        if id(region) not in depth:
+            before = [n.region for i in region.inputs for n in upstream(i) if isinstance(n, RegionOutput)]
+            depth[id(region)] = 1 + max((level(r) for r in before), default=0)
+        return depth[id(region)]
+
+    ordered = sorted(regions, key=level)
+    return Plan(name, tuple(sources), tuple(ordered), tuple(outputs))

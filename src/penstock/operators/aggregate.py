@@ -1,0 +1,205 @@
+"""Aggregates per key, or per key and window: partial states in columns, merged in bulk.
+
+Aggregates are commutative, so their input needs no order and does not wait for the frontier; only their *results* do. Rows, or
+the partial aggregates that the JVM computed before the shuffle, are reduced to one row per (key, window), merged with the
+stored ones, and stored again. A window is given out once, when the frontier has reached its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.operators.aggregates.base import Bound, Columns, Kernel
+from penstock.operators.aggregates.codec import decode, encode
+from penstock.operators.base import Context, KeyedState, Operator, Output
+from penstock.operators.keys import Ints, biased, unbiased
+from penstock.operators.rows import Emitted, Keys, Order, Rows
+from penstock.operators.windows import Sliding
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+PANE = "__ps_pane"
+
+
+def bind_kernels(kernels: Sequence[tuple[str, Kernel]], source: pa.Schema) -> tuple[Bound, ...]:
+    """Check each aggregate against its column.
+
+    Raises:
+        DeclarationError: The column does not exist or has a type the aggregate cannot work on.
+    """
+    bounds = []
+    for name, kernel in kernels:
+        if kernel.column is not None and kernel.column not in source.names:
+            raise DeclarationError(
+                f"Aggregate {name!r} reads column {kernel.column!r}, which does not exist; there are {', '.join(source.names)}."
+            )
+        bounds.append(kernel.bind(None if kernel.column is None else source.field(kernel.column).type))
+    return tuple(bounds)
+
+
+def check_names(names: Sequence[str], keys: pa.Schema, *, window: bool) -> None:
+    """Refuse aggregates named like a column that the output has anyway."""
+    taken = {*keys.names, *(("window_start", "window_end") if window else ())}
+    for name in names:
+        if name in taken:
+            raise DeclarationError(f"Aggregate {name!r} has the name of a key or window column; give it another.")
+
+
+def result_schema(kernels: Sequence[tuple[str, Kernel]], bounds: Sequence[Bound], keys: pa.Schema, *, window: bool) -> pa.Schema:
+    """Key columns, the window's, then the aggregates."""
+    spans = [pa.field("window_start", TIMESTAMP), pa.field("window_end", TIMESTAMP)] if window else []
+    return pa.schema([*keys, *spans, *(pa.field(n, b.output_type) for (n, _), b in zip(kernels, bounds, strict=True))])
+
+
+def as_times(values: Ints) -> Any:
+    """Microseconds as an Arrow timestamp column."""
+    return pa.array(values, pa.int64()).cast(TIMESTAMP)
+
+
+def concat_columns(parts: Sequence[Sequence[Columns]]) -> list[Columns]:
+    """States below one another: ``parts[i][aggregate][field]``."""
+    return [tuple(np.concatenate(fields) for fields in zip(*states, strict=True)) for states in zip(*parts, strict=True)]
+
+
+def take_columns(states: Sequence[Columns], index: Any) -> list[Columns]:
+    """The rows at `index` of every state column."""
+    return [tuple(c[index] for c in columns) for columns in states]
+
+
+@dataclass
+class AggregateStep(Operator):
+    """Aggregates per key (`window` None) or per key and tumbling or sliding window.
+
+    Attributes:
+        kernels: Output name and aggregate function, in order.
+        window: The window, or None for one running value per key.
+        emit: ``"final"``: a window's result once, when it is complete; ``"update"``: the value after each epoch in which it changed.
+    """
+
+    kernels: tuple[tuple[str, Kernel], ...]
+    window: Sliding | None
+    emit: str
+    ordered: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self.updates = self.emit == "update"
+        self.name = f"aggregate({', '.join(n for n, _ in self.kernels)})"
+
+    def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
+        check_names([n for n, _ in self.kernels], keys, window=self.window is not None)
+        bounds = bind_kernels(self.kernels, inputs[0])
+        return result_schema(self.kernels, bounds, keys, window=self.window is not None)
+
+    def start(self, context: Context) -> None:
+        super().start(context)
+        self._bounds = bind_kernels(self.kernels, context.inputs[0])
+        self._stored: set[bytes] = set()
+
+    def on_data(self, rows: Rows, state: KeyedState) -> Output:
+        """Reduce rows to one partial per key (and pane), then merge."""
+        panes = np.zeros(len(rows), np.int64) if self.window is None else self.window.panes(rows.order.time)
+        new = np.concatenate(([True], (rows.group[1:] != rows.group[:-1]) | (panes[1:] != panes[:-1])))
+        starts = np.flatnonzero(new)
+        order = rows.order.columns()
+        states = [
+            bound.lift_reduce(None if kernel.column is None else rows.column(kernel.column), order, len(rows), starts)
+            for (_, kernel), bound in zip(self.kernels, self._bounds, strict=True)
+        ]
+        return self._merge(rows.keys, rows.group[starts], panes[starts], states, state)
+
+    def on_partials(self, batch: pa.RecordBatch, hashes: Ints, keys: Keys, group: Ints, state: KeyedState) -> Output:
+        """Merge partial aggregates that were computed before the shuffle.
+
+        Args:
+            batch: Key columns, the pane's start in µs if there is a window, then each aggregate's partial columns.
+            hashes: int64, n (unused here; the group says it all).
+            keys: The distinct keys.
+            group: int64, n: key of each row, ascending.
+            state: This operator's state.
+        """
+        del hashes
+        at, states = len(self.context.codec.schema), []
+        panes = np.zeros(batch.num_rows, np.int64)
+        if self.window is not None:
+            panes, at = batch.column(at).to_numpy(zero_copy_only=False).astype(np.int64), at + 1
+        for (_, kernel), bound in zip(self.kernels, self._bounds, strict=True):
+            width = len(bound.sql(kernel.column, ("", "", "", "")) or ())
+            states.append(bound.from_sql([batch.column(at + i) for i in range(width)]))
+            at += width
+        return self._merge(keys, group, panes, states, state)
+
+    def _merge(self, keys: Keys, group: Ints, panes: Ints, states: list[Columns], state: KeyedState) -> Output:
+        """Merge partial states, one per (key, pane), with the stored ones; give out what is complete."""
+        subs = None
+        starts = panes
+        if self.window is not None:
+            index, starts = self.window.spread(panes)
+            if self.window.size_us != self.window.slide_us:
+                by_window = np.lexsort((starts, group[index]))
+                index, starts = index[by_window], starts[by_window]
+                group, states = group[index], take_columns(states, index)
+                first = np.flatnonzero(np.concatenate(([True], (group[1:] != group[:-1]) | (starts[1:] != starts[:-1]))))
+                states = [b.reduce(c, first) for b, c in zip(self._bounds, states, strict=True)]
+                group, starts = group[first], starts[first]
+            subs = biased(starts)
+        whole = subs is None and len(group) == len(keys)
+        names = state.names(keys, None if whole else group, subs)
+        states, held = self._with_stored(names, states, state)
+        if self.window is None:
+            state.put(names, encode(self._bounds, states))
+            return self._rows(keys, group, starts, states, state) if self.updates else None
+        ends = starts + self.window.size_us
+        done = ends <= self.context.frontier
+        still = np.flatnonzero(~done)
+        state.put([names[i] for i in still.tolist()], encode(self._bounds, take_columns(states, still)), ends[still] - 1)
+        state.delete([names[i] for i in np.flatnonzero(done & held).tolist()])
+        shown = np.arange(len(names)) if self.updates else np.flatnonzero(done)
+        return self._rows(keys, group[shown], starts[shown], take_columns(states, shown), state)
+
+    def _with_stored(self, names: list[bytes], states: list[Columns], state: KeyedState) -> tuple[list[Columns], Any]:
+        """Merge each state with the stored one; also says which were stored."""
+        old = state.get(names)
+        held = np.fromiter((v is not None for v in old), bool, len(old))
+        at = np.flatnonzero(held)
+        if not len(at):
+            return states, held
+        stored = decode(self._bounds, [v for v in old if v is not None])
+        both = concat_columns([stored, states])
+        owner = np.concatenate([at, np.arange(len(names))])
+        index = np.argsort(owner, kind="stable")
+        first = np.flatnonzero(np.concatenate(([True], np.diff(owner[index]) > 0)))
+        return [b.reduce(c, first) for b, c in zip(self._bounds, take_columns(both, index), strict=True)], held
+
+    def on_frontier(self, t: int, state: KeyedState) -> Output:
+        """Give out the stored windows that are complete now."""
+        if self.window is None:
+            return None
+        entries = state.due(t)
+        if not entries:
+            return None
+        names = [n for n, _ in entries]
+        state.delete(names)
+        if self.updates:
+            return None
+        keys, subs = state.keys_of(names)
+        return self._rows(keys, np.arange(len(keys)), unbiased(subs), decode(self._bounds, [v for _, v in entries]), state)
+
+    def _rows(self, keys: Keys, group: Ints, starts: Ints, states: Sequence[Columns], state: KeyedState) -> Emitted:
+        results = [b.finish(c) for b, c in zip(self._bounds, states, strict=True)]
+        at_keys = pa.array(group)
+        columns = [c.take(at_keys) for c in keys.columns]
+        if self.window is None:
+            times = np.zeros(len(group), np.int64)
+        else:
+            times = starts + self.window.size_us - 1
+            columns += [as_times(starts), as_times(times + 1)]
+        data = pa.RecordBatch.from_arrays([*columns, *results], schema=self.context.output)
+        return state.emit(data, keys, times, group)
+
+
+__all__ = ["PANE", "AggregateStep", "Order"]

@@ -1,0 +1,129 @@
+"""The aggregate functions: what users write in ``.aggregate(n=ps.count(), mean_delay=ps.mean("delay"))``.
+
+Each function returns a frozen, picklable declaration; `Aggregate` is the base class of users' own. Every aggregate is mergeable
+state in columns, so the order and the grouping in which rows arrive never changes a result, with one exception: float sums, means
+and standard deviations may differ in the last bits unless ``exact=True``. Nulls are ignored except where noted.
+
+Read next: `penstock.operators.aggregates.base`.
+"""
+
+from __future__ import annotations
+
+from penstock.operators.aggregates.base import Bound, Columns, Kernel, output_field
+from penstock.operators.aggregates.basic import Count, Mean, Stddev, Sum
+from penstock.operators.aggregates.ordered import Collect, Edge, Extreme
+from penstock.operators.aggregates.sets import CountDistinct
+from penstock.operators.aggregates.sketches import ApproxCountDistinct, Quantile
+from penstock.operators.aggregates.user import Aggregate
+
+__all__ = [
+    "Aggregate",
+    "Bound",
+    "Columns",
+    "Kernel",
+    "approx_count_distinct",
+    "collect",
+    "count",
+    "count_distinct",
+    "first",
+    "last",
+    "max",
+    "mean",
+    "min",
+    "output_field",
+    "quantile",
+    "stddev",
+    "sum",
+]
+
+
+def count(column: str | None = None) -> Kernel:
+    """Number of rows, or of values of a column that are not null (int64)."""
+    return Count(column)
+
+
+def sum(column: str, exact: bool = False) -> Kernel:  # noqa: A001  (the name is Spark's, and always used as ps.sum)
+    """Sum of a number column; null for no value.
+
+    Args:
+        column: Integers (result int64), decimals (decimal with ten more digits) or floats (float64).
+        exact: Round the sum of floats once, as ``math.fsum``, so that it does not depend on the order. Slower; integers and
+            decimals are always exact.
+
+    Returns:
+        The declaration. An integer sum that leaves int64 is a StateError where it is read.
+    """
+    return Sum(column, exact)
+
+
+def mean(column: str, exact: bool = False) -> Kernel:
+    """Mean of a number column, float64 or decimal with four more digits; null for no value.
+
+    Args:
+        column: Integers, decimals or floats.
+        exact: As for `sum`: the correctly rounded sum divided by the number of values.
+    """
+    return Mean(column, exact)
+
+
+def min(column: str) -> Kernel:  # noqa: A001  (as sum)
+    """Least value of a column; null for no value. NaN is greater than every number, −0.0 is 0.0."""
+    return Extreme(column, greatest=False)
+
+
+def max(column: str) -> Kernel:  # noqa: A001  (as sum)
+    """Greatest value of a column; null for no value. NaN is greater than every number, −0.0 is 0.0."""
+    return Extreme(column, greatest=True)
+
+
+def stddev(column: str) -> Kernel:
+    """Standard deviation of a sample (divisor n − 1) as float64; null for fewer than two values."""
+    return Stddev(column)
+
+
+def first(column: str) -> Kernel:
+    """Value of the first record by (time, partition, offset); null if that record's value is null."""
+    return Edge(column, last=False)
+
+
+def last(column: str) -> Kernel:
+    """Value of the last record by (time, partition, offset); null if that record's value is null."""
+    return Edge(column, last=True)
+
+
+def collect(column: str) -> Kernel:
+    """List of the values that are not null, in the order of their records; empty for none. Its state grows with the values."""
+    return Collect(column)
+
+
+def count_distinct(column: str) -> Kernel:
+    """Exact number of distinct values that are not null (int64). Its state grows with that number."""
+    return CountDistinct(column)
+
+
+def approx_count_distinct(column: str, relative_error: float = 0.02) -> Kernel:
+    """Approximate number of distinct values that are not null (int64), in bounded space.
+
+    Args:
+        column: Any type that Spark's ``xxhash64`` takes, except lists, maps and structs.
+        relative_error: Greatest standard error of the estimate, 0.0041 to 0.26. A state takes up to about (1.04 / error)² bytes,
+            at most twice that.
+
+    Raises:
+        DeclarationError: The error is out of bounds. Nothing was changed.
+    """
+    return ApproxCountDistinct(column, relative_error)
+
+
+def quantile(column: str, q: float, relative_error: float = 0.01) -> Kernel:
+    """Approximate quantile of a number column as float64; null for no value.
+
+    Args:
+        column: Integers, decimals or floats.
+        q: Which quantile, 0 to 1; the value at rank floor(q · (n − 1)) of the n sorted values is approximated.
+        relative_error: Greatest distance from that value, as a fraction of it; 0.000001 to 0.5.
+
+    Raises:
+        DeclarationError: An argument is out of bounds. Nothing was changed.
+    """
+    return Quantile(column, q, relative_error)

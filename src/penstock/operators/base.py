@@ -1,0 +1,254 @@
+"""The one operator all others are sugar over: what it is told, what it may keep, what it gives.
+
+Inside a task a region's operators form a chain. Messages travel along it; an operator handles what concerns it:
+
+    Load(version) · Data(rows) · Frontier(t) · Interrogate(bins) · Collect(keys) · Acquire(states) · Barrier(epoch) · Shutdown
+
+State is keyed: it belongs to one key of the region and moves with it. An operator never sees another worker's keys and keeps
+nothing outside `KeyedState`, so it is rescalable, recoverable and replayable with no code of its own.
+
+Read next: `penstock.operators.stateful_map` (the simplest operator), `penstock.runtime.task`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import StateError
+from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
+from penstock.operators.rows import Emitted, Keys, Order, Rows
+from penstock.routing.hashing import spark_xxhash64
+from penstock.types import MAX_TIME, MIN_TIME
+
+Output = Emitted | Iterable[Emitted] | None
+
+
+class StateView(Protocol):
+    """State of one worker in one epoch, as `penstock.state.store.WorkerState` gives it."""
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]: ...
+    def put_many(self, keys: list[bytes], values: list[bytes], timers: Ints | None = None) -> None: ...
+    def delete_many(self, keys: list[bytes]) -> None: ...
+    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]: ...
+    def due(self, operator: int, upto_us: int) -> list[tuple[bytes, bytes]]: ...
+
+
+@dataclass
+class Context:
+    """What an operator knows of the task it runs in.
+
+    Attributes:
+        region: The region's name.
+        operator: The operator's index within the region; it separates the state of two operators.
+        ordinal: The region's index within the flow.
+        codec: Codec of the region's key columns.
+        inputs: Schema of each input.
+        output: Schema of the output.
+        frontier_before: Frontier (µs) up to which earlier epochs have processed.
+        frontier: Frontier (µs) of this epoch: every record before it is here.
+        sources: Names of the flow's sources by ordinal, to name positions in errors.
+        skipped: Records whose function raised and that were left out, as (key, position, error, record as text).
+    """
+
+    region: str
+    operator: int
+    ordinal: int
+    codec: KeyCodec
+    inputs: tuple[pa.Schema, ...]
+    output: pa.Schema
+    frontier_before: int = MIN_TIME
+    frontier: int = MAX_TIME
+    sources: tuple[str, ...] = ()
+    skipped: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+    def position_text(self, order: Order, row: int) -> str:
+        """Where a row came from, for a person: ``source/partition @ offset``."""
+        part = int(order.part[row])
+        if part < 0:
+            return "a result at the frontier"
+        source, partition = part >> 48, part & ((1 << 48) - 1)
+        name = self.sources[source] if source < len(self.sources) else f"source {source}"
+        return f"{name}/{partition} @ {int(order.offset[row])}"
+
+    @property
+    def marker(self) -> int:
+        """The `part` of rows that a frontier, not a record, triggered; negative and unique within the flow."""
+        return -(self.ordinal * 256 + self.operator + 1)
+
+
+class KeyedState:
+    """An operator's state: bytes (or any picklable value) per key, with an optional timer.
+
+    Keys are given in bulk as `Keys`, with an optional sub-key per entry (for example a window's start).
+    """
+
+    def __init__(self, view: StateView, context: Context) -> None:
+        self._view = view
+        self._context = context
+        self._operator = context.operator
+
+    def names(self, keys: Keys, index: Ints | None = None, sub: Sequence[bytes] | None = None) -> list[bytes]:
+        """State keys of entries: of every key, or of ``keys[index[i]]`` with sub-key ``sub[i]``."""
+        whole = keys.state_keys(self._operator)
+        chosen = whole if index is None else [whole[i] for i in index.tolist()]
+        return chosen if sub is None else [a + b for a, b in zip(chosen, sub, strict=True)]
+
+    def get(self, names: list[bytes]) -> list[bytes | None]:
+        """Values of entries; None where there is none."""
+        return self._view.get_many(names)
+
+    def put(self, names: list[bytes], values: list[bytes], timers: Ints | None = None) -> None:
+        """Store entries. `timers` (int64 µs) makes them `due` once the frontier has passed; None: never."""
+        self._view.put_many(names, values, timers)
+
+    def delete(self, names: list[bytes]) -> None:
+        """Forget entries."""
+        if names:
+            self._view.delete_many(names)
+
+    def scan(self, name: bytes) -> list[tuple[bytes, bytes]]:
+        """All entries whose state key starts with `name`, in order."""
+        return self._view.scan(name)
+
+    def due(self, upto: int) -> list[tuple[bytes, bytes]]:
+        """Entries of this operator with a timer before `upto`, in order of their timers."""
+        return self._view.due(self._operator, upto)
+
+    def keys_of(self, names: Sequence[bytes]) -> tuple[Keys, list[bytes]]:
+        """The keys that state keys belong to (repeated as they come), and the sub-keys behind them."""
+        encoded = [n[3:] for n in names]
+        subs = [e[2 + int.from_bytes(e[:2], "big") :] for e in encoded]
+        columns = tuple(self._context.codec.decode(encoded))
+        hashes = spark_xxhash64(columns) if names else np.empty(0, np.int64)
+        return Keys(columns, hashes, self._context.codec), subs
+
+    def get_objects(self, names: list[bytes]) -> list[Any]:
+        """Values of entries stored by `put_objects`; None where there is none."""
+        return [None if v is None else pickle.loads(v) for v in self.get(names)]  # noqa: S301  (our own bytes)
+
+    def put_objects(self, names: list[bytes], values: Sequence[Any], timers: Ints | None = None) -> None:
+        """Store picklable values; a value of None forgets the entry.
+
+        Raises:
+            StateError: A value cannot be pickled. Nothing was stored.
+        """
+        gone = [n for n, v in zip(names, values, strict=True) if v is None]
+        kept = [i for i, v in enumerate(values) if v is not None]
+        try:
+            raw = [pickle.dumps(values[i], protocol=5) for i in kept]
+        except Exception as error:
+            raise StateError(
+                f"State of region {self._context.region!r} holds a value that cannot be stored ({error}); keep plain data in state, or declare it with state=\"…\"."
+            ) from error
+        self.put([names[i] for i in kept], raw, None if timers is None else timers[kept])
+        self.delete(gone)
+
+    def emit(self, data: pa.RecordBatch, keys: Keys, times: Ints, group: Ints | None = None, subs: Ints | None = None) -> Emitted:
+        """Rows that the frontier gives rise to.
+
+        Args:
+            data: The output's columns, n rows.
+            keys: The keys concerned.
+            times: int64 µs, n: event time of each row; must be before the frontier.
+            group: int64, n: index of each row's key; None if row i belongs to key i.
+            subs: int64, n: tells rows of one key and time apart; None if there is one row each.
+        """
+        which = np.arange(len(keys)) if group is None else group
+        n = data.num_rows
+        order = Order(
+            np.asarray(times, np.int64),
+            np.full(n, self._context.marker, np.int64),
+            keys.hashes[which],
+            np.zeros(n, np.int64) if subs is None else np.asarray(subs, np.int64),
+        )
+        return Emitted(data, order, which, keys)
+
+
+class Operator:
+    """A step of a region. Override what you need; everything has a working default.
+
+    The methods are called in each epoch in this order: `on_data` (only if there are rows), `on_frontier`, `on_barrier`.
+    An operator must be deterministic: the same rows and state give the same output, so that a crash can be repaired by
+    running the epoch again. Its attributes are configuration; what it remembers belongs into `state`.
+
+    Example:
+        >>> class Drop(Operator):
+        ...     def on_data(self, rows, state):
+        ...         return None
+    """
+
+    schema: str | pa.Schema | None = None
+    """Output columns; None: those of the input."""
+    ordered: ClassVar[bool] = True
+    """Whether rows must come in event-time order; if so they wait until the frontier has passed them."""
+    updates: bool = False
+    """Whether an output row replaces the earlier one of the same key."""
+    name: str = ""
+
+    context: Context
+
+    def describe(self) -> str:
+        """The operator in a word or two, for messages."""
+        return self.name or type(self).__name__
+
+    def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
+        """Columns of the output; refuses inputs that cannot work.
+
+        Args:
+            inputs: Schema of each input; a column whose type is not known yet has type ``pa.null()``.
+            keys: The region's key columns.
+
+        Raises:
+            DeclarationError: An input column is missing or of a wrong type.
+        """
+        if isinstance(self.schema, str):
+            from penstock.schema import parse_schema  # noqa: PLC0415  (only users' operators declare text)
+
+            return parse_schema(self.schema, f"the schema of operator {self.describe()}")
+        return self.schema if self.schema is not None else inputs[0]
+
+    def start(self, context: Context) -> None:
+        """Called once per task, before anything else."""
+        self.context = context
+
+    def on_data(self, rows: Rows, state: KeyedState) -> Output:
+        """Handle the rows that are due: grouped by key, in order. Several inputs: see `on_inputs`."""
+        del state
+        return rows.emit(rows.data)
+
+    def on_inputs(self, inputs: Sequence[Rows], state: KeyedState) -> Output:
+        """Handle the rows of all inputs; the default hands the only one to `on_data`."""
+        return self.on_data(inputs[0], state) if len(inputs[0]) else None
+
+    def on_frontier(self, t: int, state: KeyedState) -> Output:
+        """Every row before `t` (µs; MAX_TIME at the end of input) has been handled."""
+        del t, state
+
+    def on_interrogate(self, bins: Sequence[int], state: KeyedState) -> None:
+        """State of `bins` is about to move; there is nothing an operator must do."""
+        del bins, state
+
+    def on_collect(self, keys: Keys, state: KeyedState) -> None:
+        """State of `keys` has left this worker."""
+        del keys, state
+
+    def on_acquire(self, keys: Keys, state: KeyedState) -> None:
+        """State of `keys` has come to this worker."""
+        del keys, state
+
+    def on_barrier(self, epoch: int, state: KeyedState) -> None:
+        """The epoch ends; what is in `state` now is what the next epoch finds."""
+        del epoch, state
+
+    def on_shutdown(self, state: KeyedState) -> None:
+        """The flow ends; never called again."""
+        del state
+
+
+__all__ = ["BIN_BYTES", "Context", "KeyedState", "Operator", "Output", "StateView"]

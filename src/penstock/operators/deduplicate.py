@@ -1,0 +1,90 @@
+"""Keep the first of equal records.
+
+A record is dropped if an equal one that was *kept* lies at most `within` before it. So the result depends on the order of
+records only, never on the epochs they came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.operators.base import KeyedState, Operator, Output
+from penstock.operators.keys import Ints, KeyCodec, biased, unbiased
+from penstock.operators.rows import Rows
+from penstock.types import MAX_TIME
+
+
+@dataclass
+class Deduplicate(Operator):
+    """Drops records whose `columns` equal those of an earlier one of the same key.
+
+    Attributes:
+        columns: The columns that make records equal; none: the key alone.
+        within_us: For how long an earlier record counts (µs, inclusive); None: for ever.
+    """
+
+    columns: tuple[str, ...]
+    within_us: int | None = None
+
+    def __post_init__(self) -> None:
+        self.name = f"deduplicate({', '.join(self.columns)})"
+
+    def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
+        del keys
+        for column in self.columns:
+            if column not in inputs[0].names:
+                raise DeclarationError(f"{self.name} names column {column!r}, which does not exist; there are {', '.join(inputs[0].names)}.")
+        return inputs[0]
+
+    def on_data(self, rows: Rows, state: KeyedState) -> Output:
+        """Keep the first record of each (key, columns), and each that comes too long after the last kept."""
+        group, subs = rows.group, None
+        if self.columns:
+            codec = KeyCodec(pa.schema([rows.data.schema.field(c) for c in self.columns]))
+            encoded = codec.encode([rows.column(c) for c in self.columns])
+            codes = np.unique(np.array(encoded, object), return_inverse=True)[1]
+            index = np.lexsort((codes, group))
+            new = np.flatnonzero(np.concatenate(([True], (np.diff(group[index]) != 0) | (np.diff(codes[index]) != 0))))
+            subs = [encoded[i] for i in index[new].tolist()]
+        else:
+            index, new = np.arange(len(rows)), rows.starts[:-1]
+        names = state.names(rows.keys, group[index[new]], subs)
+        stored = state.get(names)
+        held = np.fromiter((v is not None for v in stored), bool, len(names))
+        last = np.full(len(names), 0, np.int64)
+        last[held] = unbiased([v for v in stored if v is not None])
+        kept = self._kept(rows.order.time[index], np.append(new, len(rows)), held, last)
+        chosen = np.flatnonzero(kept)
+        entry = np.searchsorted(new, chosen, "right") - 1
+        last[entry] = rows.order.time[index[chosen]]  # ascending within an entry, so the latest stays
+        changed = np.unique(entry)
+        timers = None if self.within_us is None else np.minimum(last[changed], MAX_TIME - self.within_us - 1) + self.within_us
+        state.put([names[i] for i in changed.tolist()], biased(last[changed]), timers)
+        out = np.sort(index[chosen])
+        return rows.emit(rows.data.take(pa.array(out)), out)
+
+    def _kept(self, times: Ints, starts: Ints, held: np.ndarray, last: Ints) -> np.ndarray:  # type: ignore[type-arg]
+        """Which rows to keep; rows of an entry stand together in order."""
+        kept = np.zeros(len(times), bool)
+        first = starts[:-1]
+        if self.within_us is None:
+            kept[first] = ~held
+            return kept
+        kept[first] = ~held | (times[first] - last > self.within_us)
+        for e in np.flatnonzero(np.diff(starts) > 1).tolist():  # only entries with several rows in one epoch
+            a, b = int(starts[e]), int(starts[e + 1])
+            before = int(times[a]) if kept[a] else int(last[e])
+            for i in range(a + 1, b):
+                if times[i] - before > self.within_us:
+                    kept[i], before = True, int(times[i])
+        return kept
+
+    def on_frontier(self, t: int, state: KeyedState) -> Output:
+        """Forget records that no later one can be within reach of."""
+        if self.within_us is not None:
+            state.delete([n for n, _ in state.due(t)])

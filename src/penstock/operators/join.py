@@ -1,0 +1,197 @@
+"""Interval join: pairs of records of one key whose event times are at most `within` apart.
+
+Both sides are kept per key until no partner can come any more. A pair is given out at the later of its two records; a record
+that found no partner (left and full joins) when its time has run out.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.operators.base import Context, KeyedState, Operator, Output
+from penstock.operators.keys import Ints
+from penstock.operators.rows import Emitted, Keys, Order, Rows, numbered
+from penstock.types import MAX_TIME
+
+LEFT, RIGHT = 0, 1
+Entry = tuple[int, int, int, int, bool, tuple[Any, ...]]  # time, part, offset, sub, has a partner, the row
+
+
+@dataclass
+class _Side:
+    """Stored and new rows of one side, sorted by (group, order)."""
+
+    group: Ints
+    order: Order
+    fresh: Any
+    matched: Any
+    rows: list[tuple[Any, ...]]
+
+
+@dataclass
+class IntervalJoin(Operator):
+    """Joins two inputs of one region.
+
+    Attributes:
+        within_us: How far apart the event times of a pair may be (µs, inclusive).
+        how: ``"inner"``, ``"left"`` (left records without partner too) or ``"full"`` (of both sides).
+    """
+
+    within_us: int
+    how: str = "inner"
+
+    def __post_init__(self) -> None:
+        self.name = f"{self.how} join"
+
+    def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
+        left, right = inputs
+        fields = list(left)
+        for field in right:
+            if field.name in keys.names:
+                continue
+            name = field.name if field.name not in left.names else f"{field.name}_right"
+            if name in [f.name for f in fields]:
+                raise DeclarationError(f"The join would have two columns named {name!r}; rename one of them before joining.")
+            fields.append(pa.field(name, field.type))
+        return pa.schema(fields)
+
+    def start(self, context: Context) -> None:
+        super().start(context)
+        names = context.codec.schema.names
+        self._right = [i for i, f in enumerate(context.inputs[RIGHT]) if f.name not in names]
+        self._key_at = {n: context.inputs[RIGHT].get_field_index(n) for n in names}
+
+    def on_inputs(self, inputs: Sequence[Rows], state: KeyedState) -> Output:
+        """Match new rows with each other and with the stored ones."""
+        if not len(inputs[LEFT]) and not len(inputs[RIGHT]):
+            return None
+        keys, owners = _all_keys(inputs)
+        names = state.names(keys)
+        stored: list[Any] = state.get_objects(names)
+        sides = [self._side(s, inputs[s], owners[s], stored) for s in (LEFT, RIGHT)]
+        a, b = self._pairs(sides[LEFT], sides[RIGHT])
+        sides[LEFT].matched[a] = True
+        sides[RIGHT].matched[b] = True
+        entries = [_entries(side, len(keys)) for side in sides]
+        both = [(entries[LEFT][g], entries[RIGHT][g]) for g in range(len(keys))]
+        timers = np.array([self._timer(pair) for pair in both], np.int64)
+        state.put_objects(names, both, timers)
+        return self._emit_pairs(sides, a, b, keys)
+
+    def _side(self, which: int, rows: Rows, owner: Ints, stored: Sequence[Any]) -> _Side:
+        old = [(g, e) for g, pair in enumerate(stored) if pair is not None for e in pair[which]]
+        columns = np.array([e[:4] for _, e in old], np.int64).reshape(-1, 4)
+        group = np.concatenate([np.array([g for g, _ in old], np.int64), owner[rows.group]])
+        order = Order.concat([Order(*(np.ascontiguousarray(columns[:, i]) for i in range(4))), rows.order])
+        fresh = np.concatenate([np.zeros(len(old), bool), np.ones(len(rows), bool)])
+        matched = np.concatenate([np.array([e[4] for _, e in old], bool), np.zeros(len(rows), bool)])
+        data = [e[5] for _, e in old] + list(zip(*(c.to_pylist() for c in rows.data.columns), strict=True))
+        index = np.lexsort((*reversed(order.columns()), group))
+        return _Side(group[index], order.take(index), fresh[index], matched[index], [data[i] for i in index.tolist()])
+
+    def _pairs(self, left: _Side, right: _Side) -> tuple[Ints, Ints]:
+        """Indexes of all pairs in reach of which at least one row is new."""
+        low, high = left.order.time - self.within_us, left.order.time + self.within_us
+        ranks = np.unique(np.concatenate([low, high, right.order.time]))
+        width = len(ranks) + 1
+        place = right.group * width + np.searchsorted(ranks, right.order.time)
+        first = np.searchsorted(place, left.group * width + np.searchsorted(ranks, low), "left")
+        last = np.searchsorted(place, left.group * width + np.searchsorted(ranks, high), "right")
+        count = last - first
+        a = np.repeat(np.arange(len(count)), count)
+        b = np.arange(len(a)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
+        keep = left.fresh[a] | right.fresh[b]
+        return a[keep], b[keep]
+
+    def _emit_pairs(self, sides: list[_Side], a: Ints, b: Ints, keys: Keys) -> Emitted:
+        left, right = sides[LEFT].order.take(a), sides[RIGHT].order.take(b)
+        later = _after(left, right)
+        order = Order(*(np.where(later, x, y) for x, y in zip(left.columns(), right.columns(), strict=True)))
+        partner = Order(*(np.where(later, y, x) for x, y in zip(left.columns(), right.columns(), strict=True)))
+        group = sides[LEFT].group[a]
+        index = np.lexsort((*reversed(partner.columns()), later, *reversed(order.columns()), group))
+        a, b, group, order, later = a[index], b[index], group[index], order.take(index), later[index]
+        same = np.concatenate(([False], (group[1:] == group[:-1]) & (later[1:] == later[:-1])))
+        for column in order.columns():
+            same[1:] &= column[1:] == column[:-1]
+        rows = [self._row(sides[LEFT].rows[i], sides[RIGHT].rows[j]) for i, j in zip(a.tolist(), b.tolist(), strict=True)]
+        return Emitted(self._batch(rows), numbered(order, np.cumsum(~same)), group, keys)
+
+    def _row(self, left: tuple[Any, ...] | None, right: tuple[Any, ...] | None) -> tuple[Any, ...]:
+        if left is None:
+            assert right is not None  # noqa: S101  (one side is there)
+            fields = self.context.inputs[LEFT].names
+            left = tuple(right[self._key_at[n]] if n in self._key_at else None for n in fields)
+        tail = tuple(None for _ in self._right) if right is None else tuple(right[i] for i in self._right)
+        return left + tail
+
+    def _batch(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+        schema = self.context.output
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+        return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+    def _timer(self, pair: tuple[list[Entry], list[Entry]]) -> int:
+        return min(min(e[0] for e in side) for side in pair if side) + self.within_us
+
+    def on_frontier(self, t: int, state: KeyedState) -> Output:
+        """Forget rows whose time has run out; give out those that found no partner, if asked."""
+        due = state.due(t)
+        if not due:
+            return None
+        names = [n for n, _ in due]
+        keys, _ = state.keys_of(names)
+        left_over: list[Any] = []
+        out: list[tuple[int, int, Entry]] = []
+        for g, (_, raw) in enumerate(due):
+            pair = pickle.loads(raw)  # noqa: S301  (our own bytes)
+            kept = tuple([e for e in side if t != MAX_TIME and e[0] + self.within_us >= t] for side in pair)
+            left_over.append(kept if kept[LEFT] or kept[RIGHT] else None)
+            for which in self._shown():
+                out += [(g, which, e) for e in pair[which] if not e[4] and (t == MAX_TIME or e[0] + self.within_us < t)]
+        timers = np.array([MAX_TIME if p is None else self._timer(p) for p in left_over], np.int64)
+        state.put_objects(names, left_over, timers)
+        rows = [self._row(e[5], None) if which == LEFT else self._row(None, e[5]) for _, which, e in out]
+        positions = np.array([(e[0] + self.within_us, *e[1:4]) for _, _, e in out], np.int64).reshape(-1, 4)
+        order = Order(*(np.ascontiguousarray(positions[:, i]) for i in range(4)))
+        return Emitted(self._batch(rows), order, np.array([g for g, _, _ in out], np.int64), keys)
+
+    def _shown(self) -> tuple[int, ...]:
+        return {"inner": (), "left": (LEFT,), "full": (LEFT, RIGHT)}[self.how]
+
+
+def _all_keys(inputs: Sequence[Rows]) -> tuple[Keys, list[Ints]]:
+    """The keys of both inputs without repetition, and where each input's keys are in them."""
+    left, right = inputs[LEFT].keys, inputs[RIGHT].keys
+    known = {k: i for i, k in enumerate(left.encoded)}
+    new = [i for i, k in enumerate(right.encoded) if k not in known]
+    at = {right.encoded[i]: len(left) + n for n, i in enumerate(new)}
+    extra = right.take(np.array(new, np.int64))
+    columns = tuple(pa.concat_arrays([x, y]) for x, y in zip(left.columns, extra.columns, strict=True))
+    keys = Keys(columns, np.concatenate([left.hashes, extra.hashes]), left.codec)
+    owner = np.array([known.get(k, at.get(k, 0)) for k in right.encoded], np.int64)
+    return keys, [np.arange(len(left)), owner]
+
+
+def _entries(side: _Side, keys: int) -> list[list[Entry]]:
+    out: list[list[Entry]] = [[] for _ in range(keys)]
+    columns = [c.tolist() for c in side.order.columns()]
+    for g, t, p, o, s, m, row in zip(side.group.tolist(), *columns, side.matched.tolist(), side.rows, strict=True):
+        out[g].append((t, p, o, s, m, row))
+    return out
+
+
+def _after(left: Order, right: Order) -> Any:
+    """Whether each left position comes after the right one."""
+    after = np.zeros(len(left.time), bool)
+    undecided = np.ones(len(left.time), bool)
+    for x, y in zip(left.columns(), right.columns(), strict=True):
+        after |= undecided & (x > y)
+        undecided &= x == y
+    return after

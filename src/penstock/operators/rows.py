@@ -1,0 +1,255 @@
+"""Rows of one worker, grouped by key and in order: what an operator gets and gives.
+
+Invariants: rows of one key stand together; within a key they ascend by (time, part, offset, sub); `starts` has one entry per
+key and a last one with the number of rows. Everything is columnar: Arrow for the user's columns, NumPy for the hidden ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import OperatorError
+from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
+from penstock.types import BINS
+
+_SUB_BITS: Final = 16
+_SUB_LIMIT: Final = 1 << 47
+
+
+@dataclass(frozen=True)
+class Order:
+    """The position of every row: four int64 arrays of equal length, compared from left to right."""
+
+    time: Ints
+    part: Ints
+    offset: Ints
+    sub: Ints
+
+    def take(self, index: Any) -> Order:
+        """The rows at `index` (integers, a slice or a mask)."""
+        return Order(self.time[index], self.part[index], self.offset[index], self.sub[index])
+
+    def columns(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """The arrays, most significant first."""
+        return self.time, self.part, self.offset, self.sub
+
+    @staticmethod
+    def concat(orders: Sequence[Order]) -> Order:
+        """One after the other."""
+        return Order(*(np.concatenate(c) for c in zip(*(o.columns() for o in orders), strict=True)))
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The distinct keys of some rows.
+
+    Attributes:
+        columns: One Arrow array per key column, one entry per key.
+        hashes: int64, xxhash64 of each key.
+        codec: How they become bytes.
+    """
+
+    columns: tuple[Any, ...]
+    hashes: Ints
+    codec: KeyCodec
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @cached_property
+    def encoded(self) -> list[bytes]:
+        """Length and bytes of each key."""
+        return self.codec.encode(self.columns)
+
+    @cached_property
+    def bins(self) -> list[bytes]:
+        """The two bytes of each key's bin."""
+        return [BIN_BYTES[b] for b in (self.hashes % BINS).tolist()]
+
+    def state_keys(self, operator: int) -> list[bytes]:
+        """The state key of every key for one operator."""
+        op = bytes([operator])
+        return [b + op + k for b, k in zip(self.bins, self.encoded, strict=True)]
+
+    def take(self, index: Any) -> Keys:
+        """The keys at `index` (integers)."""
+        taken = pa.array(index)
+        return Keys(tuple(c.take(taken) for c in self.columns), self.hashes[index], self.codec)
+
+    def values(self) -> list[Any]:
+        """The keys as Python values: a scalar for one column, a tuple for several."""
+        lists = [c.to_pylist() for c in self.columns]
+        return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows grouped by key and in order.
+
+    Attributes:
+        data: The user's columns, n rows.
+        order: Position of each row.
+        keys: The g distinct keys.
+        starts: int64, g + 1: first row of each key, and n.
+    """
+
+    data: pa.RecordBatch
+    order: Order
+    keys: Keys
+    starts: Ints
+
+    def __len__(self) -> int:
+        return self.data.num_rows
+
+    def column(self, name: str) -> Any:
+        """One of the user's columns as an Arrow array."""
+        return self.data.column(self.data.schema.get_field_index(name))
+
+    @cached_property
+    def group(self) -> Ints:
+        """int64, n: which key each row belongs to."""
+        return np.repeat(np.arange(len(self.keys)), np.diff(self.starts))
+
+    def emit(self, columns: pa.RecordBatch | Mapping[str, Any], trigger: Any = None) -> Emitted:
+        """Rows that these rows give rise to.
+
+        Args:
+            columns: The output's columns.
+            trigger: int64 ascending, for each output row the index of the row that triggered it; None if there is
+                exactly one output row per row.
+
+        Returns:
+            What an operator's `on_data` returns. Several rows of one trigger are told apart by their sub-index.
+
+        Raises:
+            OperatorError: The number of rows does not fit, or one record triggered more than 65,536 rows.
+        """
+        batch = columns if isinstance(columns, pa.RecordBatch) else pa.RecordBatch.from_pydict(dict(columns))
+        if trigger is None:
+            if batch.num_rows != len(self):
+                raise OperatorError(f"An operator returned {batch.num_rows} rows for {len(self)}; say which triggered which with `trigger`.")
+            return Emitted(batch, self.order, self.group, self.keys)
+        index = np.asarray(trigger, np.int64)
+        return Emitted(batch, numbered(self.order.take(index), index), self.group[index], self.keys)
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """Rows that an operator gives: not yet grouped, each with its position and its key (an index into `keys`)."""
+
+    data: pa.RecordBatch
+    order: Order
+    group: Ints
+    keys: Keys
+
+    def __len__(self) -> int:
+        return self.data.num_rows
+
+
+def numbered(order: Order, trigger: Ints) -> Order:
+    """Give the outputs of one trigger ascending sub-indexes below the trigger's own."""
+    if not len(trigger):
+        return order
+    new = np.flatnonzero(np.concatenate(([True], trigger[1:] != trigger[:-1])))
+    nth = np.arange(len(trigger)) - np.repeat(new, np.diff(np.append(new, len(trigger))))
+    if nth.max(initial=0) >= 1 << _SUB_BITS or order.sub.max(initial=0) >= _SUB_LIMIT:
+        raise OperatorError("One record triggered more than 65,536 rows (or more than three steps multiplied rows); aggregate before.")
+    return Order(order.time, order.part, order.offset, (order.sub << _SUB_BITS) + nth)
+
+
+def sorted_index(hashes: Ints, order: Order, codes: Ints | None = None) -> Ints:
+    """The permutation that groups rows by key and sorts each key's rows.
+
+    Rows mostly arrive in order, so a stable sort by hash often suffices; only if not are all columns sorted by.
+    """
+    index = np.argsort(hashes, kind="stable")
+    if codes is None and ascending_within(hashes[index], order.take(index)):
+        return index
+    varying = [c for c in order.columns() if len(c) and (c != c[0]).any()]
+    keys = [*reversed(varying), *([codes] if codes is not None else []), hashes]
+    return np.lexsort(keys)
+
+
+def ascending_within(group: Ints, order: Order) -> bool:
+    """Whether positions ascend within each run of equal `group`."""
+    undecided = group[1:] == group[:-1]
+    for column in order.columns():
+        before, after = column[:-1], column[1:]
+        if (undecided & (after < before)).any():
+            return False
+        undecided = undecided & (after == before)
+    return True
+
+
+def group_rows(data: pa.RecordBatch, order: Order, hashes: Ints, key_columns: Sequence[Any], codec: KeyCodec) -> Rows:
+    """Group and sort rows.
+
+    Args:
+        data: The user's columns, n rows in any order.
+        order: Their positions.
+        hashes: int64, n: xxhash64 of each row's key.
+        key_columns: The key's columns, n rows each.
+        codec: The region's key codec.
+    """
+    n = data.num_rows
+    if n == 0:
+        empty = Keys(tuple(pa.array([], f.type) for f in codec.schema), np.empty(0, np.int64), codec)
+        return Rows(data, order, empty, np.zeros(1, np.int64))
+    index = sorted_index(hashes, order)
+    keys = [c.take(pa.array(index)) for c in key_columns]
+    new_hash, new_key = _changes(hashes[index], keys)
+    if (new_key & ~new_hash).any():  # two different keys of one hash: tell them apart by their values
+        codes = pc.rank(pa.array(codec.encode(key_columns), pa.binary()), tiebreaker="dense").to_numpy().astype(np.int64)
+        index = sorted_index(hashes, order, codes)
+        keys = [c.take(pa.array(index)) for c in key_columns]
+        new_hash, new_key = _changes(hashes[index], keys)
+    first = np.flatnonzero(new_hash | new_key)
+    at_first = pa.array(first)
+    distinct = Keys(tuple(k.take(at_first) for k in keys), hashes[index][first], codec)
+    return Rows(data.take(pa.array(index)), order.take(index), distinct, np.append(first, n))
+
+
+def _changes(hashes: Ints, keys: Sequence[Any]) -> tuple[Any, Any]:
+    """For each row: does its hash, does its key differ from the row before."""
+    new_hash = np.concatenate(([True], hashes[1:] != hashes[:-1]))
+    new_key = np.zeros(len(hashes), bool)
+    for key in keys:
+        before, after = key[:-1], key[1:]
+        same = pc.or_(pc.fill_null(pc.equal(before, after), False), pc.and_(pc.is_null(before), pc.is_null(after)))
+        if pa.types.is_floating(key.type):
+            same = pc.or_(same, pc.and_(pc.fill_null(pc.is_nan(before), False), pc.fill_null(pc.is_nan(after), False)))
+        new_key[1:] |= ~np.asarray(same.to_numpy(zero_copy_only=False), bool)
+    return new_hash, new_key
+
+
+def regroup(parts: Sequence[Emitted], schema: pa.Schema, codec: KeyCodec) -> Rows:
+    """Group what an operator gave, for the next one of the chain."""
+    parts = [p for p in parts if len(p)]
+    if not parts:
+        return group_rows(
+            pa.RecordBatch.from_pylist([], schema=schema), Order(*(np.empty(0, np.int64) for _ in range(4))), np.empty(0, np.int64), [], codec
+        )
+    if len(parts) == 1 and _already(parts[0]):
+        return _as_rows(parts[0])
+    data = pa.Table.from_batches([p.data.cast(schema) for p in parts]).combine_chunks().to_batches()[0]
+    keys = [pa.concat_arrays([p.keys.columns[i].take(pa.array(p.group)) for p in parts]) for i in range(len(codec.schema))]
+    hashes = np.concatenate([p.keys.hashes[p.group] for p in parts])
+    return group_rows(data, Order.concat([p.order for p in parts]), hashes, keys, codec)
+
+
+def _already(part: Emitted) -> bool:
+    return bool((part.group[1:] >= part.group[:-1]).all()) and ascending_within(part.group, part.order)
+
+
+def _as_rows(part: Emitted) -> Rows:
+    first = np.flatnonzero(np.concatenate(([True], part.group[1:] != part.group[:-1])))
+    present = part.group[first]
+    keys = part.keys if len(present) == len(part.keys) else part.keys.take(present)
+    return Rows(part.data, part.order, keys, np.append(first, len(part)))

@@ -1,0 +1,168 @@
+"""Aggregates per key and session: bursts of records, ended by a gap without any.
+
+Open sessions of a key are one state entry: for each session its first and last time and its partial aggregates. New rows are
+cut into bursts, the stored sessions are laid beside them, and one more cut over both merges what touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.aggregate import as_times, bind_kernels, check_names, concat_columns, result_schema, take_columns
+from penstock.operators.aggregates.base import Columns, Kernel
+from penstock.operators.aggregates.codec import decode, encode
+from penstock.operators.base import Context, KeyedState, Operator, Output
+from penstock.operators.keys import Ints
+from penstock.operators.rows import Emitted, Keys, Rows
+from penstock.operators.windows import Session
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Sessions: which key, first and last time, partial aggregates."""
+
+    group: Ints
+    first: Ints
+    last: Ints
+    states: list[Columns]
+
+    def take(self, index: Any) -> _Spans:
+        return _Spans(self.group[index], self.first[index], self.last[index], take_columns(self.states, index))
+
+
+@dataclass
+class SessionStep(Operator):
+    """Aggregates per key and session window.
+
+    Attributes:
+        kernels: Output name and aggregate function, in order.
+        window: The session window.
+    """
+
+    kernels: tuple[tuple[str, Kernel], ...]
+    window: Session
+    ordered: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self.name = f"session aggregate({', '.join(n for n, _ in self.kernels)})"
+
+    def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
+        check_names([n for n, _ in self.kernels], keys, window=True)
+        return result_schema(self.kernels, bind_kernels(self.kernels, inputs[0]), keys, window=True)
+
+    def start(self, context: Context) -> None:
+        super().start(context)
+        self._bounds = bind_kernels(self.kernels, context.inputs[0])
+
+    def on_data(self, rows: Rows, state: KeyedState) -> Output:
+        """Cut rows into bursts and merge them with the open sessions."""
+        time = rows.order.time
+        cut = (rows.group[1:] != rows.group[:-1]) | (time[1:] - time[:-1] >= self.window.gap_us)
+        starts = np.flatnonzero(np.concatenate(([True], cut)))
+        order = rows.order.columns()
+        states = [
+            bound.lift_reduce(None if kernel.column is None else rows.column(kernel.column), order, len(rows), starts)
+            for (_, kernel), bound in zip(self.kernels, self._bounds, strict=True)
+        ]
+        last = time[np.append(starts[1:], len(rows)) - 1]
+        new = _Spans(rows.group[starts], time[starts], last, states)
+        names = state.names(rows.keys)
+        stored = self._stored(state.get(names))
+        return self._keep(rows.keys, names, self._merged(stored, new), state)
+
+    def on_frontier(self, t: int, state: KeyedState) -> Output:
+        """Give out the stored sessions that are complete now."""
+        entries = state.due(t)
+        if not entries:
+            return None
+        names = [n for n, _ in entries]
+        keys, _ = state.keys_of(names)
+        spans = self._stored([v for _, v in entries])
+        assert spans is not None  # noqa: S101  (entries are not empty)
+        return self._keep(keys, names, spans, state)
+
+    def _stored(self, values: Sequence[bytes | None]) -> _Spans | None:
+        """Decode entries: count, then first and last times, then the states' rows, each with its length."""
+        group, first, last, raw = [], [], [], []
+        for g, value in enumerate(values):
+            if value is None:
+                continue
+            n = int.from_bytes(value[:4], "big")
+            times = np.frombuffer(value, np.int64, 2 * n, 4)
+            at = 4 + 16 * n
+            for i in range(n):
+                size = int.from_bytes(value[at : at + 4], "big")
+                raw.append(value[at + 4 : at + 4 + size])
+                at += 4 + size
+            group += [g] * n
+            first.append(times[:n])
+            last.append(times[n:])
+        if not raw:
+            return None
+        return _Spans(np.array(group, np.int64), np.concatenate(first), np.concatenate(last), decode(self._bounds, raw))
+
+    def _merged(self, stored: _Spans | None, new: _Spans) -> _Spans:
+        """Merge sessions of one key that are less than the gap apart."""
+        if stored is None:
+            return new
+        both = _Spans(
+            np.concatenate([stored.group, new.group]),
+            np.concatenate([stored.first, new.first]),
+            np.concatenate([stored.last, new.last]),
+            concat_columns([stored.states, new.states]),
+        )
+        both = both.take(np.lexsort((both.first, both.group)))
+        reach = _running_max(both.group, both.last)
+        cut = (both.group[1:] != both.group[:-1]) | (both.first[1:] - reach[:-1] >= self.window.gap_us)
+        starts = np.flatnonzero(np.concatenate(([True], cut)))
+        states = [b.reduce(c, starts) for b, c in zip(self._bounds, both.states, strict=True)]
+        return _Spans(both.group[starts], both.first[starts], np.maximum.reduceat(both.last, starts), states)
+
+    def _keep(self, keys: Keys, names: list[bytes], spans: _Spans, state: KeyedState) -> Output:
+        """Store what is open, give out what is complete."""
+        ends = spans.last + self.window.gap_us
+        done = ends <= self.context.frontier
+        still = spans.take(~done)
+        raw = encode(self._bounds, still.states) if len(still.group) else []
+        bounds = np.searchsorted(still.group, np.arange(len(names) + 1))
+        puts, values, timers, gone = [], [], [], []
+        for g, name in enumerate(names):
+            a, b = int(bounds[g]), int(bounds[g + 1])
+            if a == b:
+                gone.append(name)
+                continue
+            body = b"".join(len(r).to_bytes(4, "big") + r for r in raw[a:b])
+            puts.append(name)
+            values.append((b - a).to_bytes(4, "big") + still.first[a:b].tobytes() + still.last[a:b].tobytes() + body)
+            timers.append(int(still.last[a:b].min()) + self.window.gap_us - 1)
+        state.put(puts, values, np.array(timers, np.int64))
+        state.delete(gone)
+        return self._rows(keys, spans.take(done), state)
+
+    def _rows(self, keys: Keys, spans: _Spans, state: KeyedState) -> Emitted:
+        ends = spans.last + self.window.gap_us
+        results = [b.finish(c) for b, c in zip(self._bounds, spans.states, strict=True)]
+        columns = [c.take(pa.array(spans.group)) for c in keys.columns]
+        data = pa.RecordBatch.from_arrays([*columns, as_times(spans.first), as_times(ends), *results], schema=self.context.output)
+        return state.emit(data, keys, ends - 1, spans.group)
+
+
+def _running_max(group: Ints, values: Ints) -> Ints:
+    """The greatest value so far within each run of equal `group`."""
+    if not len(values):
+        return values
+    rank = np.cumsum(np.concatenate(([0], group[1:] != group[:-1]))).astype(object)
+    if values.max() - values.min() < 2**62 // (int(rank[-1]) + 1):
+        width = int(values.max() - values.min()) + 1
+        shifted = (values - values.min()) + rank.astype(np.int64) * width
+        return np.maximum.accumulate(shifted) - rank.astype(np.int64) * width + values.min()
+    out = values.copy()
+    for i in range(1, len(out)):
+        if group[i] == group[i - 1] and out[i] < out[i - 1]:
+            out[i] = out[i - 1]
+    return out

@@ -1,0 +1,1 @@
+"""Who owns what and what is committed: pure machines, no I/O, no clock, no Spark."""

@@ -1,0 +1,198 @@
+"""The checkpoint folder: identity, runs, control log, epoch records, files of state. No Spark.
+
+Every file is written under a temporary name and renamed, so a reader sees it whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.errors import CheckpointError, FencedError, TornFileError
+from penstock.runtime.record import EpochRecord
+from penstock.state.deltas import FileRef, read_ref
+from penstock.state.files import create_exclusive, delete_quietly, join, list_dir, read_bytes, resolve, write_atomic
+
+KEPT_RECORDS: Final = 8
+KEPT_RUNS: Final = 8
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whose checkpoint it is: a unique id and the flow's name."""
+
+    flow: str
+    name: str
+
+
+class Checkpoint:
+    """A checkpoint folder.
+
+    Args:
+        uri: Local path or URI.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.fs, self.root = resolve(uri)
+
+    def path(self, *parts: str) -> str:
+        """A path below the checkpoint."""
+        return join(self.root, "/".join(parts))
+
+    def identity(self) -> Identity | None:
+        """Whose checkpoint this is; None if nobody's yet."""
+        if "penstock.json" not in self._names(""):
+            return None
+        raw = json.loads(read_bytes(self.fs, self.path("penstock.json")))
+        return Identity(raw["flow"], raw["name"])
+
+    def create(self, identity: Identity) -> Identity:
+        """Make the checkpoint `identity`'s, unless it is somebody's already; returns whose it is."""
+        data = json.dumps({"format": 1, "flow": identity.flow, "name": identity.name}).encode()
+        if not create_exclusive(self.fs, self.path("penstock.json"), data):
+            found = self.identity()
+            assert found is not None  # noqa: S101  (it exists)
+            return found
+        return identity
+
+    def claim(self, about: dict[str, Any]) -> int:
+        """Become the owner of the checkpoint: every older run is fenced from now on.
+
+        Args:
+            about: What `penstock status` should tell of this run (host, process, start).
+
+        Returns:
+            The run's number.
+        """
+        while True:
+            run = 1 + max(self._numbers("runs"), default=0)
+            if create_exclusive(self.fs, self.path("runs", f"{run:06d}.json"), json.dumps(about).encode()):
+                for old in self._numbers("runs")[:-KEPT_RUNS]:
+                    delete_quietly(self.fs, self.path("runs", f"{old:06d}.json"))
+                return run
+
+    def check_owner(self, run: int) -> None:
+        """Refuse to go on if a newer run has claimed the checkpoint.
+
+        Raises:
+            FencedError: It has. Nothing was changed.
+        """
+        newest = max(self._numbers("runs"), default=run)
+        if newest > run:
+            about = self.about(newest)
+            raise FencedError(
+                f"Run {run} of this checkpoint was replaced by run {newest}, started {about.get('started', '?')} by process "
+                f"{about.get('pid', '?')} on {about.get('host', '?')}; this run stops and has written nothing since."
+            )
+
+    def about(self, run: int) -> dict[str, Any]:
+        """What a run told of itself."""
+        try:
+            return dict(json.loads(read_bytes(self.fs, self.path("runs", f"{run:06d}.json"))))
+        except (OSError, ValueError, CheckpointError):
+            return {}
+
+    def newest_run(self) -> int:
+        """The number of the newest run; 0 if there was none."""
+        return max(self._numbers("runs"), default=0)
+
+    def last(self) -> EpochRecord:
+        """The last committed epoch's record, or an empty one.
+
+        Raises:
+            TornFileError: The newest record is damaged. An older one is not used silently: sinks may hold more than it knows.
+        """
+        numbers = self._numbers("epochs")
+        if not numbers:
+            return EpochRecord()
+        path = self.path("epochs", f"{numbers[-1]:012d}.json")
+        return EpochRecord.from_bytes(read_bytes(self.fs, path), path)
+
+    def commit(self, record: EpochRecord, run: int) -> None:
+        """Commit an epoch: one atomic rename.
+
+        Raises:
+            FencedError: A newer run owns the checkpoint. Nothing was committed.
+        """
+        self.check_owner(run)
+        write_atomic(self.fs, self.path("epochs", f"{record.epoch:012d}.json"), record.to_bytes(), f"r{run}")
+
+    def decide(self, epoch: int, now_us: int, run: int) -> int:
+        """Keep the clock time that an epoch's idleness is judged by, so that a re-run judges alike; returns the kept one."""
+        path = self.path("epochs", f"{epoch:012d}.decided")
+        if f"{epoch:012d}.decided" in self._names("epochs"):
+            return int(read_bytes(self.fs, path))
+        write_atomic(self.fs, path, str(now_us).encode(), f"r{run}")
+        return now_us
+
+    def tidy(self, record: EpochRecord) -> None:
+        """Remove what no epoch needs any more: old records, files of state that neither this record nor the last few use."""
+        names = sorted(self._names("epochs"))
+        records = [n for n in names if n.endswith(".json") and n < f"{record.epoch - KEPT_RECORDS:012d}"]
+        decided = [n for n in names if n.endswith(".decided") and n < f"{record.epoch:012d}"]
+        for name in records + decided:
+            delete_quietly(self.fs, self.path("epochs", name))
+
+    def control_names(self) -> list[str]:
+        """Names of the control files there are, in order."""
+        return sorted(n for n in self._names("control") if n.endswith(".json") and not n.startswith((".", "_")))
+
+    def command(self, text: dict[str, Any], name: str) -> None:
+        """Append a command to the control log.
+
+        Args:
+            text: The command.
+            name: Its file name, unique and ascending.
+        """
+        write_atomic(self.fs, self.path("control", name), json.dumps(text).encode() + b"\n")
+
+    def deltas_of(self, region: str, epoch: int, run: int) -> dict[int, tuple[FileRef, Any]]:
+        """The delta files that workers of a run wrote in an epoch, with their reports; one per worker, whichever attempt's."""
+        found: dict[int, tuple[FileRef, Any]] = {}
+        for name in sorted(self._names(f"state/{region}")):
+            tag = parse_delta_name(name)
+            if tag is not None and tag[1:3] == (epoch, run) and tag[0] not in found:
+                ref, metadata = read_ref(self.fs, self.root, f"state/{region}/{name}")
+                found[tag[0]] = (ref, metadata.report)
+        return found
+
+    def state_files(self, region: str) -> list[str]:
+        """Names of all files of a region's state."""
+        return sorted(self._names(f"state/{region}"))
+
+    def _names(self, folder: str) -> list[str]:
+        return list_dir(self.fs, self.path(folder) if folder else self.root)
+
+    def _numbers(self, folder: str) -> list[int]:
+        return sorted(int(n[:-5]) for n in self._names(folder) if n.endswith(".json") and n[:-5].isdigit())
+
+
+def delta_name(worker: int, epoch: int, run: int, attempt: int) -> str:
+    """File name of a worker's delta; each attempt of a task has its own, so none can overwrite one that counts."""
+    return f"w{worker:04d}-e{epoch:012d}-r{run:06d}-t{attempt}.delta"
+
+
+def parse_delta_name(name: str) -> tuple[int, int, int, int] | None:
+    """Worker, epoch, run and attempt of a delta's file name; None if it is no delta."""
+    if not name.endswith(".delta"):
+        return None
+    worker, epoch, run, attempt = name[: -len(".delta")].split("-")
+    return int(worker[1:]), int(epoch[1:]), int(run[1:]), int(attempt[1:])
+
+
+def open_checkpoint(uri: str) -> tuple[Checkpoint, Identity]:
+    """A checkpoint that must exist.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    checkpoint = Checkpoint(uri)
+    try:
+        identity = checkpoint.identity()
+    except (OSError, TornFileError) as error:
+        raise CheckpointError(f"{uri} cannot be read as a checkpoint: {error}.") from error
+    if identity is None:
+        raise CheckpointError(f"{uri} is not a checkpoint of penstock; give the folder that the flow was started with.")
+    return checkpoint, identity

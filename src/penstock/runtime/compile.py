@@ -1,0 +1,205 @@
+"""From a declared plan to what workers run: exact columns, ports, partial aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.flow.plan import Node, Output, Plan, Region, RegionOutput, SourceNode, inputs_of, upstream
+from penstock.operators.aggregate import AggregateStep, bind_kernels
+from penstock.operators.session import SessionStep
+from penstock.runtime.spec import ERROR_SCHEMA, Input, Out, Port, RegionSpec, Step
+
+PartialSchema = Callable[[Region, AggregateStep, pa.Schema], "pa.Schema | None"]
+
+
+@dataclass
+class CompiledRegion:
+    """A region ready to run.
+
+    Attributes:
+        spec: What its workers get.
+        region: What was declared.
+        feeds: For each port the index of the region's input it reads.
+        outs: Which output of the spec a node is, by (operator, errors).
+    """
+
+    spec: RegionSpec
+    region: Region
+    feeds: tuple[int, ...]
+    outs: dict[tuple[int, bool], int]
+
+
+@dataclass
+class CompiledFlow:
+    """A plan ready to run: regions by name, and how many consumers each node has."""
+
+    plan: Plan
+    regions: dict[str, CompiledRegion]
+    consumers: dict[int, int] = field(default_factory=dict)
+
+    def ordinal(self, source: SourceNode) -> int:
+        """The source's number in hidden column PART."""
+        return self.plan.sources.index(source)
+
+
+def compile_flow(plan: Plan, schema_of: Callable[[Node, dict[int, pa.Schema]], pa.Schema], partial_schema: PartialSchema) -> CompiledFlow:
+    """Compile a plan.
+
+    Args:
+        plan: The declared flow.
+        schema_of: Exact columns of a node, given those of its inputs by ``id(input)``.
+        partial_schema: Columns of the partial aggregates that can be computed before the shuffle, or None.
+
+    Raises:
+        DeclarationError: Now that all types are known, something does not fit.
+    """
+    schemas: dict[int, pa.Schema] = {}
+    regions: dict[str, CompiledRegion] = {}
+    wanted = _wanted_outputs(plan)
+
+    def resolve(node: Node) -> pa.Schema:
+        if id(node) not in schemas:
+            if isinstance(node, RegionOutput):
+                build(node.region)
+                compiled = regions[node.region.name]
+                schemas[id(node)] = (
+                    ERROR_SCHEMA
+                    if node.errors
+                    else resolve(node.region.inputs[0])
+                    if node.operator < 0
+                    else compiled.spec.steps[node.operator].out_schema
+                )
+            else:
+                before = {id(i): resolve(i) for i in inputs_of(node)}
+                schemas[id(node)] = schema_of(node, before)
+        return schemas[id(node)]
+
+    def build(region: Region) -> None:
+        if region.name not in regions:
+            inputs = [resolve(i) for i in region.inputs]
+            regions[region.name] = compile_region(plan, region, inputs, wanted.get(region.name, ()), partial_schema)
+
+    for region in plan.regions:
+        build(region)
+    for output in plan.outputs:
+        resolve(output.node)
+    return CompiledFlow(plan, regions, _count_consumers(plan, regions))
+
+
+def compile_region(
+    plan: Plan, region: Region, inputs: Sequence[pa.Schema], wanted: Sequence[tuple[int, bool]], partial_schema: PartialSchema
+) -> CompiledRegion:
+    """Compile one region, given the exact columns of its inputs."""
+    keys = pa.schema([inputs[0].field(n) for n in region.keys.names])
+    for field_ in keys:
+        if pa.types.is_nested(field_.type):
+            raise DeclarationError(f"Region {region.name!r} cannot be keyed by column {field_.name!r} of type {field_.type}.")
+    ports: list[Port] = []
+    feeds: list[int] = []
+    known: dict[tuple[int, str], int] = {}
+    steps: list[Step] = []
+
+    def port(feed: int, kind: str, make: Callable[[], Port]) -> int:
+        if (feed, kind) not in known:
+            known[feed, kind] = len(ports)
+            ports.append(make())
+            feeds.append(feed)
+        return known[feed, kind]
+
+    for i, step in enumerate(region.steps):
+        operator = step.operator
+        in_schemas = tuple(inputs[n] if k == "port" else steps[n].out_schema for k, n in step.inputs)
+        out_schema = operator.output_schema(in_schemas, keys)
+        sources: list[Input] = []
+        for (kind, n), schema in zip(step.inputs, in_schemas, strict=True):
+            if kind == "operator":
+                sources.append(("operator", n))
+                continue
+            partial = partial_schema(region, operator, schema) if isinstance(operator, AggregateStep) else None
+            if partial is not None:
+                sources.append(("port", port(n, f"partial {i}", lambda p=partial, i=i: Port(p, i, waits=False))))  # type: ignore[misc]
+            elif not operator.ordered:
+                needed = _needed(operator, schema, keys)
+                sources.append(("port", port(n, f"unordered {needed.names}", lambda s=needed: Port(s, None, waits=False))))  # type: ignore[misc]
+            else:
+                sources.append(("port", port(n, "ordered", lambda s=schema: Port(s, None, waits=region.timed))))  # type: ignore[misc]
+        steps.append(Step(operator, tuple(sources), in_schemas, out_schema))
+    if any(o == -1 for o, _ in wanted):
+        entry = port(0, "ordered", lambda: Port(inputs[0], None, waits=region.timed))
+        if entry != 0:
+            raise DeclarationError(f"Region {region.name!r}: leave the region before its first step, not after.")
+    outs = []
+    for operator_index, errors in wanted or [(len(steps) - 1, False)]:
+        schema = ERROR_SCHEMA if errors else inputs[0] if operator_index < 0 else steps[operator_index].out_schema
+        outs.append(Out(operator_index, schema, errors, positions=_feeds_region(plan, region, operator_index, errors)))
+    spec = RegionSpec(
+        region.name,
+        plan.regions.index(region),
+        keys,
+        tuple(ports),
+        tuple(steps),
+        tuple(outs),
+        tuple(s.name for s in plan.sources),
+    )
+    return CompiledRegion(spec, region, tuple(feeds), {(o.operator, o.errors): i for i, o in enumerate(outs)})
+
+
+def _needed(operator: object, schema: pa.Schema, keys: pa.Schema) -> pa.Schema:
+    """The columns that an aggregate reads; fewer columns cross from the JVM to Python."""
+    if isinstance(operator, (AggregateStep, SessionStep)):
+        bind_kernels(operator.kernels, schema)
+        columns = {k.column for _, k in operator.kernels} | set(keys.names)
+        return pa.schema([f for f in schema if f.name in columns])
+    return schema
+
+
+def _readers(plan: Plan) -> list[Node]:
+    """Nodes that something reads: inputs of regions, and what sinks hang on."""
+    return [i for r in plan.regions for i in r.inputs] + [o.node for o in plan.outputs]
+
+
+def _wanted_outputs(plan: Plan) -> dict[str, list[tuple[int, bool]]]:
+    """For each region, the operators whose rows leave it."""
+    wanted: dict[str, list[tuple[int, bool]]] = {}
+    for reader in _readers(plan):
+        for node in upstream(reader):
+            if isinstance(node, RegionOutput):
+                outs = wanted.setdefault(node.region.name, [])
+                if (node.operator, node.errors) not in outs:
+                    outs.append((node.operator, node.errors))
+    return wanted
+
+
+def _feeds_region(plan: Plan, region: Region, operator: int, errors: bool) -> bool:
+    return any(
+        isinstance(n, RegionOutput) and n.region is region and n.operator == operator and n.errors == errors
+        for r in plan.regions
+        for i in r.inputs
+        for n in upstream(i)
+    )
+
+
+def _count_consumers(plan: Plan, regions: dict[str, CompiledRegion]) -> dict[int, int]:
+    """How often each node is read, so that what is read twice is kept rather than computed twice."""
+    counts: dict[int, int] = {}
+
+    def read(node: Node, times: int) -> None:
+        counts[id(node)] = counts.get(id(node), 0) + times
+        if counts[id(node)] > times or isinstance(node, RegionOutput):
+            return
+        for before in inputs_of(node):
+            read(before, 1)
+
+    for compiled in regions.values():
+        for feed in compiled.feeds:
+            read(compiled.region.inputs[feed], 1)
+    for output in plan.outputs:
+        read(output.node, 1)
+    return counts
+
+
+__all__ = ["CompiledFlow", "CompiledRegion", "Output", "compile_flow"]

@@ -1,0 +1,103 @@
+"""Which records are late, and how far the frontier is: pure functions of positions and times.
+
+A record is late if, in offset order, it lies more than the lateness bound behind the greatest time that its own source partition
+had shown before it. That depends on nothing else: not on epochs, not on other partitions. The source's frontier is the least
+``greatest time − lateness`` over its partitions.
+
+A scan of an epoch gives times per chunk of consecutive offsets. If no chunk can hold a late record, none is looked for; else the
+backend marks late records exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from penstock.runtime.record import PartitionState, SourceState
+from penstock.types import MAX_TIME, MIN_TIME
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive records of one partition: least and greatest event time (µs), greatest offset, number of records."""
+
+    partition: str
+    part: int
+    number: int
+    least: int
+    greatest: int
+    last_offset: int
+    rows: int
+
+
+@dataclass
+class Base:
+    """Where the judgement of an epoch starts for one partition: the greatest time before it, and the floor (µs)."""
+
+    latest: int
+    floor: int
+
+
+@dataclass
+class Judgement:
+    """What an epoch's chunks say.
+
+    Attributes:
+        state: The source's state after the epoch.
+        suspects: Whether some record may be late, so that they must be looked for.
+        bases: By partition number, what exact marking starts from.
+    """
+
+    state: SourceState
+    suspects: bool
+    bases: dict[int, Base] = field(default_factory=dict)
+
+
+def behind(latest: int, lateness: int) -> int:
+    """``latest − lateness``, or `MIN_TIME` if nothing was seen."""
+    return MIN_TIME if latest == MIN_TIME else max(latest - lateness, MIN_TIME)
+
+
+def judge(
+    before: SourceState,
+    chunks: Sequence[Chunk],
+    *,
+    lateness_us: int,
+    idle_after_us: int | None,
+    declared: Sequence[tuple[str, int]],
+    now_us: int,
+) -> Judgement:
+    """Judge one epoch of one source.
+
+    Args:
+        before: The source's state after the epoch before; not modified.
+        chunks: The epoch's records.
+        lateness_us: The lateness bound.
+        idle_after_us: After how long without records a partition is idle; None: never.
+        declared: Partitions that must be heard from, as (name, number).
+        now_us: Clock time of the epoch, for idleness only.
+    """
+    state = deepcopy(before)
+    for name, part in declared:
+        state.partitions.setdefault(name, PartitionState(part, heard_us=now_us))
+    bases: dict[int, Base] = {}
+    suspects = False
+    for chunk in sorted(chunks, key=lambda c: (c.partition, c.number)):
+        known = state.partitions.get(chunk.partition)
+        if known is None:
+            known = state.partitions[chunk.partition] = PartitionState(chunk.part, floor=before.frontier)
+        if known.idle:  # back again: what the frontier has passed meanwhile cannot be undone
+            known.idle, known.floor = False, max(known.floor, before.frontier)
+        bases.setdefault(chunk.part, Base(known.latest, known.floor))
+        latest = max(known.latest, chunk.greatest)
+        suspects = suspects or chunk.least < max(behind(latest, lateness_us), known.floor)
+        known.latest, known.offset, known.heard_us = latest, max(known.offset, chunk.last_offset), now_us
+        state.rows += chunk.rows
+    for known in state.partitions.values():
+        known.idle = idle_after_us is not None and now_us - known.heard_us > idle_after_us
+    active = [max(behind(k.latest, lateness_us), k.floor) for k in state.partitions.values() if not k.idle]
+    state.frontier = max(before.frontier, min(active, default=before.frontier))
+    if before.frontier == MAX_TIME:
+        state.frontier = MAX_TIME
+    return Judgement(state, suspects, bases)

@@ -1,0 +1,104 @@
+"""What a worker of a region must know: a frozen, picklable value, compiled from the declared region."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from penstock.operators.base import Operator
+from penstock.types import ORDER
+
+HASH: Final = "__ps_hash"
+PORT: Final = "__ps_port"
+OUT: Final = "__ps_out"
+
+Input = tuple[Literal["port", "operator"], int]
+
+ERROR_SCHEMA: Final = pa.schema([(n, pa.string()) for n in ("operator", "key", "position", "error", "record")])
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input of a region.
+
+    Attributes:
+        schema: Its columns without hidden ones; for partial aggregates key columns, pane, partial columns.
+        partial_of: Index of the operator whose partial aggregates these are; None: plain rows.
+        waits: Whether rows wait for the frontier before operators see them.
+    """
+
+    schema: pa.Schema
+    partial_of: int | None = None
+    waits: bool = True
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Hidden columns that come with it."""
+        return (HASH,) if self.partial_of is not None else (*ORDER, HASH)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator of a region and where its input comes from."""
+
+    operator: Operator
+    inputs: tuple[Input, ...]
+    in_schemas: tuple[pa.Schema, ...]
+    out_schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Out:
+    """One output of a region: an operator's rows, or the records it skipped.
+
+    Attributes:
+        operator: The operator; −1: the region's own input 0 (``key_by(...).local()``).
+        schema: Columns without hidden ones.
+        errors: The skipped records instead of the rows.
+        positions: Whether rows carry their position (they do if another region follows).
+    """
+
+    operator: int
+    schema: pa.Schema
+    errors: bool = False
+    positions: bool = False
+
+
+@dataclass(frozen=True)
+class RegionSpec:
+    """One region, compiled."""
+
+    name: str
+    ordinal: int
+    keys: pa.Schema
+    ports: tuple[Port, ...]
+    steps: tuple[Step, ...]
+    outs: tuple[Out, ...]
+    sources: tuple[str, ...] = ()
+
+    @property
+    def in_schema(self) -> pa.Schema:
+        """Columns of the task's input: one port as it is, several side by side with prefixes."""
+        return packed([(p.schema, p.hidden) for p in self.ports], PORT)
+
+    @property
+    def out_schema(self) -> pa.Schema:
+        """Columns of the task's output."""
+        return packed([(o.schema, ORDER if o.positions else ()) for o in self.outs], OUT)
+
+
+def packed(parts: list[tuple[pa.Schema, tuple[str, ...]]], tag: str) -> pa.Schema:
+    """One part: its columns and hidden ones. Several: a tag, then each part's columns with a prefix.
+
+    The prefixed form lets rows of different shape travel in one Arrow stream; what is not a row's own is null.
+    """
+    if len(parts) == 1:
+        schema, hidden = parts[0]
+        return pa.schema([*schema, *(pa.field(h, pa.int64()) for h in hidden)])
+    fields = [pa.field(tag, pa.int32())]
+    for i, (schema, hidden) in enumerate(parts):
+        fields += [pa.field(f"{i}.{f.name}", f.type) for f in schema]
+        fields += [pa.field(f"{i}.{h}", pa.int64()) for h in hidden]
+    return pa.schema(fields)

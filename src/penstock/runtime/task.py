@@ -1,0 +1,235 @@
+"""The data path of one worker in one epoch: one pure function.
+
+`run_region_task` is called by the Spark task and by the in-process harness alike. It has no I/O of its own: rows come as Arrow
+batches, state through a view, messages as values; it gives output rows and a report, and leaves its changes in the view.
+
+Invariants: an operator that needs order sees, per key, ascending positions and no row at or after the frontier; the outputs of a
+step are complete up to the frontier before the next step sees them; nothing depends on how rows were cut into batches.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.operators.base import Context, KeyedState, StateView
+from penstock.operators.keys import Ints, KeyCodec
+from penstock.operators.rows import Emitted, Keys, Order, Rows, group_rows, regroup
+from penstock.operators.waiting import Waiting
+from penstock.protocol.messages import Barrier, Frontier, Message, Shutdown
+from penstock.runtime.spec import ERROR_SCHEMA, HASH, OUT, PORT, Out, Port, RegionSpec, packed
+from penstock.types import MAX_TIME, MIN_TIME, ORDER
+
+
+@dataclass
+class Report:
+    """What a worker tells the driver about its epoch; JSON-convertible.
+
+    Attributes:
+        rows_in: Rows (or partial aggregates) received.
+        rows_out: Rows given, of all outputs.
+        skipped: Per operator, the records left out because the user's function raised.
+        first_skipped: One of them, as text.
+    """
+
+    worker: int
+    epoch: int
+    rows_in: int = 0
+    rows_out: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    first_skipped: str = ""
+
+
+def run_region_task(
+    spec: RegionSpec,
+    worker: int,
+    epoch: int,
+    messages: Sequence[Message],
+    rows: Iterable[pa.RecordBatch],
+    state: StateView,
+) -> tuple[list[pa.RecordBatch], Report]:
+    """Run one worker of a region through one epoch.
+
+    Args:
+        spec: The region.
+        worker: The worker's number.
+        epoch: The epoch's number.
+        messages: From the controller, in order; a `Frontier` and a `Barrier` at least.
+        rows: The worker's rows in the schema ``spec.in_schema``, in any order.
+        state: The worker's state as the epoch before left it; holds this epoch's changes afterwards.
+
+    Returns:
+        Output rows in the schema ``spec.out_schema``, and the report.
+
+    Raises:
+        OperatorError: A user's function raised. `state` is then to be thrown away.
+        StateError: A state or key cannot be stored. Likewise.
+    """
+    frontier = next((m for m in messages if isinstance(m, Frontier)), Frontier(MIN_TIME, MAX_TIME))
+    report = Report(worker, epoch)
+    chain = _Chain(spec, frontier, state)
+    received = _unpack(spec, rows)
+    report.rows_in = sum(b.num_rows for b in received)
+    inputs = [
+        _due(spec, i, port, received[i], frontier, epoch, state) if port.partial_of is None else None for i, port in enumerate(spec.ports)
+    ]
+    chain.run(inputs, received)
+    for message in messages:
+        if isinstance(message, Barrier):
+            chain.each(lambda operator, kept: operator.on_barrier(message.epoch, kept))
+        elif isinstance(message, Shutdown):
+            chain.each(lambda operator, kept: operator.on_shutdown(kept))
+    out = [_pack(spec, i, chain.output(o)) for i, o in enumerate(spec.outs)]
+    out = [b for b in out if b.num_rows]
+    report.rows_out = sum(b.num_rows for b in out)
+    for context in chain.contexts:
+        if context.skipped:
+            report.skipped[spec.steps[context.operator].operator.describe()] = len(context.skipped)
+            key, position, error, _ = context.skipped[0]
+            report.first_skipped = report.first_skipped or f"key {key} at {position}: {error}"
+    return out, report
+
+
+class _Chain:
+    """The operators of one region in one task."""
+
+    def __init__(self, spec: RegionSpec, frontier: Frontier, state: StateView) -> None:
+        self.spec = spec
+        self.codec = KeyCodec(spec.keys)
+        self.contexts = [
+            Context(spec.name, i, spec.ordinal, self.codec, s.in_schemas, s.out_schema, frontier.before, frontier.now, spec.sources)
+            for i, s in enumerate(spec.steps)
+        ]
+        self.operators = [copy.copy(s.operator) for s in spec.steps]
+        self.states = [KeyedState(state, c) for c in self.contexts]
+        for operator, context in zip(self.operators, self.contexts, strict=True):
+            operator.start(context)
+        self.frontier = frontier.now
+        self.results: list[Rows] = []
+        self.inputs: list[Rows | None] = []
+
+    def each(self, call: Any) -> None:
+        for operator, state in zip(self.operators, self.states, strict=True):
+            call(operator, state)
+
+    def run(self, inputs: list[Rows | None], received: list[pa.RecordBatch]) -> None:
+        """Every operator in turn: its rows, then the frontier."""
+        self.inputs = inputs
+        for i, step in enumerate(self.spec.steps):
+            parts: list[Emitted] = []
+            first = step.inputs[0]
+            if first[0] == "port" and self.spec.ports[first[1]].partial_of is not None:
+                parts += _flat(self._merge_partials(i, received[first[1]]))
+            else:
+                given = [self._rows(*source) for source in step.inputs]
+                if any(len(g) for g in given):
+                    parts += _flat(self.operators[i].on_inputs(given, self.states[i]))
+            parts += _flat(self.operators[i].on_frontier(self.frontier, self.states[i]))
+            self.results.append(regroup(parts, step.out_schema, self.codec))
+
+    def _rows(self, kind: str, index: int) -> Rows:
+        rows = self.inputs[index] if kind == "port" else self.results[index]
+        assert rows is not None  # noqa: S101  (only ports of partial aggregates have none)
+        return rows
+
+    def _merge_partials(self, i: int, batch: pa.RecordBatch) -> Any:
+        if not batch.num_rows:
+            return None
+        hashes = batch.column(batch.num_columns - 1).to_numpy()
+        operator: Any = self.operators[i]
+        if operator.window is None:  # the JVM gave one row per key: nothing to group
+            columns = tuple(batch.columns[: len(self.spec.keys)])
+            keys, group = Keys(columns, hashes, self.codec), np.arange(batch.num_rows)
+            return operator.on_partials(batch, hashes, keys, group, self.states[i])
+        zero = np.zeros(batch.num_rows, np.int64)
+        pane = batch.column(len(self.spec.keys)).to_numpy()
+        rows = group_rows(batch, Order(pane, zero, zero, zero), hashes, batch.columns[: len(self.spec.keys)], self.codec)
+        return operator.on_partials(rows.data, hashes, rows.keys, rows.group, self.states[i])
+
+    def output(self, out: Out) -> tuple[pa.RecordBatch, Order | None]:
+        if out.errors:
+            skipped = self.contexts[out.operator].skipped
+            name = self.spec.steps[out.operator].operator.describe()
+            columns = [[name] * len(skipped), *([s[i] for s in skipped] for i in range(4))]
+            return pa.RecordBatch.from_arrays([pa.array(c, pa.string()) for c in columns], schema=ERROR_SCHEMA), None
+        rows = self._rows("port", 0) if out.operator < 0 else self.results[out.operator]
+        return rows.data, rows.order
+
+
+def _flat(given: Any) -> list[Emitted]:
+    if given is None:
+        return []
+    return [given] if isinstance(given, Emitted) else list(given)
+
+
+def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows of each port, in one batch each."""
+    schema = spec.in_schema
+    batches = [b for b in rows if b.num_rows]
+    table = pa.Table.from_batches(batches).combine_chunks() if batches else None
+    whole = table.to_batches()[0] if table is not None else pa.RecordBatch.from_pylist([], schema=schema)
+    if len(spec.ports) == 1:
+        return [_cast(whole, schema)]
+    tags = whole.column(0).to_numpy(zero_copy_only=False)
+    out, at = [], 1
+    for i, port in enumerate(spec.ports):
+        mine = packed([(port.schema, port.hidden)], PORT)
+        taken = pa.RecordBatch.from_arrays(whole.columns[at : at + len(mine)], names=mine.names).take(pa.array(np.flatnonzero(tags == i)))
+        out.append(_cast(taken, mine))
+        at += len(mine)
+    return out
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Spark's Arrow types may differ in time zone or nullability from ours."""
+    arrays = [c if c.type == f.type else c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _due(spec: RegionSpec, index: int, port: Port, batch: pa.RecordBatch, frontier: Frontier, epoch: int, state: StateView) -> Rows:
+    """The rows of a port that operators may see now: grouped and in order."""
+    if port.waits:
+        waiting = Waiting(state, index, batch.schema)
+        released = waiting.release(frontier.before, frontier.now)
+        times: Ints = batch.column(len(port.schema)).to_numpy()
+        now = times < frontier.now if frontier.now != MAX_TIME else np.ones(len(times), bool)
+        if not now.all():
+            waiting.keep(epoch, batch.filter(pa.array(~now)))
+            batch = batch.filter(pa.array(now))
+        if released:
+            batch = pa.Table.from_batches([*released, batch]).combine_chunks().to_batches()[0]
+    at = len(port.schema)
+    order = Order(*(batch.column(at + i).to_numpy() for i in range(len(ORDER))))
+    hashes = batch.column(at + len(ORDER)).to_numpy()
+    data = pa.RecordBatch.from_arrays(batch.columns[:at], schema=port.schema)
+    keys = [batch.column(port.schema.get_field_index(n)) for n in spec.keys.names]
+    return group_rows(data, order, hashes, keys, KeyCodec(spec.keys))
+
+
+def _pack(spec: RegionSpec, index: int, output: tuple[pa.RecordBatch, Order | None]) -> pa.RecordBatch:
+    """One output's rows in the schema of the task's output."""
+    data, order = output
+    arrays: list[Any] = list(data.columns)
+    if spec.outs[index].positions and order is not None:
+        arrays += [pa.array(c, pa.int64()) for c in order.columns()]
+    schema = spec.out_schema
+    if len(spec.outs) == 1:
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    n, columns = data.num_rows, []
+    for field_ in schema:
+        prefix, _, _ = field_.name.partition(".")
+        if field_.name == OUT:
+            columns.append(pa.array(np.full(n, index, np.int32)))
+        elif prefix == str(index):
+            columns.append(arrays.pop(0))
+        else:
+            columns.append(pa.nulls(n, field_.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+__all__ = ["HASH", "Report", "run_region_task"]

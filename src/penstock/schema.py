@@ -1,0 +1,174 @@
+"""Column types as people write them, and SQL checked when a flow is declared.
+
+Declaring a flow starts no Spark. Expressions are parsed as Spark SQL (sqlglot) and their columns checked; their types are
+asked of an embedded DuckDB. What neither can tell stays unknown (``pa.null()``) until Spark analyses the plan at start.
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+
+_TYPES: Final = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "TEXT": pa.string(),
+    "VARCHAR": pa.string(),
+    "CHAR": pa.string(),
+    "BINARY": pa.binary(),
+    "VARBINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+    "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
+    "TIMESTAMPLTZ": pa.timestamp("us", "UTC"),
+    "TIMESTAMPNTZ": pa.timestamp("us"),
+}
+
+
+def _arrow_type(kind: Any, what: str) -> pa.DataType:
+    name = kind.this.name
+    if name in _TYPES:
+        return _TYPES[name]
+    if name == "DECIMAL":
+        precision, scale = ([int(p.name) for p in kind.expressions] + [10, 0])[:2] if kind.expressions else (10, 0)
+        return pa.decimal128(precision, scale if len(kind.expressions) > 1 else 0)
+    if name in ("ARRAY", "LIST"):
+        return pa.list_(_arrow_type(kind.expressions[0], what))
+    if name == "MAP":
+        return pa.map_(_arrow_type(kind.expressions[0], what), _arrow_type(kind.expressions[1], what))
+    if name == "STRUCT":
+        return pa.struct([pa.field(e.name, _arrow_type(e.args["kind"], what)) for e in kind.expressions])
+    raise DeclarationError(f"{what} has the type {kind.sql('spark')}, which penstock does not know; use Spark SQL type names.")
+
+
+@lru_cache(maxsize=256)
+def parse_schema(text: str, what: str) -> pa.Schema:
+    """Read ``"tail string, at timestamp, delay double"`` (Spark's DDL form, also ``struct<…>``).
+
+    Args:
+        text: The columns.
+        what: What it is the schema of, for the error.
+
+    Raises:
+        DeclarationError: The text is not a schema, or two columns have one name.
+
+    Example:
+        >>> parse_schema("tail string, delay double", "the example").names
+        ['tail', 'delay']
+    """
+    import sqlglot  # noqa: PLC0415  (0.2 s to import; `penstock --version` must not pay)
+    from sqlglot import exp  # noqa: PLC0415
+
+    body = text.strip()
+    if body.lower().startswith("struct<") and body.endswith(">"):
+        parsed: Any = sqlglot.parse_one(body, into=exp.DataType, dialect="spark")
+        names = [(e.name, e.args["kind"]) for e in parsed.expressions]
+    else:
+        try:
+            created: Any = sqlglot.parse_one(f"CREATE TABLE t ({body})", dialect="spark")
+            names = [(c.name, c.args["kind"]) for c in created.this.expressions]
+        except Exception as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DeclarationError(f"{what} is not a list of columns such as 'tail string, delay double': {text!r} ({first}).") from error
+    fields = []
+    for name, kind in names:
+        if kind is None:
+            raise DeclarationError(f"{what} gives column {name!r} no type; write for example '{name} string'.")
+        fields.append(pa.field(name, _arrow_type(kind, f"Column {name!r} of {what}")))
+    repeated = {f.name for f in fields if [g.name for g in fields].count(f.name) > 1}
+    if not fields or repeated:
+        raise DeclarationError(f"{what} names no column." if not fields else f"{what} names column {min(repeated)!r} twice.")
+    return pa.schema(fields)
+
+
+def as_schema(given: str | pa.Schema, what: str) -> pa.Schema:
+    """A schema given as text or as Arrow."""
+    return parse_schema(given, what) if isinstance(given, str) else given
+
+
+def unknown_column(name: str, there: list[str], what: str) -> DeclarationError:
+    """The error for a column that does not exist, with the nearest name that does."""
+    near = difflib.get_close_matches(name, there, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(there)}."
+    return DeclarationError(f"{what} names column {name!r}, which does not exist; {hint}")
+
+
+def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field:
+    """Check a Spark SQL expression against columns.
+
+    Args:
+        sql: The expression; may end in ``AS name``.
+        schema: The columns there are; types may be unknown (``pa.null()``).
+        what: Where it stands, for the error.
+
+    Returns:
+        A field with the result's name (``""`` if it has none) and its type, ``pa.null()`` if that is not known.
+
+    Raises:
+        DeclarationError: It is not SQL, or names a column that does not exist.
+    """
+    import sqlglot  # noqa: PLC0415
+    from sqlglot import exp  # noqa: PLC0415
+
+    try:
+        parsed: Any = sqlglot.parse_one(f"SELECT {sql}", dialect="spark")
+    except Exception as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DeclarationError(f"{what} is not a Spark SQL expression: {sql!r} ({first}).") from error
+    if len(parsed.expressions) != 1 or parsed.args.get("from") or parsed.args.get("from_") or parsed.args.get("where"):
+        raise DeclarationError(f"{what} must be one SQL expression: {sql!r}.")
+    there = {n.lower(): n for n in schema.names}
+    bound = {i.name.lower() for lam in parsed.find_all(exp.Lambda) for i in lam.expressions}
+    for column in parsed.find_all(exp.Column):
+        root = (column.parts[0].name if column.parts else column.name).lower()
+        if root not in there and root not in bound:
+            raise unknown_column(column.sql("spark"), schema.names, f"{what} {sql!r}")
+    name = parsed.expressions[0].alias_or_name
+    plain = parsed.expressions[0]
+    if isinstance(plain, exp.Column) and plain.name.lower() in there:
+        return schema.field(there[plain.name.lower()])
+    return pa.field(name, _type_of(sql, schema))
+
+
+def to_duckdb(sql: str) -> str:
+    """A Spark SQL expression in DuckDB's words."""
+    import sqlglot  # noqa: PLC0415
+
+    return str(sqlglot.transpile(f"SELECT {sql}", read="spark", write="duckdb")[0])[len("SELECT ") :]
+
+
+def run_sql(table: pa.Table, query: str) -> pa.Table:
+    """Run a DuckDB query over ``t``. Timestamps are UTC on both sides (DuckDB's own time zones need an extension)."""
+    naive = [c.cast(pa.timestamp("us")) if pa.types.is_timestamp(c.type) else c for c in table.columns]
+    cursor = _connection().cursor()
+    cursor.register("t", pa.table(naive, names=table.column_names))
+    found: Any = cursor.sql(query).to_arrow_table()
+    cursor.close()
+    columns = [c.cast(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(c.type) else c for c in found.columns]
+    return pa.table(columns, names=found.column_names)
+
+
+@lru_cache(maxsize=1)
+def _connection() -> Any:
+    import duckdb  # noqa: PLC0415  (loads when the first expression is checked)
+
+    return duckdb.connect(":memory:", config={"threads": 1})
+
+
+def _type_of(sql: str, schema: pa.Schema) -> pa.DataType:
+    if any(pa.types.is_null(f.type) for f in schema):
+        return pa.null()
+    try:
+        return run_sql(schema.empty_table(), f"SELECT {to_duckdb(sql)} FROM t LIMIT 0").schema.field(0).type  # noqa: S608
+    except Exception:  # noqa: BLE001  (Spark decides at start what DuckDB cannot)
+        return pa.null()

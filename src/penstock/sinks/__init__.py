@@ -1,0 +1,23 @@
+"""Where results go. Each sink stores rows and its mark together; `penstock.sinks.base` says what that means.
+
+=================  ========================================================  ============================================
+sink               where                                                     guarantee
+=================  ========================================================  ============================================
+`sql`              a table in SQLite, DuckDB or PostgreSQL                   exactly once, fenced
+`parquet`          Parquet files in a directory, local or S3                 exactly once; fenced on a local file system
+`memory`           this process                                              exactly once within the process
+`console`          the screen                                                at least once
+`foreach_epoch`    a function of yours                                       at least once, or what the function makes of it
+=================  ========================================================  ============================================
+"""
+
+from __future__ import annotations
+
+from penstock.sinks.base import Sink
+from penstock.sinks.console import console
+from penstock.sinks.foreach import foreach_epoch
+from penstock.sinks.memory import memory
+from penstock.sinks.parquet import parquet
+from penstock.sinks.sql import sql
+
+__all__ = ["Sink", "console", "foreach_epoch", "memory", "parquet", "sql"]

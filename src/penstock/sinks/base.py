@@ -1,0 +1,77 @@
+"""The one contract of all sinks: rows and mark are stored together, or not at all.
+
+A sink holds its own `Mark`. The engine asks for it when a run starts (`open`), and hands it back with every epoch's rows
+(`write`). That is what makes a flow exactly once: an epoch that is run again after a crash is skipped by the sink that
+already holds it, and a run that has been replaced by a newer one is refused (fencing).
+
+Sinks know nothing of Spark: rows arrive as Arrow record batches, in the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from penstock.types import Mark
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """What the engine needs of a sink. One instance serves one output of one flow."""
+
+    durable: bool
+    """Whether the mark outlives the process. A sink that is not durable (memory, console) may be behind the checkpoint."""
+
+    def validate(self, schema: pa.Schema, *, updates: bool, key: tuple[str, ...]) -> None:
+        """Refuse, when the flow is declared, what can never work.
+
+        Args:
+            schema: The output's columns as far as they are known; a column of unknown type has type ``pa.null()``.
+            updates: True if the output replaces earlier rows of the same key (a running aggregate), so that appending
+                would store every intermediate value and depend on the epoch boundaries.
+            key: The columns that identify a row of an updating output; empty if not known.
+
+        Raises:
+            DeclarationError: The mode cannot work, a key column is missing, a type cannot be stored.
+        """
+        ...
+
+    def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
+        """Claim the sink for a run: create what is missing, store the run's token, return the mark found.
+
+        Args:
+            claim: ``flow``, ``output`` and ``run`` of the run that starts; its ``epoch`` is the last one the checkpoint
+                has committed (−1 for none).
+            schema: The output's columns, exact.
+
+        Returns:
+            The mark that the sink held, or None if this output was never written. After `open`, every older run is fenced.
+
+        Raises:
+            FencedError: A newer run (higher ``run`` of the same flow) has claimed it.
+            SinkAheadError: The sink's mark has an epoch more than one ahead of ``claim.epoch``, or is from another flow.
+            SinkError: The storage cannot be used (not reachable, table with other columns…). Nothing was changed.
+        """
+        ...
+
+    def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
+        """Store an epoch's rows and its mark atomically.
+
+        Args:
+            batches: The rows, in order; may be empty. Consumed at most once, and not at all if the sink holds the epoch.
+            mark: The mark after this epoch. ``mark.epoch`` at or below the one held: nothing is stored (``<=``, never ``==``).
+
+        Returns:
+            Number of rows stored now (0 if the epoch was held already).
+
+        Raises:
+            FencedError: A newer run has claimed the sink. Nothing was stored.
+            SinkError: The storage refused. Nothing was stored.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release connections. The mark stays."""
+        ...

@@ -1,0 +1,106 @@
+"""Each epoch's rows to a function of the user.
+
+Read next: `penstock.sinks.base`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError, FencedError, SinkError
+from penstock.sinks import marks
+from penstock.sinks.base import Sink
+from penstock.types import Mark
+
+
+def foreach_epoch(fn: Callable[[pa.Table, int], object]) -> Sink:
+    """Call a function with each epoch's rows, in the driver, in order of epochs.
+
+    *At least once:* the function may be called again with an epoch that it has already had, with the same rows, if the process
+    dies before the epoch is committed. *Exactly once* is up to the function: store the epoch's number in the same transaction as
+    the rows, and do nothing if the number stored is already as high (``<=``, not ``==``). There is also no fencing across
+    processes: a function that must not be called by an old run has to check that itself.
+
+    Args:
+        fn: Called as ``fn(table, epoch)``. Not called for an epoch without rows. What it returns is ignored. The output of a
+            running aggregate hands over the keys that changed.
+
+    Returns:
+        A sink that is not durable.
+
+    Raises:
+        DeclarationError: `fn` cannot be called. Nothing was changed.
+
+    Example:
+        >>> def store(table, epoch):
+        ...     with database.begin() as transaction:
+        ...         stored = transaction.execute(text("UPDATE progress SET epoch = :e WHERE epoch < :e"), {"e": epoch})
+        ...         if stored.rowcount:
+        ...             transaction.execute(insert(results), table.to_pylist())
+        >>> foreach_epoch(store)
+        foreach_epoch(store)
+    """
+    return ForeachSink(fn)
+
+
+class ForeachSink:
+    """The sink that `foreach_epoch` makes."""
+
+    durable = False
+
+    def __init__(self, fn: Callable[[pa.Table, int], object]) -> None:
+        if not callable(fn):
+            raise DeclarationError(f"foreach_epoch() needs a function of (table, epoch), not {fn!r}: give it one.")
+        self._fn = fn
+        self._name = getattr(fn, "__name__", type(fn).__name__)
+        self._place = f"foreach_epoch({self._name})"
+        self._mark: Mark | None = None
+        self._schema: pa.Schema | None = None
+
+    def __repr__(self) -> str:
+        return self._place
+
+    def validate(self, schema: pa.Schema, *, updates: bool, key: tuple[str, ...]) -> None:
+        """Anything can be handed over."""
+
+    def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
+        """See `Sink.open`; knows only what this object has handed over.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkAheadError: The function has had more than the checkpoint knows of.
+        """
+        held = self._mark if self._mark and (self._mark.flow, self._mark.output) == (claim.flow, claim.output) else None
+        marks.refuse_claim(held, claim, place=self._place, remedy="declare a new one")
+        self._schema = schema
+        self._mark = replace(held or claim, run=claim.run, epoch=held.epoch if held else -1)
+        return held if held and held.epoch >= 0 else None
+
+    def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
+        """See `Sink.write`; whether the rows are stored with the mark is up to the function.
+
+        Raises:
+            FencedError: As in the contract. The function was not called.
+            SinkError: The function raised; what it did until then stays. It will be called with the epoch again.
+        """
+        if marks.holds_epoch(self._mark, mark, place=self._place):
+            return 0
+        table = pa.Table.from_batches(batches, self._schema)
+        if table.num_rows:
+            try:
+                self._fn(table, mark.epoch)
+            except FencedError:
+                raise
+            except Exception as raised:
+                raise SinkError(
+                    f"{self._place} raised {type(raised).__name__} on the {table.num_rows} rows of epoch {mark.epoch} ({raised}): "
+                    "correct the function; it will be called with that epoch again."
+                ) from raised
+        self._mark = mark
+        return table.num_rows
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,153 @@
+"""Rows in this process, for tests, notebooks and first steps: nothing survives the process.
+
+Read next: `penstock.sinks.base`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import DeclarationError, SinkError
+from penstock.sinks import marks
+from penstock.types import Mark
+
+
+@dataclass(slots=True)
+class _Held:
+    """What one name holds; shared by all sinks of that name."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    mark: Mark | None = None
+    table: pa.Table = field(default_factory=lambda: pa.table({}))
+
+
+_NAMES: Final[dict[str, _Held]] = {}
+_NAMES_GUARD: Final = threading.Lock()
+
+
+def memory(name: str) -> MemorySink:
+    """Keep an output in this process, under a name.
+
+    Every ``memory(name)`` of the same name shows the same rows. An output that updates (a running aggregate) keeps the latest row of
+    each key, in the order in which they were last written; any other keeps all rows. A flow with another checkpoint starts with an
+    empty sink. Rows stay until then, so do not use it for a flow that runs for days.
+
+    Args:
+        name: Any text.
+
+    Returns:
+        A sink that is not durable, with `MemorySink.table` and `MemorySink.rows`.
+
+    Example:
+        >>> memory("nothing yet").rows()
+        []
+    """
+    return MemorySink(name)
+
+
+class MemorySink:
+    """The sink that `memory` makes."""
+
+    durable = False
+
+    def __init__(self, name: str) -> None:
+        with _NAMES_GUARD:
+            self._held = _NAMES.setdefault(name, _Held())
+        self._name, self._place = name, f"Memory sink {name!r}"
+        self._key: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"memory({self._name!r})"
+
+    def table(self) -> pa.Table:
+        """All rows that are held, as one Arrow table; without columns if no flow has opened the sink."""
+        with self._held.lock:
+            return self._held.table
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows that are held, as dicts."""
+        rows: list[dict[str, Any]] = self.table().to_pylist()
+        return rows
+
+    def validate(self, schema: pa.Schema, *, updates: bool, key: tuple[str, ...]) -> None:
+        """See `Sink.validate`. An updating output whose key is not known keeps every row.
+
+        Raises:
+            DeclarationError: A key column is missing, or holds lists or structs. Nothing was changed.
+        """
+        for name in key if updates else ():
+            if name not in schema.names:
+                raise DeclarationError(f"{self._place} has key column {name!r}, but the output has only {schema.names}.")
+            type_: Any = schema.field(name).type
+            if pa.types.is_nested(type_):
+                raise DeclarationError(f"{self._place} has key column {name!r} of type {type_}: make the key a plain value.")
+        self._key = key if updates else ()
+
+    def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
+        """See `Sink.open`; the rows of another flow are forgotten, not refused.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkAheadError: The sink is more than one epoch ahead.
+            SinkError: The same flow opens it for another output or with other columns. Nothing was changed.
+        """
+        with self._held.lock:
+            held = self._held.mark
+            if held is None or held.flow != claim.flow:
+                self._held.table = schema.empty_table()
+                self._held.mark = Mark(claim.flow, claim.output, claim.run)
+                return None
+            if held.output != claim.output:
+                raise SinkError(
+                    f"{self._place} holds output {held.output!r} of the same flow: give output {claim.output!r} another name."
+                )
+            marks.refuse_claim(held, claim, place=self._place, remedy="use another name")
+            if self._held.table.schema != schema:
+                if held.epoch >= 0:
+                    raise SinkError(
+                        f"{self._place} holds columns {self._held.table.schema.names} of other types: use another name."
+                    )
+                self._held.table = schema.empty_table()
+            self._held.mark = replace(held, run=claim.run)
+            return held if held.epoch >= 0 else None
+
+    def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
+        """See `Sink.write`.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkError: The sink was not opened, or rows have other columns. Nothing was stored.
+        """
+        with self._held.lock:
+            if marks.holds_epoch(self._held.mark, mark, place=self._place):
+                return 0
+            schema: Any = self._held.table.schema
+            try:
+                new = pa.Table.from_batches([batch.select(schema.names).cast(schema) for batch in batches], schema)
+            except (KeyError, pa.ArrowException) as refused:
+                raise SinkError(
+                    f"{self._place} was opened with other columns than epoch {mark.epoch} has ({refused})."
+                ) from refused
+            table: Any = pa.concat_tables([self._held.table, new])
+            self._held.table = _latest(table, self._key) if self._key else table
+            self._held.mark = mark
+            return new.num_rows
+
+    def close(self) -> None:
+        """The rows stay."""
+
+
+def _latest(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """The last row of each key; NULL is a key like any other."""
+    numbered = table.select(list(key)).append_column("__ps_row", pa.array(np.arange(table.num_rows)))
+    last: Any = numbered.group_by(list(key)).aggregate([("__ps_row", "max")]).column("__ps_row_max")
+    kept: Any = pc.sort_indices(last)
+    latest: pa.Table = table.take(last.take(kept))
+    return latest

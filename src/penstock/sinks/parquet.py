@@ -1,0 +1,321 @@
+"""Rows in Parquet files: one file per epoch that has rows, committed by a manifest that is renamed last.
+
+::
+
+    path/epoch-000000012-totals-000.parquet        the rows of epoch 12 of output "totals"
+    path/_penstock/staging/                        files that are being written; readers skip names that start with "_"
+    path/_penstock/totals/mark-0000000003-0000000013.json   the manifest of run 3 after 13 epochs (0 to 12)
+
+A data file appears under its final name in one step and complete. Invariant: a data file above the highest manifest belongs to an
+epoch that was not committed; it is replaced when the epoch runs again, and removed by the next `open`. So between a crash and the
+restart a reader may see one epoch more than the manifest says, never part of one.
+
+Read next: `penstock.sinks.base`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from penstock.errors import DeclarationError, SinkAheadError, SinkError
+from penstock.sinks import marks
+from penstock.sinks.base import Sink
+from penstock.types import Mark
+
+KEPT_MANIFESTS: Final = 16
+"""How many manifests of an output are kept; older ones are removed."""
+
+_MANIFEST: Final = re.compile(r"mark-(\d+)-(\d+)\.json$")
+
+
+def parquet(path: str | os.PathLike[str]) -> Sink:
+    """Keep an output as Parquet files in a directory, exactly once.
+
+    Any reader of the directory (``spark.read.parquet(path)``, pandas, DuckDB) sees complete epochs only. Several outputs with the same
+    columns may share a directory. There is one file per epoch that has rows; nothing merges them.
+
+    *On a local file system* files are synced before they are renamed, and a lock is held while an epoch is committed, so an old run
+    that wakes up stores nothing. *On an object store* a finished upload appears at once, but there is no lock: the manifest is read
+    just before each rename, and a run that is replaced between that look and its rename can still replace the file of the one epoch
+    that it was writing. Its manifest is never believed, since the highest run wins. Stop the old driver before you start a new one there.
+
+    Args:
+        path: A directory, or a URI that `pyarrow.fs.FileSystem.from_uri` knows, such as ``s3://bucket/folder``.
+
+    Returns:
+        A durable sink. Nothing is created before the flow starts.
+
+    Example:
+        >>> parquet("results/totals")
+        parquet('results/totals')
+    """
+    return ParquetSink(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """A mark with what its epoch stored, as it is written to the manifest."""
+
+    mark: Mark
+    columns: dict[str, str]
+    files: tuple[str, ...] = ()
+    rows: int = 0
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> _Manifest:
+        raw: dict[str, Any] = json.loads(text)
+        return _Manifest(Mark(**raw["mark"]), raw["columns"], tuple(raw["files"]), raw["rows"])
+
+
+class ParquetSink:
+    """The sink that `parquet` makes. Not thread-safe; several sinks may share a directory."""
+
+    durable = True
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+        self._place = f"Directory {self._path!r}"
+        self._files: Any = None
+        self._root = self._output = ""
+        self._schema: pa.Schema | None = None
+
+    def __repr__(self) -> str:
+        return f"parquet({self._path!r})"
+
+    def validate(self, schema: pa.Schema, *, updates: bool, key: tuple[str, ...]) -> None:
+        """See `Sink.validate`.
+
+        Raises:
+            DeclarationError: The output updates rows, has a column twice or no columns. Nothing was changed.
+        """
+        marks.refuse_updates(updates, place=self._place, key=key)
+        for index, name in enumerate(schema.names):
+            if name in schema.names[:index]:
+                raise DeclarationError(f"Column {name!r} is twice in the output for {self._place}: rename one.")
+
+    def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
+        """See `Sink.open`; removes what an epoch that was not committed has left.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkAheadError: As in the contract; also if there are files of this output but no manifest.
+            SinkError: The storage cannot be used, or the files have other columns. Nothing was changed.
+        """
+        with self._reported(f"be opened for output {claim.output!r}"):
+            self._connect(claim.output)
+            columns = {field.name: str(field.type) for field in schema}
+            with self._locked():
+                held = self._manifest()
+                leftovers = self._data_files(above=held.mark.epoch if held else -1)
+                if held is None and leftovers:
+                    raise SinkAheadError(
+                        f"{self._place} holds {len(leftovers)} files of output {claim.output!r} but no mark in _penstock: "
+                        "choose another directory, or delete the files."
+                    )
+                remedy = f"delete its files epoch-*-{self._output}-*.parquet and the folder _penstock/{self._output}"
+                marks.refuse_claim(held.mark if held else None, claim, place=self._place, remedy=remedy)
+                if held and held.mark.epoch >= 0:
+                    self._refuse_columns(held.columns, columns)
+                mark = replace(held.mark, run=claim.run) if held else Mark(claim.flow, claim.output, claim.run)
+                self._commit(replace(held, mark=mark, columns=columns) if held else _Manifest(mark, columns))
+                for name in leftovers:
+                    self._files.delete_file(f"{self._root}/{name}")
+                self._clear_staging(claim.run)
+        self._schema = schema
+        return held.mark if held and held.mark.epoch >= 0 else None
+
+    def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
+        """See `Sink.write`.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkError: As in the contract. A data file of the epoch may be there; it is replaced when the epoch is written again.
+        """
+        if self._schema is None:
+            raise SinkError(f"{self._place} was not opened before epoch {mark.epoch} was written: call open() first.")
+        with self._reported(f"store epoch {mark.epoch}"):
+            if self._holds(mark):
+                return 0
+            name = f"epoch-{mark.epoch:09d}-{self._output}-000.parquet"
+            staged = f"{self._root}/_penstock/staging/run-{mark.run}-{name}"
+            try:
+                rows = self._stage(staged, batches, self._schema)
+                with self._locked():
+                    if self._holds(mark):  # again: another run may have come while the rows were staged
+                        return 0
+                    for old in self._data_files(above=mark.epoch - 1):
+                        if old != name or not rows:
+                            self._files.delete_file(f"{self._root}/{old}")
+                    if rows:
+                        self._move(staged, f"{self._root}/{name}")
+                    columns = {field.name: str(field.type) for field in self._schema}
+                    self._commit(_Manifest(mark, columns, (name,) if rows else (), rows))
+            finally:
+                self._discard(staged)
+            return rows
+
+    def close(self) -> None:
+        """Nothing stays open; files and manifests stay."""
+        self._files = self._schema = None
+
+    # -- rows
+
+    def _stage(self, staged: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
+        """Write the rows out of sight of readers; no file if there are none."""
+        rows, writer = 0, None
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    fitted = self._fitted(batch, schema)
+                    writer = writer or pq.ParquetWriter(staged, schema, filesystem=self._files, compression="zstd")
+                    writer.write_batch(fitted)
+                    rows += batch.num_rows
+        finally:
+            if writer is not None:
+                writer.close()
+        return rows
+
+    def _discard(self, path: str) -> None:
+        if self._files.get_file_info(path).type == fs.FileType.File:
+            self._files.delete_file(path)
+
+    def _clear_staging(self, run: int) -> None:
+        """Remove what older runs of this output were writing when they died."""
+        folder = f"{self._root}/_penstock/staging"
+        pattern = re.compile(rf"run-(\d+)-epoch-\d+-{re.escape(self._output)}-\d+\.parquet")
+        for name in self._listed(folder):
+            match = pattern.fullmatch(name)
+            if match and int(match[1]) < run:
+                self._discard(f"{folder}/{name}")
+
+    def _fitted(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        try:
+            fitted: pa.RecordBatch = batch.select(schema.names).cast(schema)
+        except (KeyError, pa.ArrowException) as refused:
+            raise SinkError(
+                f"{self._place} was opened with other columns than these rows have ({refused}): open it again."
+            ) from refused
+        return fitted
+
+    def _data_files(self, above: int) -> list[str]:
+        """Names of this output's data files of epochs above the given one."""
+        pattern = re.compile(rf"epoch-(\d+)-{re.escape(self._output)}-\d+\.parquet")
+        found = ((name, pattern.fullmatch(name)) for name in self._listed(self._root))
+        return sorted(name for name, match in found if match and int(match[1]) > above)
+
+    def _refuse_columns(self, held: dict[str, str], wanted: dict[str, str]) -> None:
+        for name in [*held, *wanted]:
+            if held.get(name) != wanted.get(name):
+                raise SinkError(
+                    f"{self._place} holds column {name!r} as {held.get(name, 'nothing')}, but the output now has it as "
+                    f"{wanted.get(name, 'nothing')}: choose another directory."
+                )
+
+    # -- the mark
+
+    def _holds(self, mark: Mark) -> bool:
+        held = self._manifest()
+        return marks.holds_epoch(held.mark if held else None, mark, place=self._place)
+
+    def _manifests(self) -> list[str]:
+        """Names of the manifests, the valid one last: the highest run, then the highest epoch."""
+        found = ((name, _MANIFEST.match(name)) for name in self._listed(f"{self._root}/_penstock/{self._output}"))
+        return [name for _, name in sorted((int(match[1]) * 10**18 + int(match[2]), name) for name, match in found if match)]
+
+    def _manifest(self) -> _Manifest | None:
+        names = self._manifests()
+        if not names:
+            return None
+        path = f"{self._root}/_penstock/{self._output}/{names[-1]}"
+        try:
+            with self._files.open_input_stream(path) as stream:
+                return _Manifest.from_json(stream.read().decode())
+        except (ValueError, KeyError, TypeError) as broken:
+            raise SinkError(f"{self._place} has a damaged manifest {path!r} ({broken}): restore it from a backup.") from broken
+
+    def _commit(self, manifest: _Manifest) -> None:
+        """Write the manifest out of sight, rename it, drop old ones."""
+        # Epochs start at -1 (claimed, nothing written): shifted by one in the name, which has no sign.
+        name = f"mark-{manifest.mark.run:010d}-{manifest.mark.epoch + 1:010d}.json"
+        staged = f"{self._root}/_penstock/staging/{self._output}-{name}"
+        with self._files.open_output_stream(staged) as stream:
+            stream.write(manifest.to_json().encode())
+        self._move(staged, f"{self._root}/_penstock/{self._output}/{name}")
+        for old in self._manifests()[:-KEPT_MANIFESTS]:
+            self._files.delete_file(f"{self._root}/_penstock/{self._output}/{old}")
+
+    # -- storage
+
+    def _connect(self, output: str) -> None:
+        if "://" in self._path:
+            self._files, root = fs.FileSystem.from_uri(self._path)
+        else:
+            self._files, root = fs.LocalFileSystem(), str(Path(self._path).expanduser().resolve())
+        self._root, self._output = root.rstrip("/"), _file_name(output)
+        for folder in ("staging", self._output):
+            self._files.create_dir(f"{self._root}/_penstock/{folder}", recursive=True)
+
+    def _listed(self, folder: str) -> list[str]:
+        selector: Any = fs.FileSelector(folder, allow_not_found=True)
+        return [info.base_name for info in self._files.get_file_info(selector) if info.type == fs.FileType.File]
+
+    def _move(self, source: str, target: str) -> None:
+        if isinstance(self._files, fs.LocalFileSystem):
+            _sync(source)
+            self._files.move(source, target)
+            _sync(str(Path(target).parent))
+        else:
+            self._files.move(source, target)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Between a look at the mark and the rename that follows, no other run may come; only local files can do that."""
+        if not isinstance(self._files, fs.LocalFileSystem):
+            yield
+            return
+        import fcntl  # noqa: PLC0415  (not on every system, and not needed for object stores)
+
+        with open(f"{self._root}/_penstock/{self._output}/lock", "ab") as lock:  # noqa: PTH123
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _reported(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as broken:
+            text = str(broken).strip().splitlines()
+            raise SinkError(
+                f"{self._place} could not {doing} ({text[0] if text else type(broken).__name__}): correct that and start again."
+            ) from broken
+
+
+def _file_name(output: str) -> str:
+    """An output's name as part of a file name; changed names get a digest, so that two never meet."""
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", output)
+    if plain == output and output != "staging":
+        return plain
+    return f"{plain}_{hashlib.blake2b(output.encode(), digest_size=4).hexdigest()}"
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,262 @@
+"""How Arrow columns are kept in SQL: the types of new tables, what an existing table may have, and the values themselves.
+
+Everything is decided by the *kind* of a column (`kind_of`), of which there are eleven. The three databases differ only in
+`DDL` and `ACCEPTS`. Nothing here opens a connection.
+
+Read next: `penstock.sinks.sql_databases`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import DeclarationError
+
+# kind of an Arrow column → type of the column in a new table
+DDL: Final[dict[str, dict[str, str]]] = {
+    "sqlite": {
+        "int": "INTEGER", "float": "REAL", "bool": "BOOLEAN", "text": "TEXT", "binary": "BLOB", "date": "DATE",
+        "timestamp": "TIMESTAMP", "instant": "TIMESTAMP", "decimal": "TEXT", "json": "TEXT", "null": "TEXT",
+    },
+    "duckdb": {
+        "int": "BIGINT", "float": "DOUBLE", "bool": "BOOLEAN", "text": "VARCHAR", "binary": "BLOB", "date": "DATE",
+        "timestamp": "TIMESTAMP", "instant": "TIMESTAMPTZ", "decimal": "DECIMAL", "json": "VARCHAR", "null": "VARCHAR",
+    },
+    "postgresql": {
+        "int": "BIGINT", "float": "DOUBLE PRECISION", "bool": "BOOLEAN", "text": "TEXT", "binary": "BYTEA", "date": "DATE",
+        "timestamp": "TIMESTAMP", "instant": "TIMESTAMPTZ", "decimal": "NUMERIC", "json": "TEXT", "null": "TEXT",
+    },
+}  # fmt: skip
+
+_STRICT: Final[dict[str, set[str]]] = {
+    "int": {"int", "decimal"}, "float": {"float"}, "bool": {"bool"}, "text": {"text"}, "binary": {"binary"}, "date": {"date"},
+    "timestamp": {"timestamp"}, "instant": {"instant"}, "decimal": {"decimal"}, "json": {"text", "json"},
+}  # fmt: skip
+# SQLite has no types of its own for these. A decimal must be TEXT: NUMERIC affinity would make it a float.
+_SQLITE: Final[dict[str, set[str]]] = _STRICT | {
+    "int": {"int"}, "float": {"float", "single"}, "bool": {"bool", "int"}, "date": {"date", "text"}, "decimal": {"text"},
+    "timestamp": {"timestamp", "instant", "text"}, "instant": {"timestamp", "instant", "text"},
+}  # fmt: skip
+ACCEPTS: Final = {"sqlite": _SQLITE, "duckdb": _STRICT, "postgresql": _STRICT}
+
+_FAMILIES: Final = [
+    (r"timestamp.* with time zone|^timestamptz", "instant"),
+    (r"^(timestamp|datetime)", "timestamp"),
+    (r"^((big|small|tiny|medium|huge)?int|integer|int[248])\b", "int"),
+    (r"^(double|float8)", "float"),
+    (r"^(real|float)", "single"),
+    (r"^(numeric|decimal)", "decimal"),
+    (r"^bool", "bool"),
+    (r"char|text|clob|^string", "text"),
+    (r"^(bytea|blob|binary|varbinary)", "binary"),
+    (r"^date$", "date"),
+    (r"^json", "json"),
+    (r"^$", "any"),
+]
+
+
+def kind_of(field: pa.Field[Any], database: str) -> str:
+    """The kind of an Arrow column, which decides how it is stored.
+
+    Args:
+        field: The column.
+        database: ``sqlite``, ``duckdb`` or ``postgresql``.
+
+    Returns:
+        ``int``, ``float``, ``bool``, ``text``, ``binary``, ``date``, ``timestamp`` (no zone), ``instant`` (µs UTC), ``decimal``,
+        ``json`` (lists, structs and maps) or ``null`` (unknown yet).
+
+    Raises:
+        DeclarationError: The database cannot store the type. Nothing was changed.
+
+    Example:
+        >>> kind_of(pa.field("at", pa.timestamp("us", "UTC")), "sqlite")
+        'instant'
+    """
+    kind, type_ = _kind(field.type), field.type
+    if kind is None or (kind == "decimal" and database == "duckdb" and type_.precision > 38):
+        raise DeclarationError(
+            f"Column {field.name!r} has type {type_}, which {database} cannot store: convert it or leave it out before the sink."
+        )
+    return kind
+
+
+def _kind(type_: Any) -> str | None:
+    types: Any = pa.types
+    if types.is_dictionary(type_):
+        return _kind(type_.value_type)
+    if types.is_timestamp(type_):
+        return "instant" if type_.tz else "timestamp"
+    tests = {
+        "null": types.is_null(type_),
+        "bool": types.is_boolean(type_),
+        "int": types.is_integer(type_),
+        "float": types.is_floating(type_),
+        "decimal": types.is_decimal(type_),
+        "date": types.is_date(type_),
+        "text": types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_),
+        "binary": types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_),
+        "json": types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
+        or types.is_struct(type_) or types.is_map(type_),
+    }  # fmt: skip
+    return next((kind for kind, is_it in tests.items() if is_it), None)
+
+
+def column_ddl(field: pa.Field[Any], database: str) -> str:
+    """The type of this column in a new table, such as ``NUMERIC(10, 2)``."""
+    kind = kind_of(field, database)
+    ddl = DDL[database][kind]
+    decimal: Any = field.type
+    return f"{ddl}({decimal.precision}, {decimal.scale})" if ddl in {"NUMERIC", "DECIMAL"} else ddl
+
+
+def fits(field: pa.Field[Any], declared: str, database: str) -> bool:
+    """Whether an existing column of type `declared` takes every value of `field` without changing it.
+
+    A narrower integer is accepted: the database refuses a value that is too large, so nothing is lost silently. A column
+    that would round (float4 for float64, fewer decimals) is not.
+
+    Example:
+        >>> fits(pa.field("n", pa.int64()), "integer", "postgresql"), fits(pa.field("n", pa.int64()), "text", "postgresql")
+        (True, False)
+    """
+    text = declared.lower()
+    kind = kind_of(field, database)
+    family = next((name for pattern, name in _FAMILIES if re.search(pattern, text)), "other")
+    if kind == "null" or family == "any":
+        return True
+    type_: Any = field.type
+    if family == "single" and kind == "float":
+        return database == "sqlite" or type_.bit_width <= 32
+    scale = re.search(r",\s*(\d+)\)", text)
+    if kind == family == "decimal" and scale and int(scale[1]) < type_.scale:
+        return False
+    return family in ACCEPTS[database][kind]
+
+
+def _json_text(column: Any) -> Any:
+    """Nested values as JSON text; a map as an object. NaN is not JSON, so it becomes null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(name): plain(inner) for name, inner in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(inner) for inner in value]
+        if isinstance(value, bytes):
+            return base64.b64encode(value).decode()
+        if isinstance(value, float):
+            return value if np.isfinite(value) else None
+        return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+    values = column.to_pylist(maps_as_pydicts="strict") if _holds_map(column.type) else column.to_pylist()
+    return pa.array([None if v is None else json.dumps(plain(v), ensure_ascii=False) for v in values], pa.large_string())
+
+
+def _holds_map(type_: Any) -> bool:
+    types: Any = pa.types
+    return bool(types.is_map(type_)) or any(_holds_map(type_.field(i).type) for i in range(type_.num_fields))
+
+
+def storable(column: Any, kind: str) -> Any:
+    """A column as Arrow with the types that all three databases agree on: timestamps in µs, nested values as JSON text.
+
+    Args:
+        column: An Arrow array; not modified.
+        kind: Its `kind_of`.
+
+    Raises:
+        pyarrow.ArrowInvalid: A value does not fit, for example a timestamp in ns that is not a whole µs.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    wanted: dict[str, Any] = {
+        "text": pa.large_string(),
+        "binary": pa.large_binary(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us"),
+        "instant": pa.timestamp("us", "UTC"),
+        "null": pa.large_string(),
+    }
+    if kind == "json":
+        return _json_text(column)
+    if kind == "float" and column.type.bit_width == 16:
+        return column.cast(pa.float32())
+    return column.cast(wanted[kind]) if kind in wanted else column
+
+
+def python_values(column: Any, kind: str) -> list[Any]:
+    """A column as the Python values that sqlite3 takes: times and decimals as text, times always 26 characters wide.
+
+    Raises:
+        pyarrow.ArrowInvalid: A time is outside years 1 to 9999, so that text order would not be time order any more.
+    """
+    column = storable(column, kind)
+    if kind in {"timestamp", "instant"}:
+        column = column.cast(pa.timestamp("us")).cast(pa.large_string())
+        _refuse_width(column, 26)
+    elif kind == "date":
+        column = column.cast(pa.large_string())
+        _refuse_width(column, 10)
+    elif kind == "decimal":
+        column = column.cast(pa.large_string())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _refuse_width(column: Any, width: int) -> None:
+    sizes: Any = pc.min_max(pc.utf8_length(column)).as_py()
+    if sizes["min"] is not None and (sizes["min"], sizes["max"]) != (width, width):
+        raise pa.ArrowInvalid("a time is outside the years 1 to 9999, which SQLite cannot keep in order")
+
+
+def copy_text(columns: Sequence[Any], kinds: Sequence[str]) -> bytes:
+    r"""Rows in PostgreSQL's COPY text format, built column by column.
+
+    Args:
+        columns: Arrow arrays of equal length; not modified.
+        kinds: Their `kind_of`.
+
+    Example:
+        >>> copy_text([pa.array([1, None]), pa.array(["a\tb", ""])], ["int", "text"])
+        b'1\ta\\tb\n\\N\t\n'
+    """
+    compute: Any = pc
+    texts = [_copy_column(storable(column, kind), kind) for column, kind in zip(columns, kinds, strict=True)]
+    end, tab, null = (pa.scalar(text, pa.large_string()) for text in ("\n", "\t", "\\N"))
+    rows = compute.binary_join_element_wise(*texts, tab, null_handling="replace", null_replacement=null.as_py())
+    lines = compute.binary_join_element_wise(rows, pa.scalar("", pa.large_string()), end)
+    # An Arrow string array keeps its texts back to back: its data buffer is the stream.
+    _, offsets, data = lines.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[lines.offset : lines.offset + len(lines) + 1]
+    return memoryview(data)[int(bounds[0]) : int(bounds[-1])].tobytes() if len(lines) else b""
+
+
+def _copy_column(column: Any, kind: str) -> Any:
+    compute: Any = pc
+    if kind == "binary":
+        column = _hex(column)
+    text = column.cast(pa.large_string())
+    if kind in {"text", "json", "null"}:
+        for found, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
+            text = compute.replace_substring(text, found, escaped)
+    return text
+
+
+def _hex(column: Any) -> Any:
+    r"""Binary as PostgreSQL reads it in COPY, ``\\xdeadbeef``: the whole data buffer is turned at once, offsets double."""
+    _, offsets, data = column.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+    digits = b"" if data is None else memoryview(data)[int(bounds[0]) : int(bounds[-1])].hex().encode()
+    valid: Any = pc.is_valid(column)
+    starts = pa.py_buffer(((bounds - bounds[0]) * 2).astype(np.int64))
+    text: Any = pa.LargeStringArray.from_buffers(len(column), starts, pa.py_buffer(digits))
+    marked: Any = pc.binary_join_element_wise(pa.scalar("\\\\x", pa.large_string()), text, pa.scalar("", pa.large_string()))
+    return pc.if_else(valid, marked, pa.scalar(None, pa.large_string()))

@@ -1,0 +1,268 @@
+"""The three databases behind `penstock.sinks.sql`: write transactions, bulk loading, and nothing about flows.
+
+SQLite and PostgreSQL go through SQLAlchemy; DuckDB through its own package (duckdb-engine 0.17 fails with SQLAlchemy 2.1).
+Statements are plain SQL that all three understand. Packages are imported when the first transaction starts, so that
+declaring a sink needs none of them.
+
+Invariant: inside `Database.transaction`, no other writer can change the mark row between two statements.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError, MissingToolError, SinkError
+from penstock.sinks import sql_columns
+
+BUSY_SECONDS: Final = 60
+"""How long a writer waits for another one to finish, in SQLite and DuckDB."""
+
+
+class Transaction(Protocol):
+    """An open write transaction."""
+
+    def run(self, statement: str, **values: object) -> int:
+        """Execute a statement; with `values`, ``:name`` in it is a parameter. Returns the number of rows it changed."""
+        ...
+
+    def rows(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+        ...
+
+    def load(self, table: str, batch: pa.RecordBatch, kinds: Sequence[str]) -> None:
+        """Append a batch to a table (quoted name), column by column name.
+
+        Raises:
+            SinkError: A value does not fit.
+        """
+        ...
+
+
+class Database(Protocol):
+    """One database, identified by its URL. Connects on the first transaction."""
+
+    name: str
+    place: str
+    errors: tuple[type[Exception], ...]
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """A transaction that is committed at the end of the block, and rolled back if the block raises."""
+        ...
+
+    def close(self) -> None:
+        """Release connections; the next transaction connects again."""
+        ...
+
+
+def quoted(name: str) -> str:
+    """An identifier in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def database_of(url: str) -> Database:
+    """The database of a URL; nothing is imported or connected.
+
+    Raises:
+        DeclarationError: The URL names no database that the sink knows, or one in memory. Nothing was changed.
+    """
+    scheme, found, rest = url.partition("://")
+    system = scheme.split("+")[0]
+    if not found or system not in {"sqlite", "duckdb", "postgresql", "postgres"}:
+        raise DeclarationError(
+            f"{_without_password(url)!r} is no database that sql() knows: "
+            "write sqlite:///file.db, duckdb:///file.duckdb or postgresql://user@host/database."
+        )
+    if system.startswith("postgres"):
+        return _Alchemy("postgresql", f"postgresql+psycopg://{rest}", _without_password(url))
+    path = rest.removeprefix("/").partition("?")[0]
+    if path in {"", ":memory:"}:
+        raise DeclarationError(
+            f"{url!r} is a database in memory, which would lose rows and mark with the process: name a file, or use memory()."
+        )
+    return _Duck(path) if system == "duckdb" else _Alchemy("sqlite", url, path)
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
+
+
+def _imported(module: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as missing:
+        raise MissingToolError(
+            f"The SQL sink needs {package}, which is not installed: run `pip install {package}`."
+        ) from missing
+
+
+@contextmanager
+def _values_refused() -> Iterator[None]:
+    """What conversions raise, as the contract wants it."""
+    try:
+        yield
+    except (pa.ArrowException, OverflowError, ValueError) as refused:
+        raise SinkError(f"A row cannot be stored because {refused}: convert the column before the sink.") from refused
+
+
+class _Alchemy:
+    """SQLite or PostgreSQL through SQLAlchemy."""
+
+    def __init__(self, name: str, url: str, place: str) -> None:
+        self.name, self.place = name, place
+        self.errors: tuple[type[Exception], ...] = ()
+        self._url = url
+        self._engine: Any = None
+
+    def _connected(self) -> Any:
+        if self._engine is None:
+            alchemy = _imported("sqlalchemy", "sqlalchemy")
+            driver = _imported("sqlite3", "sqlite3") if self.name == "sqlite" else _imported("psycopg", "psycopg[binary]")
+            self.errors = (alchemy.exc.SQLAlchemyError, driver.Error)
+            if self.name == "sqlite":
+                self._engine = _sqlite_engine(alchemy, self._url)
+            else:
+                # READ COMMITTED: an UPDATE that waited for another writer must see what that one has committed.
+                self._engine = alchemy.create_engine(
+                    self._url, pool_size=1, pool_pre_ping=True, isolation_level="READ COMMITTED", hide_parameters=True
+                )
+        return self._engine
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        with self._connected().begin() as connection:
+            yield _AlchemyTransaction(connection, self.name)
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
+
+
+def _sqlite_engine(alchemy: Any, url: str) -> Any:
+    # No pool: a connection costs microseconds, and none stays open in a thread that has ended.
+    engine = alchemy.create_engine(
+        url, connect_args={"timeout": BUSY_SECONDS}, poolclass=alchemy.pool.NullPool, hide_parameters=True
+    )
+
+    # A transaction that starts with a read and writes later can fail at once with "locked"; one that takes the lock waits.
+    def plain(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    alchemy.event.listen(engine, "connect", plain)
+    alchemy.event.listen(engine, "begin", begin)
+    return engine
+
+
+class _AlchemyTransaction:
+    def __init__(self, connection: Any, name: str) -> None:
+        self._connection, self._name = connection, name
+
+    def _execute(self, statement: str, values: dict[str, object]) -> Any:
+        if values:
+            return self._connection.execute(_imported("sqlalchemy", "sqlalchemy").text(statement), values)
+        # Not text(): column names may contain ":" or "%", which would be read as parameters.
+        return self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+
+    def run(self, statement: str, **values: object) -> int:
+        return int(self._execute(statement, values).rowcount)
+
+    def rows(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self._execute(statement, values)]
+
+    def load(self, table: str, batch: pa.RecordBatch, kinds: Sequence[str]) -> None:
+        names = ", ".join(quoted(name) for name in batch.schema.names)
+        cursor = self._connection.connection.cursor()
+        try:
+            if self._name == "sqlite":
+                marks = ", ".join("?" * batch.num_columns)
+                with _values_refused():
+                    columns = [sql_columns.python_values(c, k) for c, k in zip(batch.columns, kinds, strict=True)]
+                    cursor.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", zip(*columns, strict=True))  # noqa: S608
+            else:
+                with _values_refused():
+                    stream = sql_columns.copy_text(batch.columns, kinds)
+                with cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
+                    copy.write(stream)
+        finally:
+            cursor.close()
+
+
+# DuckDB lets only one process open a file, but threads of that process run into each other's transactions.
+_DUCK_LOCKS: Final[dict[str, threading.Lock]] = {}
+_DUCK_LOCKS_GUARD: Final = threading.Lock()
+
+
+class _Duck:
+    """DuckDB. The file is open only during a transaction, so that other processes can read it between epochs."""
+
+    def __init__(self, path: str) -> None:
+        self.name, self.place = "duckdb", path
+        self.errors: tuple[type[Exception], ...] = ()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        duckdb = _imported("duckdb", "duckdb")
+        self.errors = (duckdb.Error,)
+        path = str(Path(self.place).resolve())
+        with _DUCK_LOCKS_GUARD:
+            lock = _DUCK_LOCKS.setdefault(path, threading.Lock())
+        with lock:
+            connection = _duck_connect(duckdb, path)
+            try:
+                connection.execute("BEGIN")
+                yield _DuckTransaction(connection)
+                connection.execute("COMMIT")
+            finally:
+                # Closing rolls back what was not committed.
+                connection.close()
+
+    def close(self) -> None:
+        """Nothing is open between transactions."""
+
+
+def _duck_connect(duckdb: Any, path: str) -> Any:
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return duckdb.connect(path)
+        except duckdb.IOException as busy:
+            if "lock" not in str(busy).lower() or time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+class _DuckTransaction:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def run(self, statement: str, **values: object) -> int:
+        found = self.rows(statement, **values)
+        # A change answers with one row holding the count, a definition with none.
+        return int(found[0][0]) if found and isinstance(found[0][0], int) else 0
+
+    def rows(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
+        text = re.sub(r":(\w+)", r"$\1", statement) if values else statement
+        rows: list[tuple[Any, ...]] = self._connection.execute(text, values or None).fetchall()
+        return rows
+
+    def load(self, table: str, batch: pa.RecordBatch, kinds: Sequence[str]) -> None:
+        names = ", ".join(quoted(name) for name in batch.schema.names)
+        with _values_refused():
+            columns = [sql_columns.storable(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)]
+        self._connection.register("penstock_batch", pa.table(columns, names=batch.schema.names))
+        try:
+            self._connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM penstock_batch")  # noqa: S608
+        finally:
+            self._connection.unregister("penstock_batch")

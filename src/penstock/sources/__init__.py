@@ -1,0 +1,7 @@
+"""Where records come from: declarations only; `penstock.spark.source` reads them."""
+
+from __future__ import annotations
+
+from penstock.sources.connectors import Files, Rate, files, rate
+
+__all__ = ["Files", "Rate", "files", "rate"]

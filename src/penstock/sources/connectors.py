@@ -1,0 +1,75 @@
+"""Declared sources: files in a folder, and a generator of test records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.schema import as_schema
+
+FORMATS = ("csv", "json", "parquet")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files that appear in a folder. One partition; records are ordered by (time of the file, its name, row)."""
+
+    path: str
+    schema: pa.Schema
+    format: str
+    max_files_per_epoch: int | None = None
+    options: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Spark's generator: ``value`` counts from 0, ``timestamp`` is the clock."""
+
+    rows_per_second: int
+    schema: pa.Schema
+
+
+def files(
+    path: str,
+    schema: str | pa.Schema,
+    format: Literal["csv", "json", "parquet"] = "parquet",  # noqa: A002  (Spark's word)
+    *,
+    max_files_per_epoch: int | None = None,
+    **options: Any,
+) -> Files:
+    """Files in a folder, read as they appear.
+
+    A file must appear complete (write it elsewhere, then move it in) and is read once. Its records' position is the file's
+    place in the order of (modification time, name), and the row in it.
+
+    Args:
+        path: Folder, or a glob of files.
+        schema: Columns and types, ``"tail string, at timestamp"``.
+        format: ``"csv"`` (with a header line unless ``header="false"``), ``"json"`` (one object per line), ``"parquet"``.
+        max_files_per_epoch: At most so many files per epoch.
+        **options: Options of Spark's reader for this format.
+
+    Raises:
+        DeclarationError: The format is not known, or the schema is none.
+    """
+    if format not in FORMATS:
+        raise DeclarationError(f"files(format={format!r}) is not known; use one of {', '.join(FORMATS)}.")
+    if max_files_per_epoch is not None and max_files_per_epoch < 1:
+        raise DeclarationError(f"files(max_files_per_epoch={max_files_per_epoch}) must be at least 1.")
+    texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
+    return Files(str(path), as_schema(schema, f"the schema of files({path!r})"), format, max_files_per_epoch, texts)
+
+
+def rate(rows_per_second: int = 1) -> Rate:
+    """A stream of test records: columns ``timestamp`` and ``value`` (0, 1, 2, …).
+
+    Raises:
+        DeclarationError: The rate is not positive.
+    """
+    if rows_per_second < 1:
+        raise DeclarationError(f"rate(rows_per_second={rows_per_second}) must be at least 1.")
+    schema = pa.schema([pa.field("timestamp", pa.timestamp("us", "UTC")), pa.field("value", pa.int64())])
+    return Rate(rows_per_second, schema)

@@ -1,0 +1,226 @@
+"""The LMDB environment under a local store: opened once per process, never trusted without cause.
+
+An environment is written without fsync, so it is worth something only under the boot of the machine that wrote it. A small file beside
+it says whose it is; that file and the size of the data are checked before LMDB maps the data, because reading a truncated map kills
+the process. What does not fit is removed, never repaired: the truth is in the checkpoint.
+
+What cannot be seen is a page in the middle that somebody overwrote in place; nothing but LMDB itself writes there.
+
+Read next: `penstock.state.store`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+
+from penstock.errors import StateError
+
+FORMAT: Final = 1
+_DATA: Final = "data.mdb"
+_FILES: Final = (_DATA, "lock.mdb", "owner.json")
+_OWNER: Final = "owner.json"
+_GUARD: Final = "guard"
+_MAGIC: Final = 0xBEEFC0DE
+# Of a meta page, after its 16 bytes of page header: magic, (version, address, map size), page size, (two trees), last page, transaction.
+_HEADER: Final = struct.Struct("<16xI20xI92xQQ")
+
+
+@dataclass(slots=True)
+class Environment:
+    """An open environment.
+
+    Attributes:
+        env: The LMDB environment.
+        state: key → timer (8 bytes, big-endian) ‖ value.
+        timers: operator byte ‖ timer (8 bytes, in order) ‖ key → nothing; an index over `state`.
+        meta: One record: whose state this is and of which version.
+        inode: Tells whether the file of that name is still the one that is open.
+    """
+
+    env: Any
+    state: Any
+    timers: Any
+    meta: Any
+    inode: tuple[int, int]
+
+
+# LMDB forbids opening an environment twice in a process. The process id keeps a forked child from using, or closing, its parent's.
+_open: dict[tuple[int, str], Environment] = {}
+
+
+def open_environment(directory: str, identity: str, boot_id: str, map_size: int) -> Environment:
+    """Open the environment in a directory, emptied first if it is another's, damaged or from before the last boot.
+
+    Args:
+        directory: Directory on a local disk; made if missing.
+        identity: Whose state it must be.
+        boot_id: Under which boot of the machine it must have been written.
+        map_size: Most bytes it may ever have.
+
+    Raises:
+        StateError: The directory cannot be used, or the disk is full. Nothing that is trusted was changed.
+    """
+    path = os.path.realpath(directory)
+    owner = json.dumps({"format": FORMAT, "identity": identity, "boot": boot_id}, sort_keys=True)
+    try:
+        with _guarded(path):
+            if _read_owner(path) != owner or not _is_whole(path):
+                _remove(path)
+            try:
+                opened = _reuse_or_open(path, map_size)
+            except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.PanicError):
+                _remove(path)
+                opened = _reuse_or_open(path, map_size)
+            if _read_owner(path) != owner:
+                Path(path, _OWNER).write_text(owner, encoding="utf-8")
+    except (OSError, lmdb.Error) as wrong:
+        raise unusable(path, wrong) from wrong
+    return opened
+
+
+def remove_environment(directory: str) -> None:
+    """Empty a directory of its environment. Other processes that have it open keep their own view until they open it again.
+
+    Args:
+        directory: The directory.
+
+    Raises:
+        StateError: The files cannot be deleted.
+    """
+    path = os.path.realpath(directory)
+    try:
+        with _guarded(path):
+            _remove(path)
+    except OSError as wrong:
+        raise unusable(path, wrong) from wrong
+
+
+def close_environment(directory: str) -> None:
+    """Close this process's environment of a directory, if it has one. Snapshots of it can no longer be read."""
+    opened = _open.pop((os.getpid(), os.path.realpath(directory)), None)
+    if opened:
+        opened.env.close()
+
+
+def fill_up(path: str, opened: Environment) -> None:
+    """Make the data file as long as its own header says, so that a shorter one is always a damaged one.
+
+    LMDB does not write pages that a transaction took and freed again; at the end of the file they leave it short.
+    """
+    # Another process may have removed the files meanwhile; then there is nothing to fill.
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        if _missing_bytes(path) == 0 or _inode(path) != opened.inode:
+            return
+        with opened.env.begin(write=True):  # nobody else writes meanwhile
+            missing = _missing_bytes(path)
+            if missing:
+                data = Path(path, _DATA)
+                os.truncate(data, data.stat().st_size + missing)
+
+
+def is_full(wrong: Exception) -> bool:
+    """Whether an error of LMDB or of the system means that there is no room, rather than that something is broken."""
+    number = getattr(wrong, "errno", None) or getattr(wrong, "code", None)
+    # LMDB calls a write that was cut short EIO, and a full disk cuts writes short.
+    return isinstance(wrong, lmdb.MapFullError) or number in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
+def unusable(path: str, wrong: Exception) -> StateError:
+    """The error for a local store that cannot be used."""
+    if isinstance(wrong, lmdb.MapFullError):
+        return StateError(f"The local state store in {path} has reached its map_size; open it with a larger one.")
+    if is_full(wrong):
+        return StateError(
+            f"The local state store in {path} cannot grow ({wrong}) because the disk is full or failing; free space there and run again."
+        )
+    return StateError(f"The local state store in {path} cannot be used ({wrong}); name another directory or delete this one.")
+
+
+def _reuse_or_open(path: str, map_size: int) -> Environment:
+    name = (os.getpid(), path)
+    opened = _open.get(name)
+    if opened:
+        if opened.inode == _inode(path):
+            return opened
+        close_environment(path)
+    env = lmdb.open(
+        path, map_size=map_size, max_dbs=3, max_readers=512, sync=False, metasync=False, writemap=False, readahead=False
+    )
+    try:
+        env.reader_check()  # readers that were killed would pin old pages for ever
+        trees = [env.open_db(tree) for tree in (b"state", b"timers", b"meta")]
+        opened = Environment(env, trees[0], trees[1], trees[2], _inode(path) or (0, 0))
+    except BaseException:
+        env.close()
+        raise
+    fill_up(path, opened)
+    _open[name] = opened
+    return opened
+
+
+def _remove(path: str) -> None:
+    close_environment(path)
+    for name in _FILES:
+        Path(path, name).unlink(missing_ok=True)
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        found = Path(path, _DATA).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _read_owner(path: str) -> str | None:
+    try:
+        return Path(path, _OWNER).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+
+
+def _is_whole(path: str) -> bool:
+    """Whether the data file looks like one and is not shorter than it says."""
+    try:
+        return _missing_bytes(path) == 0
+    except (OSError, ValueError):
+        return False
+
+
+def _missing_bytes(path: str) -> int:
+    """How many bytes the data file lacks of what the newer of its two headers says."""
+    with Path(path, _DATA).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        heads = []
+        at = 0
+        for _ in range(2):
+            raw = os.pread(file.fileno(), _HEADER.size, at)
+            if len(raw) < _HEADER.size or _HEADER.unpack(raw)[0] != _MAGIC:
+                raise ValueError("not an LMDB file")
+            heads.append(_HEADER.unpack(raw))
+            at = heads[0][1]
+    _, page, last, _ = max(heads, key=lambda head: head[3])
+    return max(0, int((last + 1) * page - size))
+
+
+@contextlib.contextmanager
+def _guarded(path: str) -> Iterator[None]:
+    """Keep other processes of this host from opening or removing the same environment meanwhile."""
+    Path(path).mkdir(parents=True, exist_ok=True)
+    fd = os.open(Path(path, _GUARD), os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,329 @@
+"""A worker's state on an executor's local disk: a cache in LMDB of the files in the checkpoint.
+
+Invariant: the local store never holds an uncommitted version. An epoch's task catches it up to the last committed version, reads
+from a snapshot of exactly that one, and writes its own changes to a new delta file; the next epoch's task applies that file here if
+it was committed. So nothing is ever rolled back. Which version the store holds is told by its lineage; one that is not on
+the way to the wanted version is rebuilt from the files.
+
+Read next: `penstock.state.worker` for what operators see, `penstock.state.compact` for how bases are made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from penstock.errors import StateError
+from penstock.state.deltas import BATCH_ROWS, SCHEMA, FileRef, Version, read_batches, read_file
+from penstock.state.environment import (
+    FORMAT,
+    Environment,
+    close_environment,
+    fill_up,
+    is_full,
+    open_environment,
+    remove_environment,
+    unusable,
+)
+from penstock.state.worker import WorkerState, concat, order_bytes, timer_bytes
+from penstock.types import MAX_TIME
+
+MAP_SIZE: Final = 64 << 30
+_META_KEY: Final = b"store"
+_INDEX_ROWS: Final = 1 << 20
+_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """What catching up took: whether the store was emptied first, and how many files and rows were applied."""
+
+    rebuilt: bool
+    files: int
+    rows: int
+
+
+class LocalStore:
+    """The local cache of one (region, worker). Several processes of a host may open the same one. Make it with `open`."""
+
+    def __init__(self, directory: str, identity: str, boot_id: str, map_size: int) -> None:
+        self._directory = os.path.realpath(directory)
+        self._identity = identity
+        self._boot_id = boot_id
+        self._map_size = map_size
+        self._env: Environment = self._open()
+
+    @classmethod
+    def open(cls, directory: str, identity: str, boot_id: str, map_size: int = MAP_SIZE) -> LocalStore:
+        """Open the store in a directory; it is emptied first if it is another's, damaged or from before the last boot.
+
+        Args:
+            directory: Directory on a local disk; made if missing.
+            identity: Whose state it is: checkpoint, region and worker.
+            boot_id: Which boot of the machine this is; the store is written without fsync and worth nothing after another one.
+            map_size: Most bytes the store may ever have; costs address space only.
+
+        Raises:
+            StateError: The directory cannot be used or the disk is full. Nothing that is trusted was changed.
+        """
+        return cls(directory, identity, boot_id, map_size)
+
+    def close(self) -> None:
+        """Close it in this process; snapshots can no longer be read. Only needed before the directory goes away."""
+        close_environment(self._directory)
+
+    def at(self, fs: pafs.FileSystem, root: str, version: Version) -> WorkerState:
+        """Catch up, then give the state at exactly that version.
+
+        Args:
+            fs: File system of the checkpoint.
+            root: Root of the checkpoint.
+            version: The committed version that the epoch starts from.
+
+        Raises:
+            TornFileError: A file of the version is missing or altered. The store holds an earlier version.
+            StateError: The store cannot hold it, or other processes keep moving it. It holds some committed version.
+        """
+        for _ in range(_ATTEMPTS):
+            self.catch_up(fs, root, version)
+            env = self._env
+            try:
+                txn = env.env.begin()
+                if self._lineage(env, txn) == version.lineage():
+                    return WorkerState(_LmdbSnapshot(self, env, txn))
+                txn.abort()
+            except lmdb.Error as wrong:
+                raise unusable(self._directory, wrong) from wrong
+        raise StateError(
+            f"The local state store in {self._directory} was moved away from version {version.version} by another process "
+            f"{_ATTEMPTS} times; end the tasks of older runs on this host."
+        )
+
+    def catch_up(self, fs: pafs.FileSystem, root: str, version: Version) -> CatchUp:
+        """Bring the store to a version with the files it lacks, or rebuild it if it is not on the way there.
+
+        Args:
+            fs: File system of the checkpoint.
+            root: Root of the checkpoint.
+            version: The wanted version.
+
+        Returns:
+            What it took.
+
+        Raises:
+            TornFileError: A file of the version is missing or altered. The store holds an earlier version.
+            StateError: The store cannot hold it. It holds an earlier version.
+        """
+        try:
+            try:
+                self._env = self._open()
+                return self._apply_missing(fs, root, version)
+            except lmdb.Error as wrong:
+                if is_full(wrong):
+                    raise
+                # Whatever LMDB stumbled over, the files are the truth.
+                self.distrust()
+                self._env = self._open()
+                return self._apply_missing(fs, root, version)
+        except (lmdb.Error, OSError) as wrong:
+            raise unusable(self._directory, wrong) from wrong
+
+    def distrust(self) -> None:
+        """Remove the local files, so that the next one to open the store rebuilds it."""
+        remove_environment(self._directory)
+
+    def _open(self) -> Environment:
+        return open_environment(self._directory, self._identity, self._boot_id, self._map_size)
+
+    def _apply_missing(self, fs: pafs.FileSystem, root: str, version: Version) -> CatchUp:
+        env = self._env
+        chain = version.lineages()
+        rebuilt, files, rows = False, 0, 0
+        # Every pass applies one file, so that other processes may help or hinder between two; the bound is for the latter.
+        for _ in range(2 * len(chain) + _ATTEMPTS):
+            with env.env.begin() as txn:
+                have = self._lineage(env, txn)
+            if have == chain[-1]:
+                break
+            step = chain.index(have) if have in chain else -1
+            delta = read_file(fs, root, version.deltas[step])[1] if step >= 0 else None
+            with env.env.begin(write=True) as txn:
+                if self._lineage(env, txn) != have:
+                    continue
+                if delta is not None:
+                    _apply_delta(env, txn, delta)
+                    rows += delta.num_rows
+                else:
+                    rows += _load(env, txn, fs, root, version.base)
+                    rebuilt = True
+                self._stamp(env, txn, version.files(), chain, step + 1)
+            files += delta is not None or version.base is not None
+        if files or rebuilt:
+            fill_up(self._directory, env)
+        return CatchUp(rebuilt, files, rows)
+
+    def _lineage(self, env: Environment, txn: Any) -> str | None:
+        """Lineage of what the store holds; None if that is nothing of use."""
+        raw = txn.get(_META_KEY, db=env.meta)
+        meta = json.loads(raw) if raw else {}
+        mine = (FORMAT, self._identity, self._boot_id)
+        return meta["lineage"] if (meta.get("format"), meta.get("identity"), meta.get("boot")) == mine else None
+
+    def _stamp(self, env: Environment, txn: Any, files: Sequence[FileRef], chain: Sequence[str], step: int) -> None:
+        applied = files[: step + len(files) - len(chain) + 1]
+        meta = {
+            "format": FORMAT,
+            "identity": self._identity,
+            "boot": self._boot_id,
+            "version": applied[-1].version if applied else -1,
+            "lineage": chain[step],
+        }
+        txn.put(_META_KEY, json.dumps(meta).encode(), db=env.meta)
+
+
+class _LmdbSnapshot:
+    """One version of the store, held by a read transaction."""
+
+    def __init__(self, store: LocalStore, env: Environment, txn: Any) -> None:
+        self._store = store
+        self._env = env
+        self._txn = txn
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        with self._reading():
+            found = self._txn.cursor(self._env.state).getmulti(keys)
+        if len(found) == len(keys):
+            return [raw[8:] for _, raw in found]
+        values = dict(found)
+        return [raw[8:] if (raw := values.get(key)) is not None else None for key in keys]
+
+    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        found = []
+        with self._reading(), self._txn.cursor(self._env.state) as cursor:
+            if cursor.set_range(prefix) if prefix else cursor.first():
+                for key, raw in cursor.iternext():
+                    if not key.startswith(prefix):
+                        break
+                    found.append((key, raw[8:]))
+        return found
+
+    def due(self, operator: int, upto_us: int) -> list[tuple[int, bytes, bytes]]:
+        byte = bytes([operator])
+        stop = byte + order_bytes(np.array([upto_us], np.int64))[0].as_py()
+        keys: list[bytes] = []
+        with self._reading(), self._txn.cursor(self._env.timers) as cursor:
+            if cursor.set_range(byte):
+                for index_key in cursor.iternext(keys=True, values=False):
+                    if index_key >= stop:
+                        break
+                    keys.append(index_key[9:])
+            found = dict(self._txn.cursor(self._env.state).getmulti(keys)) if keys else {}
+            if len(found) != len(keys):
+                raise lmdb.CorruptedError("the index of timers names an absent entry")
+        return [(int.from_bytes(found[key][:8], "big", signed=True), key, found[key][8:]) for key in keys]
+
+    def iterate(self) -> Iterator[pa.RecordBatch]:
+        with self._reading(), self._txn.cursor(self._env.state) as cursor:
+            entries = cursor.iternext() if cursor.first() else iter(())
+            while part := list(islice(entries, BATCH_ROWS)):
+                timers = np.frombuffer(b"".join(raw[:8] for _, raw in part), ">i8").astype(np.int64)
+                arrays: list[Any] = [
+                    pa.array([key for key, _ in part], pa.binary()),
+                    pa.array([raw[8:] for _, raw in part], pa.binary()),
+                    pa.array(timers),
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+    def close(self) -> None:
+        self._txn.abort()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except lmdb.Error as wrong:
+            self._store.distrust()
+            raise StateError(
+                f"The local state store could not be read ({wrong}); it was removed and is rebuilt from the checkpoint when the epoch "
+                f"runs again."
+            ) from wrong
+
+
+def _load(env: Environment, txn: Any, fs: pafs.FileSystem, root: str, base: FileRef | None) -> int:
+    """Empty the store and fill it from a base. Returns the number of rows."""
+    txn.drop(env.timers, delete=False)
+    txn.drop(env.state, delete=False)
+    if base is None:
+        return 0
+    cursor = txn.cursor(env.state)
+    index: list[Any] = []
+    rows = added = waiting = 0
+    for batch in read_batches(fs, root, base):
+        key, value, timer = batch.columns
+        added += cursor.putmulti(_state_items(key, value, timer), append=True)[1]
+        index.append(_index_keys(key, timer))
+        rows, waiting = rows + batch.num_rows, waiting + len(index[-1])
+        if waiting >= _INDEX_ROWS:
+            _put_index(env, txn, index)
+            index, waiting = [], 0
+    _put_index(env, txn, index)
+    if added != rows:
+        raise StateError(
+            f"The base {base.path} is not sorted by key, so it was not written by penstock; go back to an older checkpoint."
+        )
+    return rows
+
+
+def _put_index(env: Environment, txn: Any, parts: list[Any]) -> None:
+    # Sorted, because LMDB fills pages in order many times faster than at random.
+    keys = pa.chunked_array(parts, pa.binary())
+    ordered = keys.take(pc.array_sort_indices(keys)).to_pylist()
+    txn.cursor(env.timers).putmulti((key, b"") for key in ordered)
+
+
+def _apply_delta(env: Environment, txn: Any, delta: pa.Table) -> None:
+    columns: list[Any] = [delta.column(name).combine_chunks() for name in ("key", "value", "timer")]
+    key, value, timer = columns
+    live = value.is_valid()
+    gone: list[bytes] = key.filter(pc.invert(live)).to_pylist()
+    cursor = txn.cursor(env.state)
+    before: set[bytes] = set()
+    if txn.stat(env.timers)["entries"]:
+        # Only a store that has timers pays for reading what it overwrites.
+        old = cursor.getmulti(key.to_pylist())
+        old_timers = np.frombuffer(b"".join(raw[:8] for _, raw in old), ">i8")
+        before = set(
+            _index_keys(pa.array([name for name, _ in old], pa.binary()), pa.array(old_timers.astype(np.int64))).to_pylist()
+        )
+    if gone:
+        key, value, timer = key.filter(live), value.filter(live), timer.filter(live)
+    after = set(_index_keys(key, timer).to_pylist())
+    cursor.putmulti(_state_items(key, value, timer))
+    for name in gone:
+        txn.delete(name, db=env.state)
+    for name in sorted(before - after):
+        txn.delete(name, db=env.timers)
+    txn.cursor(env.timers).putmulti((name, b"") for name in sorted(after - before))
+
+
+def _state_items(key: Any, value: Any, timer: Any) -> Iterator[tuple[bytes, bytes]]:
+    stored = concat(timer_bytes(timer.to_numpy()), value)
+    return zip(key.to_pylist(), stored.to_pylist(), strict=True)
+
+
+def _index_keys(key: Any, timer: Any) -> Any:
+    """Keys of the index of timers, for the entries that have one."""
+    timed = pc.not_equal(timer, pa.scalar(MAX_TIME, pa.int64()))
+    key, timer = key.filter(timed), timer.filter(timed)
+    return concat(pc.binary_slice(key, 2, 3), order_bytes(timer.to_numpy()), key)

@@ -1,0 +1,357 @@
+"""What operators see of keyed state during one epoch: a snapshot of the committed version and their own changes over it.
+
+Invariant: the snapshot never changes under a `WorkerState`; all of its own writes are in an overlay in memory until `changes` gives
+them out, so abandoning an epoch is forgetting the object.
+
+Keys are ``bin (2 bytes, big-endian) ‖ operator (1 byte) ‖ anything``, at most 480 bytes. Read next: `penstock.state.store`.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, repeat
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import StateError
+from penstock.state.deltas import BATCH_ROWS, SCHEMA
+from penstock.types import MAX_TIME
+
+MAX_KEY_BYTES: Final = 480
+MIN_KEY_BYTES: Final = 3
+_FEW: Final = 32
+
+
+class Snapshot(Protocol):
+    """A version of the state that does not change while it is read."""
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values in the order of the keys, None where there is none."""
+
+    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """Keys that begin so, with values, sorted by key."""
+
+    def due(self, operator: int, upto_us: int) -> list[tuple[int, bytes, bytes]]:
+        """Timer, key and value of an operator's entries with a timer before ``upto_us``, sorted by (timer, key)."""
+
+    def iterate(self) -> Iterator[pa.RecordBatch]:
+        """Everything, sorted by key, with the columns of `penstock.state.deltas.SCHEMA`."""
+
+    def close(self) -> None:
+        """Let go of the version."""
+
+
+@dataclass(slots=True)
+class Stats:
+    """What a `WorkerState` has done: entries and bytes (keys and values), read and written."""
+
+    read_entries: int = 0
+    read_bytes: int = 0
+    written_entries: int = 0
+    written_bytes: int = 0
+
+
+class WorkerState:
+    """The state of one worker during one epoch. Not thread-safe; use it as a context manager or call `close`.
+
+    Args:
+        snapshot: The committed version to start from.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._stats = Stats()
+        self._overlay: dict[bytes, bytes | None] = {}  # changed values, None: deleted; no key ever leaves it
+        self._timers: dict[bytes, int] = {}  # of the changed entries that have a timer
+        self._sorted: list[bytes] = []  # the oldest so many keys of the overlay, in order
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the snapshot. The changes remain readable, the state does not."""
+        self._snapshot.close()
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Read many values, own changes first. Sorted keys are read faster.
+
+        Args:
+            keys: The keys; may repeat.
+
+        Returns:
+            Values in the order of the keys, None where there is none.
+
+        Raises:
+            StateError: A key is too long or too short. Nothing was changed.
+        """
+        _check_keys(keys)
+        overlay = self._overlay
+        if not overlay:
+            values = self._snapshot.get_many(keys)
+        else:
+            missing = [key for key in keys if key not in overlay]
+            below = dict(zip(missing, self._snapshot.get_many(missing), strict=True)) if missing else {}
+            values = [overlay[key] if key in overlay else below[key] for key in keys]
+        self._stats.read_entries += len(keys)
+        self._stats.read_bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
+        return values
+
+    def put_many(
+        self, keys: Sequence[bytes], values: Sequence[bytes], timers: np.typing.NDArray[np.int64] | None = None
+    ) -> None:
+        """Write many entries; of a repeated key the last one counts.
+
+        Args:
+            keys: The keys.
+            values: One for each key.
+            timers: int64, µs, one for each key: when the entry falls due, `MAX_TIME` for never. None: no entry has a timer, and one
+                that had loses it.
+
+        Raises:
+            StateError: A key is too long or too short, or the lengths differ. Nothing was changed.
+        """
+        _check_keys(keys)
+        if len(values) != len(keys) or (timers is not None and len(timers) != len(keys)):
+            raise StateError(
+                f"put_many got {len(keys)} keys, {len(values)} values and "
+                f"{'no' if timers is None else len(timers)} timers; give one of each for every key."
+            )
+        self._overlay.update(zip(keys, values, strict=True))
+        self._set_timers(keys, None if timers is None else np.asarray(timers, np.int64))
+        self._stats.written_entries += len(keys)
+        self._stats.written_bytes += sum(map(len, keys)) + sum(map(len, values))
+
+    def delete_many(self, keys: Sequence[bytes]) -> None:
+        """Delete many entries, with their timers; absent ones are no error.
+
+        Args:
+            keys: The keys.
+
+        Raises:
+            StateError: A key is too long or too short. Nothing was changed.
+        """
+        _check_keys(keys)
+        self._overlay.update(zip(keys, repeat(None)))
+        self._set_timers(keys, None)
+        self._stats.written_entries += len(keys)
+        self._stats.written_bytes += sum(map(len, keys))
+
+    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """All entries whose key begins so, own changes included.
+
+        Args:
+            prefix: Any number of bytes; a bin is its first two.
+
+        Returns:
+            Keys and values, sorted by key.
+        """
+        found = self._snapshot.scan(prefix)
+        mine = self._changed_under(prefix)
+        if mine:
+            merged: dict[bytes, bytes | None] = dict(found)
+            merged.update((key, self._overlay[key]) for key in mine)
+            found = sorted((key, value) for key, value in merged.items() if value is not None)
+        self._count_read(found)
+        return found
+
+    def due(self, operator: int, upto_us: int) -> list[tuple[bytes, bytes]]:
+        """Entries of one operator that have fallen due. They stay due until they are written again or deleted.
+
+        Args:
+            operator: The operator's byte, third of the key.
+            upto_us: Entries with a timer before this, in µs.
+
+        Returns:
+            Keys and values, sorted by (timer, key).
+        """
+        found = self._snapshot.due(operator, upto_us)
+        overlay = self._overlay
+        if overlay:
+            found = [entry for entry in found if entry[1] not in overlay]
+        if self._timers:
+            byte = bytes([operator])
+            mine = [(timer, key, overlay[key]) for key, timer in self._timers.items() if timer < upto_us and key[2:3] == byte]
+            found = sorted(found + [(timer, key, value) for timer, key, value in mine if value is not None])
+        entries = [(key, value) for _, key, value in found]
+        self._count_read(entries)
+        return entries
+
+    def changes(self) -> pa.RecordBatch:
+        """Everything that was written since the snapshot, as the rows of a delta.
+
+        A key that was written and deleted again is a deletion, even if the snapshot never had it: finding out would cost a read, and
+        deleting what is absent is harmless.
+
+        Returns:
+            Rows of `penstock.state.deltas.SCHEMA`, sorted by key; a null value is a deletion.
+
+        Raises:
+            StateError: More than 2 GiB changed. The changes are still there.
+        """
+        ordered = sorted(self._overlay)
+        timers = np.full(len(ordered), MAX_TIME, np.int64)
+        if self._timers:
+            timers[:] = list(map(self._timers.get, ordered, repeat(MAX_TIME)))
+        keys: Any = pa.array(ordered, pa.binary())
+        values: Any = pa.array(list(map(self._overlay.__getitem__, ordered)), pa.binary())
+        if isinstance(keys, pa.ChunkedArray) or isinstance(values, pa.ChunkedArray):
+            raise StateError("One worker changed more than 2 GiB of state in one epoch; use more workers or smaller epochs.")
+        return pa.RecordBatch.from_arrays([keys, values, pa.array(timers)], schema=SCHEMA)
+
+    def stats(self) -> Stats:
+        """Entries and bytes read and written so far."""
+        return self._stats
+
+    def _clear(self) -> None:
+        self._overlay.clear()
+        self._timers.clear()
+        self._sorted.clear()
+
+    def _set_timers(self, keys: Sequence[bytes], timers: Any) -> None:
+        if timers is not None and (timers != MAX_TIME).all():
+            self._timers.update(zip(keys, timers.tolist(), strict=True))
+        elif timers is not None or self._timers:
+            for key, timer in zip(keys, repeat(MAX_TIME) if timers is None else timers.tolist()):  # noqa: B905  (endless)
+                if timer == MAX_TIME:
+                    self._timers.pop(key, None)
+                else:
+                    self._timers[key] = timer
+
+    def _changed_under(self, prefix: bytes) -> list[bytes]:
+        """Own changed keys that begin so, sorted."""
+        # A dict keeps the order of first insertion, so the keys that `_sorted` lacks are its last ones.
+        fresh = list(islice(reversed(self._overlay), len(self._overlay) - len(self._sorted)))
+        if len(fresh) < _FEW:
+            # An operator that writes and scans in turn must not sort everything each time.
+            for key in fresh:
+                bisect.insort(self._sorted, key)
+        else:
+            self._sorted += fresh
+            self._sorted.sort()
+        start = bisect.bisect_left(self._sorted, prefix)
+        end = start
+        while end < len(self._sorted) and self._sorted[end].startswith(prefix):
+            end += 1
+        return self._sorted[start:end]
+
+    def _count_read(self, found: Sequence[tuple[bytes, bytes]]) -> None:
+        self._stats.read_entries += len(found)
+        self._stats.read_bytes += sum(len(key) + len(value) for key, value in found)
+
+
+class _MemorySnapshot:
+    """A version held in a dict and a sorted list of its keys."""
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, tuple[bytes, int]] = {}
+        self.keys: list[bytes] = []
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        entries = self.entries
+        return [entries[key][0] if key in entries else None for key in keys]
+
+    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        found = []
+        for at in range(bisect.bisect_left(self.keys, prefix), len(self.keys)):
+            key = self.keys[at]
+            if not key.startswith(prefix):
+                break
+            found.append((key, self.entries[key][0]))
+        return found
+
+    def due(self, operator: int, upto_us: int) -> list[tuple[int, bytes, bytes]]:
+        byte = bytes([operator])
+        return sorted(
+            (timer, key, value)
+            for key, (value, timer) in self.entries.items()
+            if timer < upto_us and timer != MAX_TIME and key[2:3] == byte
+        )
+
+    def iterate(self) -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(self.keys), BATCH_ROWS):
+            part = self.keys[start : start + BATCH_ROWS]
+            values, timers = zip(*(self.entries[key] for key in part), strict=True)
+            arrays: list[Any] = [pa.array(part, pa.binary()), pa.array(values, pa.binary()), pa.array(timers, pa.int64())]
+            yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class MemoryState(WorkerState):
+    """State that lives in memory only, for tests of flows without Spark: epochs follow one another in the same object.
+
+    Example:
+        >>> state = MemoryState()
+        >>> state.put_many([b"00-ada"], [b"36"])
+        >>> state.apply(state.changes())
+        >>> state.get_many([b"00-ada", b"00-bob"])
+        [b'36', None]
+    """
+
+    def __init__(self) -> None:
+        self._committed = _MemorySnapshot()
+        super().__init__(self._committed)
+
+    def apply(self, changes: pa.RecordBatch) -> None:
+        """Commit an epoch and begin the next one from there.
+
+        Args:
+            changes: What `changes` gave, of this object or of another; any further own changes are forgotten.
+        """
+        entries = self._committed.entries
+        columns = (changes.column(name).to_pylist() for name in ("key", "value", "timer"))
+        for key, value, timer in zip(*columns, strict=True):
+            if value is None:
+                entries.pop(key, None)
+            else:
+                entries[key] = (value, timer)
+        self._committed.keys = sorted(entries)
+        self._clear()
+
+    def discard(self) -> None:
+        """Abandon the epoch: forget all changes since the last `apply`."""
+        self._clear()
+
+    def iterate(self) -> Iterator[pa.RecordBatch]:
+        """The committed entries, sorted by key, with the columns of `penstock.state.deltas.SCHEMA`."""
+        return self._committed.iterate()
+
+
+def order_bytes(timers: Any) -> Any:
+    """NumPy timers as 8 bytes each whose byte order is the order of the timers, as an Arrow binary array."""
+    biased = timers.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)
+    return _fixed(biased.astype(">u8"))
+
+
+def timer_bytes(timers: Any) -> Any:
+    """NumPy timers as 8 big-endian bytes each, as an Arrow binary array."""
+    return _fixed(timers.astype(">i8"))
+
+
+def concat(*parts: Any) -> Any:
+    """Join Arrow binary arrays row by row."""
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", parts[0].type))
+
+
+def _fixed(numbers: Any) -> Any:
+    buffers: Any = [None, pa.py_buffer(numbers.tobytes())]
+    return pa.Array.from_buffers(pa.binary(8), len(numbers), buffers).cast(pa.binary())
+
+
+def _check_keys(keys: Sequence[bytes]) -> None:
+    if not keys:
+        return
+    longest, shortest = max(map(len, keys)), min(map(len, keys))
+    if longest > MAX_KEY_BYTES:
+        raise StateError(f"A state key has {longest} bytes, more than {MAX_KEY_BYTES}; shorten it, for example to a digest.")
+    if shortest < MIN_KEY_BYTES:
+        raise StateError(f"A state key has {shortest} bytes, but bin and operator need {MIN_KEY_BYTES}; begin it with them.")

@@ -1,0 +1,239 @@
+"""An epoch in this process: Arrow tables for frames, DuckDB for SQL, workers one after the other.
+
+The same driver, the same tasks, the same files as over Spark; only the shuffle is a filter and expressions are run by DuckDB in
+place of Spark SQL (which agree on common expressions; where they do not, test such an expression over Spark).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import DeclarationError, OperatorError
+from penstock.flow import plan as p
+from penstock.protocol.messages import Message
+from penstock.routing.hashing import bins_of, spark_xxhash64
+from penstock.routing.table import worker_of
+from penstock.runtime.compile import CompiledRegion
+from penstock.runtime.driver import Scan, SourceFrames, part_number
+from penstock.runtime.lateness import Base, Chunk, behind
+from penstock.runtime.record import SourceState
+from penstock.runtime.spec import HASH, PORT, Port
+from penstock.runtime.worker import Assignment, States, run_worker
+from penstock.schema import run_sql, to_duckdb
+from penstock.state.deltas import Version
+from penstock.types import MIN_TIME, OFFSET, ORDER, PART, SUB, TIME
+
+PARTITION = "__ps_partition"
+CHUNK_ROWS = 4
+
+
+class LocalBackend:
+    """The input of one epoch and what runs it.
+
+    Args:
+        inputs: By source, its records with the columns OFFSET and the partition's name.
+        commands: Control rows of this epoch.
+        assign: Makes a worker's assignment of (compiled region, messages, versions).
+        states: Gives workers their state.
+    """
+
+    def __init__(
+        self,
+        inputs: dict[str, pa.Table],
+        commands: Sequence[tuple[str, dict[str, Any]]],
+        assign: Any,
+        states: States,
+    ) -> None:
+        self._inputs = inputs
+        self._commands = list(commands)
+        self._assign = assign
+        self._states = states
+        self._attempt = 0
+
+    def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+        return [c for c in self._commands if c[0] not in known]
+
+    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
+        del state
+        table = self._inputs.get(source.name)
+        if table is None or not table.num_rows:
+            return Scan()
+        bad = self._malformed(source, table)
+        good = table.filter(pc.invert(bad))
+        first = ""
+        if bad.true_count:
+            row = table.filter(bad).slice(0, 1).to_pylist()[0]
+            first = f"at {row[PARTITION]} @ {row[OFFSET]}: {source.time} is null"
+        columns = self._hidden(source, ordinal, good)
+        chunks: dict[tuple[str, int], Chunk] = {}
+        for name, part, offset, time in zip(
+            good.column(PARTITION).to_pylist(), columns[PART].tolist(), columns[OFFSET].tolist(), columns[TIME].tolist(), strict=True
+        ):
+            key = (str(name), offset // CHUNK_ROWS)
+            old = chunks.get(key, Chunk(key[0], part, key[1], time, time, offset, 0))
+            chunks[key] = Chunk(key[0], part, key[1], min(old.least, time), max(old.greatest, time), max(old.last_offset, offset), old.rows + 1)
+        return Scan(tuple(chunks.values()), bad.true_count, first)
+
+    def _malformed(self, source: p.SourceNode, table: pa.Table) -> Any:
+        bad = table.column(source.time).is_null() if source.time else pa.chunked_array([pa.array(np.zeros(table.num_rows, bool))])
+        return pa.array(bad.to_pylist(), pa.bool_())
+
+    def _hidden(self, source: p.SourceNode, ordinal: int, table: pa.Table) -> dict[str, Any]:
+        n = table.num_rows
+        time = table.column(source.time).cast(pa.int64()).to_numpy() if source.time else np.zeros(n, np.int64)
+        names = table.column(PARTITION).to_pylist()
+        known = {name: part_number(ordinal, name) for name in set(names)}
+        part = np.array([known[name] for name in names], np.int64)
+        return {TIME: time, PART: part, OFFSET: table.column(OFFSET).to_numpy().astype(np.int64), SUB: np.zeros(n, np.int64)}
+
+    def source(self, source: p.SourceNode, ordinal: int, bases: dict[int, Base] | None) -> SourceFrames:
+        table = self._inputs.get(source.name)
+        if table is None or not table.num_rows:
+            return SourceFrames(_empty(source.schema))
+        bad = self._malformed(source, table)
+        malformed = None
+        if bad.true_count:
+            rows = table.filter(bad)
+            places = [f"{a} @ {b}" for a, b in zip(rows.column(PARTITION).to_pylist(), rows.column(OFFSET).to_pylist(), strict=True)]
+            texts = [str({k: v for k, v in r.items() if not k.startswith("__ps_")}) for r in rows.to_pylist()]
+            n = rows.num_rows
+            malformed = pa.table(
+                {"source": [source.name] * n, "position": places, "error": [f"{source.time} is null"] * n, "record": texts}
+            )
+        table = table.filter(pc.invert(bad))
+        hidden = self._hidden(source, ordinal, table)
+        frame = table.select(source.schema.names)
+        for name in ORDER:
+            frame = frame.append_column(name, pa.array(hidden[name]))
+        if bases is None:
+            return SourceFrames(frame, None, malformed)
+        late = _late(hidden, bases, source.lateness_us)
+        return SourceFrames(frame.filter(pa.array(~late)), frame.filter(pa.array(late)), malformed, int(late.sum()))
+
+    def step(self, node: p.Node, inputs: Sequence[pa.Table]) -> pa.Table:
+        table = inputs[0]
+        hidden = ", ".join(ORDER)
+        if isinstance(node, p.Where):
+            return run_sql(table, f"SELECT * FROM t WHERE {to_duckdb(node.condition)}")
+        if isinstance(node, p.Select):
+            columns = ", ".join(f'{to_duckdb(sql)} AS "{name}"' for name, sql in node.columns)
+            return run_sql(table, f"SELECT {columns}, {hidden} FROM t")
+        if isinstance(node, p.Union):
+            return pa.concat_tables([i.select(inputs[0].column_names).cast(inputs[0].schema) for i in inputs])
+        if isinstance(node, p.MapBatches):
+            batches = [map_batch(node.fn, b, node.schema) for b in table.to_batches() if b.num_rows]
+            return pa.Table.from_batches(batches) if batches else _empty(node.schema)
+        raise DeclarationError("transform needs Spark; test this flow over Spark, or use where, select, map_batches.")
+
+    def empty(self, node: p.Node) -> pa.Table:
+        return _empty(node.schema)
+
+    def region(
+        self, compiled: CompiledRegion, inputs: Sequence[pa.Table], messages: tuple[Message, ...], versions: Sequence[Version]
+    ) -> pa.Table:
+        spec = compiled.spec
+        frames = [_as_port(port, i, spec.keys, table, len(spec.ports)) for i, (port, table) in enumerate(zip(spec.ports, inputs, strict=True))]
+        assignment: Assignment = self._assign(compiled, messages, tuple(versions))
+        out: list[pa.RecordBatch] = []
+        for worker in range(len(versions)):
+            mine = []
+            for frame, hashes in frames:
+                here = worker_of(bins_of(hashes), len(versions)) == worker
+                mine += [b.cast(spec.in_schema) for b in _widen(frame.filter(pa.array(here)), spec.in_schema).to_batches()]
+            self._attempt += 1
+            out += run_worker(assignment, worker, self._attempt, self._states, mine)
+        return pa.Table.from_batches(out, spec.out_schema)
+
+    def part(self, frame: pa.Table, compiled: CompiledRegion, out: int) -> pa.Table:
+        spec = compiled.spec
+        if len(spec.outs) == 1:
+            return frame
+        mine = frame.filter(pc.equal(frame.column(0), out))
+        prefix = f"{out}."
+        names = [n for n in mine.column_names if n.startswith(prefix)]
+        return mine.select(names).rename_columns([n[len(prefix) :] for n in names])
+
+    def keep(self, frame: pa.Table) -> pa.Table:
+        return frame
+
+    def force(self, frame: pa.Table) -> None:
+        del frame
+
+    def collect(self, frame: pa.Table) -> Iterable[pa.RecordBatch]:
+        shown = frame.select([n for n in frame.column_names if not n.startswith("__ps_")])
+        return [b for b in shown.to_batches() if b.num_rows]
+
+    def done(self) -> None:
+        """Nothing is kept."""
+
+
+def map_batch(fn: Any, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Run a function of `map_batches` and give its rows the positions of those they came from.
+
+    Raises:
+        OperatorError: It raised, or gave rows that cannot be told where they came from, or other columns than declared.
+    """
+    shown = [n for n in batch.schema.names if not n.startswith("__ps_")]
+    name = getattr(fn, "__name__", "map_batches")
+    try:
+        out = fn(batch.select(shown))
+    except Exception as error:
+        raise OperatorError(f"map_batches({name}) failed on a batch of {batch.num_rows} rows: {type(error).__name__}: {error}.") from error
+    if not isinstance(out, pa.RecordBatch):
+        raise OperatorError(f"map_batches({name}) gave {type(out).__name__}; it must give a pyarrow.RecordBatch.")
+    rows = np.arange(batch.num_rows)
+    sub = batch.column(batch.schema.get_field_index(SUB)).to_numpy()
+    if "_row" in out.schema.names:
+        rows = out.column(out.schema.get_field_index("_row")).to_numpy().astype(np.int64)
+        index = np.argsort(rows, kind="stable")
+        out, rows = out.take(pa.array(index)), rows[index]
+        first = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1]))) if len(rows) else rows
+        nth = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows)))) if len(rows) else rows
+        sub = (sub[rows] << 16) + nth
+    elif out.num_rows != batch.num_rows:
+        raise OperatorError(
+            f"map_batches({name}) gave {out.num_rows} rows for {batch.num_rows}; add a column _row that says which row each came from."
+        )
+    missing = [n for n in schema.names if n not in out.schema.names]
+    if missing:
+        raise OperatorError(f"map_batches({name}) gave no column {missing[0]!r}; its schema has {', '.join(schema.names)}.")
+    arrays: list[Any] = [out.column(out.schema.get_field_index(f.name)).cast(f.type) for f in schema]
+    taken = [batch.column(batch.schema.get_field_index(n)).take(pa.array(rows)) for n in ORDER[:3]]
+    return pa.RecordBatch.from_arrays([*arrays, *taken, pa.array(sub)], names=[*schema.names, *ORDER])
+
+
+def _late(hidden: dict[str, Any], bases: dict[int, Base], lateness: int) -> Any:
+    """Exactly which records are late."""
+    late = np.zeros(len(hidden[TIME]), bool)
+    seen: dict[int, int] = {part: base.latest for part, base in bases.items()}
+    for i in np.lexsort((hidden[OFFSET], hidden[PART])).tolist():
+        part, time = int(hidden[PART][i]), int(hidden[TIME][i])
+        base = bases.get(part, Base(MIN_TIME, MIN_TIME))
+        late[i] = time < max(behind(seen.get(part, MIN_TIME), lateness), base.floor)
+        seen[part] = max(seen.get(part, MIN_TIME), time)
+    return late
+
+
+def _empty(schema: pa.Schema) -> pa.Table:
+    return pa.schema([*schema, *(pa.field(n, pa.int64()) for n in ORDER)]).empty_table()
+
+
+def _as_port(port: Port, index: int, keys: pa.Schema, table: pa.Table, ports: int) -> tuple[pa.Table, Any]:
+    """A port's columns with the key's hash, prefixed if there are several ports."""
+    hashes = spark_xxhash64([table.column(n).cast(keys.field(n).type) for n in keys.names]) if table.num_rows else np.empty(0, np.int64)
+    out = table.select([*port.schema.names, *ORDER]).append_column(HASH, pa.array(hashes, pa.int64()))
+    if ports > 1:
+        out = out.rename_columns([f"{index}.{n}" for n in out.column_names])
+        out = out.add_column(0, PORT, pa.array(np.full(table.num_rows, index, np.int32)))
+    return out, hashes
+
+
+def _widen(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Add the columns of other ports as nulls."""
+    columns = [table.column(f.name) if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in schema]
+    return pa.table(columns, names=schema.names)

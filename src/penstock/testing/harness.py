@@ -1,0 +1,173 @@
+"""Test a flow without Spark: push records, run epochs, look at what the sinks hold.
+
+    harness = Harness(flow, workers=2)
+    harness.push("flights", [{"tail": "N1", "at": ..., "delay": 3.0}])
+    harness.epoch()
+    harness.finish()
+    harness.rows(output)
+
+Everything but Spark is the real thing: lateness, frontier, state files, sinks, commit. A crash can be put before any step.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.flow import plan as p
+from penstock.flow.stream import Flow
+from penstock.runtime.checkpoint import Checkpoint, Identity
+from penstock.runtime.compile import compile_flow
+from penstock.runtime.driver import EpochDriver, Settings
+from penstock.runtime.record import EpochRecord
+from penstock.runtime.worker import Assignment, local_states
+from penstock.state.compact import iterate
+from penstock.state.files import resolve
+from penstock.state.worker import MemoryState, WorkerState
+from penstock.testing.backend import PARTITION, LocalBackend
+from penstock.types import OFFSET, Mark
+
+
+class Crash(Exception):  # noqa: N818  (not an error: the test asked for it)
+    """Put into a run on purpose; what was not committed is lost."""
+
+
+class Harness:
+    """Runs a flow in this process.
+
+    Args:
+        flow: The flow. Its sources may be anything with a schema; what they would read is given by `push`.
+        workers: Number of workers of every region, or by region.
+        checkpoint: Folder; a temporary one if not given.
+        lmdb: Keep state in LMDB as Spark's tasks do, rather than in memory (slower).
+        before: Called with the name of every step before it; may raise `Crash`.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        *,
+        workers: int | Mapping[str, int] = 1,
+        checkpoint: str | None = None,
+        lmdb: bool = False,
+        before: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._plan = flow.plan()
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-harness-") if checkpoint is None else None
+        self._checkpoint = Checkpoint(checkpoint or self._folder.name)  # type: ignore[union-attr]
+        self._workers = {r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, 1)) for r in self._plan.regions}
+        self._lmdb = lmdb
+        self._before = before
+        self._clock_us = 0
+        self._pending: dict[str, list[pa.Table]] = {}
+        self._offsets: dict[tuple[str, Any], int] = {}
+        self._log: list[tuple[dict[str, pa.Table], list[tuple[str, dict[str, Any]]]]] = []
+        self._caches: dict[str, tuple[str, MemoryState]] = {}
+        self._compiled = compile_flow(self._plan, lambda node, _: node.schema, lambda *_: None)
+        self.restart()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    @property
+    def record(self) -> EpochRecord:
+        """The last committed epoch's record."""
+        return self._driver.last
+
+    def push(self, source: str, rows: Sequence[Mapping[str, Any]] | pa.Table, partition: Any = 0) -> None:
+        """Add records to what the next epoch reads.
+
+        Args:
+            source: Name of the source.
+            rows: The records, in the order of their offsets.
+            partition: Source partition they belong to; offsets go on from the last push.
+        """
+        node = next((s for s in self._plan.sources if s.name == source), None)
+        if node is None:
+            raise DeclarationError(f"The flow has no source {source!r}; there are {', '.join(s.name for s in self._plan.sources)}.")
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(r) for r in rows], schema=node.schema)
+        if node.position is not None:
+            partitions, offsets = table.column(node.position[0]), table.column(node.position[1]).cast(pa.int64())
+        else:
+            start = self._offsets.get((source, partition), 0)
+            self._offsets[source, partition] = start + table.num_rows
+            partitions = pa.array([partition] * table.num_rows)  # type: ignore[assignment]
+            offsets = pa.array(range(start, start + table.num_rows), pa.int64())  # type: ignore[assignment]
+        table = table.select(node.schema.names).append_column(PARTITION, partitions).append_column(OFFSET, offsets)
+        self._pending.setdefault(source, []).append(table)
+
+    def epoch(self, *commands: str, advance_us: int = 1_000_000) -> EpochRecord:
+        """Run one epoch over what was pushed since the last.
+
+        Args:
+            *commands: Commands to the controller, such as ``"drain"``.
+            advance_us: How much clock time passes before it.
+        """
+        self._clock_us += advance_us
+        inputs = {}
+        for name, tables in self._pending.items():
+            inputs[name] = pa.concat_tables(tables)
+        self._pending = {}
+        number = len(self._log)
+        self._log.append((inputs, [(f"{number:012d}-{i}.json", {"command": c}) for i, c in enumerate(commands)]))
+        return self.resume()
+
+    def resume(self) -> EpochRecord:
+        """Run the epochs that were begun and not committed, as Spark does after a restart."""
+        for number in range(self._driver.last.epoch + 1, len(self._log)):
+            inputs, commands = self._log[number]
+            backend = LocalBackend(inputs, commands, self._assign(number), self._state if not self._lmdb else local_states("harness"))
+            self._driver.run(number, backend)
+        return self._driver.last
+
+    def finish(self) -> EpochRecord:
+        """End of input: the frontier goes to MAX and everything is given out."""
+        return self.epoch("drain")
+
+    def restart(self, *, forget_local_state: bool = False) -> None:
+        """Start a new run on the same checkpoint, as after a crash. Older runs are fenced."""
+        if forget_local_state:
+            self._caches.clear()
+        identity = self._checkpoint.create(Identity(f"harness-{self._plan.name}", self._plan.name))
+        self._run = self._checkpoint.claim({"host": "here", "pid": 0})
+        last = self._checkpoint.last()
+        for output in self._plan.outputs:
+            output.sink.open(Mark(identity.flow, output.name, self._run, last.epoch), self._schema(output.node))
+        settings = Settings(identity.flow, self._run, self._workers, lambda: self._clock_us, self._before)
+        self._driver = EpochDriver(self._compiled, self._checkpoint, settings)
+
+    def _schema(self, node: p.Node) -> pa.Schema:
+        return node.schema
+
+    def _assign(self, epoch: int) -> Callable[..., Assignment]:
+        flow = self._driver._settings.flow
+        local = f"{self._checkpoint.root}/local"
+        return lambda compiled, messages, versions: Assignment(
+            self._checkpoint.uri, flow, compiled.spec, epoch, self._run, messages, versions, local
+        )
+
+    def _state(self, assignment: Assignment, worker: int, identity: str) -> WorkerState:
+        """State in memory, brought to the wanted version from the checkpoint's files."""
+        version = assignment.versions[worker]
+        held = self._caches.get(identity)
+        if held is None or held[0] != version.lineage():
+            fs, root = resolve(assignment.checkpoint)
+            state = MemoryState()
+            for batch in iterate(fs, root, version):
+                state.apply(batch)
+            held = self._caches[identity] = (version.lineage(), state)
+        held[1].discard()
+        return held[1]
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """Rows as dicts."""
+    return [row for batch in batches for row in batch.to_pylist()]

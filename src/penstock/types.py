@@ -1,0 +1,124 @@
+"""Frozen values that every layer shares: times, frontiers, marks and hidden columns.
+
+Times inside penstock are ``int`` microseconds since 1970-01-01 UTC. A frontier is such a time: every record before it has
+been seen. `MIN_TIME` means nothing has been seen, `MAX_TIME` that nothing will ever come again.
+
+Read next: `penstock.errors`, then `penstock.flow.plan`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+MIN_TIME: Final = -(2**63)
+MAX_TIME: Final = 2**63 - 1
+
+BINS: Final = 4096
+"""Key groups: ``bin = pmod(xxhash64(key), BINS)``."""
+
+# The hidden columns that every record carries beside the user's own. Order of records: (TIME, PART, OFFSET, SUB).
+TIME: Final = "__ps_time"  # int64, event time in µs; 0 for a source without time
+PART: Final = "__ps_part"  # int64, source ordinal << 48 | partition
+OFFSET: Final = "__ps_offset"  # int64, ascending within a partition
+SUB: Final = "__ps_sub"  # int64, which of several rows that one record triggered
+ORDER: Final = (TIME, PART, OFFSET, SUB)
+
+_UNITS: Final = {
+    "microsecond": 1,
+    "us": 1,
+    "millisecond": 1_000,
+    "ms": 1_000,
+    "second": 1_000_000,
+    "s": 1_000_000,
+    "minute": 60_000_000,
+    "min": 60_000_000,
+    "hour": 3_600_000_000,
+    "h": 3_600_000_000,
+    "day": 86_400_000_000,
+    "d": 86_400_000_000,
+    "week": 604_800_000_000,
+}
+
+
+def duration_us(text: str | dt.timedelta, what: str = "duration") -> int:
+    """Read a duration such as ``"10 minutes"``, ``"1 hour 30 minutes"`` or a timedelta, in microseconds.
+
+    Args:
+        text: The duration.
+        what: What it is for, used in the error.
+
+    Raises:
+        DeclarationError: The text is not a duration. Nothing was changed.
+
+    Example:
+        >>> duration_us("1 hour 30 minutes")
+        5400000000
+    """
+    from penstock.errors import DeclarationError  # noqa: PLC0415  (errors imports nothing; types is imported first)
+
+    if isinstance(text, dt.timedelta):
+        return text // dt.timedelta(microseconds=1)
+    total, rest = 0, str(text).strip()
+    if not rest:
+        raise DeclarationError(f"{what} is empty; write for example '10 minutes'.")
+    while rest:
+        found = re.match(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*,?\s*", rest)
+        unit = found and (_UNITS.get(found[2].lower()) or _UNITS.get(found[2].lower().rstrip("s")))
+        if not found or not unit:
+            raise DeclarationError(f"{what} {text!r} is not a duration; write for example '10 minutes' or '1 hour 30 minutes'.")
+        total += round(float(found[1]) * unit)
+        rest = rest[found.end() :]
+    return total
+
+
+def time_text(us: int) -> str:
+    """A time in µs as people read it.
+
+    Example:
+        >>> time_text(0)
+        '1970-01-01 00:00:00'
+    """
+    if us >= MAX_TIME:
+        return "end of input"
+    if us <= MIN_TIME:
+        return "nothing seen yet"
+    try:
+        moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
+    except OverflowError:
+        return f"{us} µs"
+    return moment.strftime("%Y-%m-%d %H:%M:%S") + (f".{us % 1_000_000:06d}" if us % 1_000_000 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A sink's high-water mark: what it holds, stored in the sink itself in the same transaction as the rows.
+
+    Attributes:
+        flow: Identity of the flow's checkpoint; a mark of another one is refused.
+        output: Name of the output within the flow.
+        run: Fencing token: the number of the run that wrote it. A lower one may not write any more.
+        epoch: The last epoch whose rows the sink holds; −1 for none.
+        frontier: Frontier of that epoch in µs.
+        positions: Source partition (``"source/partition"``) → last offset that is reflected.
+    """
+
+    flow: str
+    output: str
+    run: int
+    epoch: int = -1
+    frontier: int = MIN_TIME
+    positions: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The mark as one line of JSON."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Mark:
+        """Read what `to_json` wrote."""
+        raw: dict[str, Any] = json.loads(text)
+        return Mark(**raw)

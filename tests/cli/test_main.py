@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock import cli
+from penstock.cli import commands
+from penstock.errors import SinkError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def say_no(monkeypatch):
+    """A command that fails as told."""
+
+    def fail(kind: str) -> None:
+        raise {"penstock": SinkError("sink 'out' is\n gone; bring it back."), "bug": ZeroDivisionError("by zero")}[kind]
+
+    monkeypatch.setattr(commands, "COMMANDS", (fail,))
+
+
+def test_version_answers_without_loading_anything_heavy():
+    code = (
+        "import sys; from penstock.cli import main; code = main(['--version']); "
+        "print(code, sorted({'pyspark', 'pandas', 'numpy', 'pyarrow', 'typer', 'duckdb'} & set(sys.modules)))"
+    )
+    started = time.monotonic()
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout == "penstock 0.1.0\n0 []\n"
+    assert time.monotonic() - started < 5, "Even on a busy machine this takes no longer than Python itself."
+
+
+def test_installed_command_answers_its_version():
+    command = Path(sys.executable).with_name("penstock")
+    if not command.exists():
+        pytest.skip("The package is not installed beside this Python.")
+    answer = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert answer.stdout == "penstock 0.1.0\n"
+
+
+def test_help_names_the_options(capsys):
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--version" in shown
+    assert "--debug" in shown
+
+
+@pytest.mark.parametrize("words", [["--nonsense"], ["nonsense"], ["fail"], ["fail", "bug", "again"]])
+def test_wrong_usage_ends_with_two(words, say_no, capsys):
+    assert cli.main(words) == 2
+    assert "Usage: penstock" in capsys.readouterr().err
+
+
+def test_penstock_error_is_one_sentence_on_stderr(say_no, capsys):
+    assert cli.main(["fail", "penstock"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "sink 'out' is gone; bring it back.\n")
+
+
+def test_unforeseen_error_is_one_line_that_names_debug(say_no, capsys):
+    assert cli.main(["fail", "bug"]) == 1
+    expected = "penstock failed with ZeroDivisionError: by zero (run it again with --debug for the traceback).\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize("words", [["--debug", "fail", "penstock"], ["fail", "penstock", "--debug"]])
+def test_debug_lets_the_traceback_through(words, say_no):
+    with pytest.raises(SinkError, match="bring it back"):
+        cli.main(words)
+
+
+def test_debug_after_two_dashes_is_the_commands_own(monkeypatch, capsys):
+    def echo(words: list[str]) -> None:
+        print(words)
+
+    monkeypatch.setattr(commands, "COMMANDS", (echo,))
+    assert cli.main(["echo", "--", "--debug"]) == 0
+    assert capsys.readouterr().out == "['--debug']\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_fresh_environment_when_installed_with_pip_has_the_command(tmp_path):
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "requirements.lock", ROOT],
+        check=True,
+        cwd=tmp_path,
+    )
+    answer = subprocess.run(
+        [python.with_name("penstock"), "--version"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert answer.stdout == "penstock 0.1.0\n"
+    assert (
+        subprocess.run([python.with_name("penstock"), "--help"], capture_output=True, check=False, cwd=tmp_path).returncode == 0
+    )

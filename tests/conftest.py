@@ -1,0 +1,31 @@
+"""What all tests share: one quiet Spark session per process, and hypothesis profiles."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+# The machine is shared and small, so time is no reason to fail; in CI a failure must come back when it is run again.
+settings.register_profile(
+    "default", deadline=None, derandomize=bool(os.environ.get("CI")), suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("soak", deadline=None, max_examples=2_000, suppress_health_check=list(HealthCheck))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A local session with two cores."""
+    from penstock.spark.session import session
+
+    started = session("local[2]", "penstock-tests", **{"spark.driver.memory": "3g"})
+    yield started
+    started.stop()

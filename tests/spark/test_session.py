@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from penstock.errors import DeclarationError
+from penstock.spark import session as module
+from penstock.spark.session import complaints, session
+
+pytestmark = pytest.mark.spark
+
+
+def run_python(code: str, cwd, **environment) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own, where no session is active."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env=os.environ | environment,
+    )
+
+
+def test_new_session_is_silent_and_leaves_nothing_in_the_directory(tmp_path):
+    answer = run_python(
+        """
+        from pyspark.sql import Window, functions as F
+        from penstock.spark.session import session
+
+        spark = session("local[3]", "quiet", **{"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-Dmine=1"})
+        rows = spark.range(10).mapInArrow(lambda batches: batches, "id long")
+        numbered = rows.withColumn("row", F.row_number().over(Window.orderBy("id")))
+        numbered.write.saveAsTable("numbered")
+        print(len(spark.table("numbered").toPandas()), spark.sparkContext.appName)
+        print(spark.conf.get("spark.sql.shuffle.partitions"), spark.conf.get("spark.sql.session.timeZone"))
+        print(spark.sparkContext.uiWebUrl, spark.sparkContext._jvm.System.getProperty("mine"))
+        spark.stop()
+        """,
+        tmp_path,
+    )
+    assert answer.stdout == "10 quiet\n3 UTC\nNone 1\n", answer.stderr
+    assert answer.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_spark_are_still_logged(tmp_path):
+    answer = run_python(
+        """
+        from penstock.spark.session import session
+
+        spark = session("local[1]", **{"spark.driver.memory": "1g"})
+        logger = spark.sparkContext._jvm.org.apache.logging.log4j.LogManager.getLogger("flow")
+        logger.warn("unheard")
+        logger.error("heard")
+        """,
+        tmp_path,
+    )
+    assert answer.stderr.rstrip().endswith("spark ERROR flow: heard")
+    assert "unheard" not in answer.stderr
+
+
+def test_submitted_script_keeps_what_was_submitted(tmp_path):
+    (tmp_path / "job.py").write_text(
+        textwrap.dedent("""\
+        from penstock.spark.session import session
+
+        spark = session(**{"spark.sql.shuffle.partitions": 7})
+        print(spark.sparkContext.master, spark.sparkContext.appName, spark.conf.get("spark.sql.session.timeZone"))
+        print(spark.conf.get("spark.sql.adaptive.enabled"), spark.conf.get("spark.sql.shuffle.partitions"))
+        spark.stop()
+        """)
+    )
+    answer = run_python(
+        """
+        import subprocess, sys
+        from pathlib import Path
+        import pyspark
+        from penstock.spark.java import ensure_java
+
+        ensure_java()
+        submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+        conf = ["--conf", "spark.sql.session.timeZone=Asia/Tokyo", "--conf", "spark.ui.enabled=false"]
+        sys.exit(subprocess.run([submit, "--master", "local[1]", "--name", "mine", *conf, "job.py"]).returncode)
+        """,
+        tmp_path,
+        PYSPARK_PYTHON=sys.executable,
+        SPARK_HOME="",
+    )
+    assert answer.stdout == "local[1] mine Asia/Tokyo\nfalse 7\n", answer.stderr
+
+
+def test_active_session_is_returned_as_it_is_without_warnings(spark, recwarn):
+    assert session() is spark
+    assert session(**{"spark.python.worker.reuse": True}) is spark
+    assert not recwarn.list
+
+
+def test_active_session_when_it_differs_from_what_is_asked_is_returned_with_a_warning(spark):
+    expected = r"The active Spark session has spark\.master=local\[2\], not local\[9\] as asked; stop it first"
+    with pytest.warns(UserWarning, match=expected):
+        assert session("local[9]") is spark
+
+
+def test_active_session_when_its_time_zone_is_not_utc_is_complained_of(spark):
+    other = spark.newSession()
+    assert complaints(other) == []
+    other.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    (complaint,) = complaints(other)
+    assert complaint == (
+        "The active Spark session has spark.sql.session.timeZone=Asia/Tokyo, so times read from text would be taken in another "
+        "zone; start it with spark.sql.session.timeZone=UTC."
+    )
+
+
+def test_active_session_when_its_zone_is_that_of_the_machine_is_complained_of(tmp_path):
+    answer = run_python(
+        """
+        from pyspark.sql import SparkSession
+        from penstock.spark.java import ensure_java
+        from penstock.spark.session import complaints
+
+        ensure_java()
+        spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+        print([text.split(",")[0] for text in complaints(spark)])
+        """,
+        tmp_path,
+        TZ="Asia/Tokyo",
+    )
+    assert answer.stdout == "['The active Spark session has spark.sql.session.timeZone=Asia/Tokyo']\n", answer.stderr
+
+
+def test_setting_when_it_is_not_sparks_is_refused():
+    with pytest.raises(DeclarationError) as raised:
+        session(shuffle_partitions=4)
+    assert str(raised.value) == (
+        "'shuffle_partitions' is no Spark setting; pass settings to session() by their full names, as in "
+        "session(**{'spark.driver.memory': '2g'})."
+    )
+
+
+def test_cores_when_master_names_them_are_taken_from_it():
+    assert [module._cores(master) for master in ("local", "local[3]", "local[4,2]")] == [1, 3, 4]
+    assert module._cores("local[*]") >= 1
+
+
+def test_driver_memory_is_between_one_and_eight_gibibytes():
+    assert 1024 <= module._driver_mib() <= 8192

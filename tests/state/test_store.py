@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from state_rows import content, rows, times, versions, write
+
+from penstock.errors import StateError, TornFileError
+from penstock.state import CatchUp, LocalStore, Metadata, Version, compact, environment
+from penstock.types import MAX_TIME
+
+EPOCHS = [{b"00a": b"1", b"00b": (b"1", 5)}, {b"00a": b"2"}, {b"00b": None, b"00c": b"3"}]
+LAST = {b"00a": b"2", b"00c": b"3"}
+
+
+@pytest.fixture
+def local(tmp_path):
+    yield str(tmp_path / "local")
+    environment.close_environment(str(tmp_path / "local"))
+
+
+def open_store(local, identity="me", boot="boot", map_size=1 << 26):
+    return LocalStore.open(local, identity, boot, map_size)
+
+
+def test_catch_up_when_fresh_behind_and_level_then_only_missing_files_are_applied(fs, root, local):
+    first, _, last = versions(fs, root, *EPOCHS)
+    store = open_store(local)
+    assert store.catch_up(fs, root, first) == CatchUp(rebuilt=True, files=1, rows=2)
+    assert store.catch_up(fs, root, last) == CatchUp(rebuilt=False, files=2, rows=3)
+    assert store.catch_up(fs, root, last) == CatchUp(rebuilt=False, files=0, rows=0)
+    assert open_store(local).catch_up(fs, root, last) == CatchUp(rebuilt=False, files=0, rows=0)
+    with store.at(fs, root, last) as state:
+        assert content(state) == LAST
+
+
+def test_catch_up_when_ahead_then_rebuilt(fs, root, local):
+    first, _, last = versions(fs, root, *EPOCHS)
+    store = open_store(local)
+    store.catch_up(fs, root, last)
+    assert store.catch_up(fs, root, first).rebuilt
+    with store.at(fs, root, first) as state:
+        assert content(state) == {b"00a": b"1", b"00b": b"1"}
+        assert state.due(ord("b"), MAX_TIME) == [(b"00b", b"1")]
+
+
+def test_catch_up_when_base_was_compacted_then_store_at_or_after_it_stays(fs, root, local):
+    first, second, last = versions(fs, root, *EPOCHS)
+    compacted = last.with_base(compact(fs, root, second, "b", Metadata("base", "me", 1), "s"))
+    store = open_store(local)
+    store.catch_up(fs, root, second)
+    assert store.catch_up(fs, root, compacted) == CatchUp(rebuilt=False, files=1, rows=2)
+    store.catch_up(fs, root, first)
+    assert store.catch_up(fs, root, compacted) == CatchUp(rebuilt=True, files=2, rows=4)
+    with store.at(fs, root, compacted) as state:
+        assert content(state) == LAST
+
+
+@pytest.mark.parametrize("other", [{"identity": "you"}, {"boot": "another"}])
+def test_open_when_of_another_identity_or_boot_then_rebuilt(fs, root, local, other):
+    last = versions(fs, root, *EPOCHS)[-1]
+    open_store(local, **other).catch_up(fs, root, last)
+    assert open_store(local).catch_up(fs, root, last).rebuilt
+
+
+def test_open_when_owner_file_was_copied_then_record_inside_still_decides(fs, root, local):
+    last = versions(fs, root, *EPOCHS)[-1]
+    open_store(local, identity="you").catch_up(fs, root, last)
+    owner = Path(local, "owner.json")
+    owner.write_text(owner.read_text().replace("you", "me"))
+    assert open_store(local).catch_up(fs, root, last).rebuilt
+
+
+@pytest.mark.parametrize("keep", [0, 100, 4096, 8192, -4096])
+@pytest.mark.parametrize("cached", [True, False])
+def test_open_when_data_is_truncated_then_rebuilt_not_mapped(fs, root, local, keep, cached):
+    last = versions(fs, root, {b"00%05d" % n: b"x" * 50 for n in range(2000)})[-1]
+    store = open_store(local)
+    store.catch_up(fs, root, last)
+    if not cached:
+        store.close()
+    data = Path(local, "data.mdb")
+    os.truncate(data, keep if keep >= 0 else data.stat().st_size + keep)
+    assert open_store(local).catch_up(fs, root, last).rebuilt
+    with open_store(local).at(fs, root, last) as state:
+        assert len(state.scan(b"")) == 2000
+
+
+@pytest.mark.parametrize("start", [0, 16, 24])
+def test_open_when_header_is_garbage_then_rebuilt(fs, root, local, start):
+    last = versions(fs, root, *EPOCHS)[-1]
+    store = open_store(local)
+    store.catch_up(fs, root, last)
+    store.close()
+    data = Path(local, "data.mdb")
+    raw = bytearray(data.read_bytes())
+    for page in (0, 4096):
+        raw[page + start : page + 160] = b"\xa5" * (160 - start)
+    data.write_bytes(raw)
+    assert open_store(local).catch_up(fs, root, last).rebuilt
+
+
+def test_open_when_directory_was_deleted_while_open_then_rebuilt(fs, root, local):
+    last = versions(fs, root, *EPOCHS)[-1]
+    open_store(local).catch_up(fs, root, last)
+    shutil.rmtree(local)
+    assert open_store(local).catch_up(fs, root, last).rebuilt
+
+
+def test_fill_up_when_file_is_shorter_than_its_header_says_then_extended(fs, root, local):
+    store = open_store(local)
+    store.catch_up(fs, root, versions(fs, root, *EPOCHS)[-1])
+    data = Path(local, "data.mdb")
+    whole = data.stat().st_size
+    os.truncate(data, whole - 4096)
+    environment.fill_up(local, store._env)
+    assert data.stat().st_size == whole
+
+
+def test_at_when_a_file_is_torn_then_named_and_store_keeps_what_it_has(fs, root, local):
+    first, _, last = versions(fs, root, *EPOCHS)
+    store = open_store(local)
+    store.catch_up(fs, root, first)
+    Path(root, "d2").write_bytes(b"torn")
+    with pytest.raises(TornFileError, match=f"{root}/d2 is truncated to 4 of"):
+        store.at(fs, root, last)
+    base = write(fs, root, "b", {b"00z": b"1"}, 9, "base", lineage="elsewhere")
+    Path(root, "b").unlink()
+    with pytest.raises(TornFileError, match=f"{root}/b is missing"):
+        store.at(fs, root, Version(9, base))
+    Path(root, "d2").unlink()
+    write(fs, root, "d2", EPOCHS[2], 2)
+    assert store.catch_up(fs, root, last) == CatchUp(rebuilt=False, files=1, rows=2)  # d1 had been applied
+
+
+def test_at_when_the_store_moves_on_then_an_earlier_snapshot_does_not(fs, root, local):
+    first, _, last = versions(fs, root, *EPOCHS)
+    store = open_store(local)
+    with store.at(fs, root, first) as old, store.at(fs, root, last) as new:
+        assert content(old) == {b"00a": b"1", b"00b": b"1"}
+        assert content(new) == LAST
+        assert old.due(ord("b"), 6) == [(b"00b", b"1")]
+
+
+def test_at_when_own_changes_are_abandoned_then_never_seen_again(fs, root, local):
+    last = versions(fs, root, *EPOCHS)[-1]
+    store = open_store(local)
+    with store.at(fs, root, last) as state:
+        state.put_many([b"00a"], [b"abandoned"], times(1))
+    with store.at(fs, root, last) as state:
+        assert content(state) == LAST
+        assert state.due(ord("a"), MAX_TIME) == []
+
+
+def test_load_when_base_is_not_sorted_then_refused(fs, root, local):
+    base = write(fs, root, "b", [rows({b"00b": b"1"}), rows({b"00a": b"1"})], 0, "base")
+    with pytest.raises(StateError, match="The base b is not sorted by key"):
+        open_store(local).catch_up(fs, root, Version(0, base))
+
+
+def test_load_when_base_has_timers_in_many_parts_then_all_are_indexed(fs, root, local, monkeypatch):
+    monkeypatch.setattr("penstock.state.store._INDEX_ROWS", 3)
+    entries = {b"00a%03d" % n: (b"v", 100 - n) for n in range(10)}
+    parts = [rows({key: entry}) for key, entry in entries.items()]
+    base = write(fs, root, "b", parts, 0, "base")
+    with open_store(local).at(fs, root, Version(0, base)) as state:
+        assert [key for key, _ in state.due(ord("a"), 95)] == [b"00a%03d" % n for n in (9, 8, 7, 6)]
+        assert len(state.due(ord("a"), MAX_TIME)) == 10
+
+
+def test_catch_up_when_map_is_full_then_says_so_and_store_keeps_its_version(fs, root, local):
+    first, last = versions(fs, root, {b"00a": b"1"}, {b"00%05d" % n: b"x" * 500 for n in range(2000)})
+    store = open_store(local, map_size=1 << 18)
+    store.catch_up(fs, root, first)
+    with pytest.raises(StateError, match=f"{local} has reached its map_size; open it with a larger one"):
+        store.catch_up(fs, root, last)
+    with store.at(fs, root, first) as state:
+        assert content(state) == {b"00a": b"1"}
+    assert store.catch_up(fs, root, first) == CatchUp(rebuilt=False, files=0, rows=0)
+
+
+SCRIPT = """
+    import json, random, resource, sys
+    from penstock.errors import StateError
+    from penstock.state import LocalStore, Version, resolve
+    fs, root = resolve(sys.argv[1])
+    task, local, versions = sys.argv[2], sys.argv[3], [Version.from_json(raw) for raw in json.loads(sys.argv[4])]
+    if task == "full":
+        store = LocalStore.open(local, "me", "boot", 1 << 26)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, 1 << 17))
+        try:
+            store.catch_up(fs, root, versions[-1])
+        except StateError as wrong:
+            print(wrong, store.catch_up(fs, root, versions[0]))
+    else:
+        dice = random.Random(int(task))
+        for _ in range(60):
+            at = dice.randrange(len(versions)) if dice.random() < 0.3 else len(versions) - 1
+            if dice.random() < 0.1:
+                LocalStore.open(local, "me", "boot", 1 << 26).distrust()
+            with LocalStore.open(local, "me", "boot", 1 << 26).at(fs, root, versions[at]) as state:
+                assert state.get_many([b"00a"]) == [b"%d" % at], (at, state.get_many([b"00a"]))
+                assert len(state.scan(b"")) == at + 2
+        print("done")
+"""
+
+
+def start(task, root, local, made):
+    import json
+
+    arguments = [sys.executable, "-c", textwrap.dedent(SCRIPT), root, task, local, json.dumps([v.to_json() for v in made])]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_catch_up_when_disk_is_full_then_says_so_and_store_is_as_before(fs, root, local):
+    made = versions(fs, root, {b"00a": b"1"}, {b"00%05d" % n: b"x" * 500 for n in range(2000)})
+    out, wrong = start("full", root, local, made).communicate(timeout=60)
+    assert re.search(f"{local} cannot grow .* because the disk is full or failing; free space there", out), wrong
+    assert "CatchUp(rebuilt=False, files=0, rows=0)" in out
+
+
+def test_at_when_processes_want_different_versions_at_once_then_each_sees_its_own(fs, root, local):
+    made = versions(fs, root, *({b"00a": b"%d" % n, b"00b%d" % n: b"x"} for n in range(6)))
+    running = [start(str(number), root, local, made) for number in range(3)]
+    for process in running:
+        out, wrong = process.communicate(timeout=120)
+        assert out == "done\n", wrong
