@@ -83,6 +83,8 @@ def test_upsert_when_table_is_large_then_is_not_scanned(sql_rig, make):
     sink = upserting(sql_rig, make)
     big = pa.table({"a": pa.array([7] * 50_000), "b": [f"k{n}" for n in range(50_000)], "v": range(50_000)}, schema=PAIR)
     sink.write(big.to_batches(), make.mark(0))
+    indexes = {"sqlite": "SELECT sql FROM sqlite_master", "postgresql": "SELECT indexdef FROM pg_indexes"}[sql_rig.system]
+    assert any("penstock_key_" in str(row) for row in sql_rig.query(indexes))
     if sql_rig.system == "postgresql":
         sql_rig.query("ANALYZE results")
     started = time.perf_counter()

@@ -154,6 +154,23 @@ def test_decimal_sum_when_it_has_too_many_digits_then_is_an_error():
         once(ps.sum("x"), [Decimal(9 * 10**37)] * 2, pa.decimal128(38, 0))
 
 
+def test_int_mean_when_sum_is_beyond_doubles_then_is_rounded_once():
+    assert (
+        once(ps.mean("x"), [3717808958748060383, 0, 0], pa.int64()) == 3717808958748060383 / 3 != float(3717808958748060383) / 3
+    )
+
+
+@pytest.mark.parametrize(("sign", "want"), [(1, Decimal("0.000313")), (-1, Decimal("-0.000313"))])
+def test_decimal_mean_when_it_is_a_tie_then_is_rounded_away_from_zero(sign, want):
+    assert once(ps.mean("x"), [Decimal(sign).scaleb(-2)] + [Decimal(0)] * 31, pa.decimal128(10, 2)) == want
+
+
+@pytest.mark.parametrize("kernel", [ps.min("x"), ps.max("x")])
+@pytest.mark.parametrize("values", [[0.0, -0.0], [-0.0, 0.0], [-0.0]])
+def test_extreme_when_zeros_have_signs_then_is_plain_zero(kernel, values):
+    assert math.copysign(1, once(kernel, values, pa.float64())) == 1
+
+
 @pytest.mark.parametrize(
     ("values", "want"),
     [
@@ -172,9 +189,11 @@ def test_exact_sum_when_plain_addition_would_err_then_is_rounded_once(values, wa
     assert tidy(once(ps.sum("x", exact=True), values, pa.float64())) == tidy(want)
 
 
-def test_stddev_when_offset_is_large_then_keeps_its_digits():
-    values = [1e9 + at % 10 for at in range(1000)]
-    assert once(ps.stddev("x"), values, pa.float64()) == pytest.approx(np.std(np.arange(1000) % 10, ddof=1), rel=1e-12)
+@pytest.mark.parametrize("offset", [1e9, 2.0**52 + 1])
+def test_stddev_when_offset_is_large_then_keeps_its_digits(offset):
+    values = [None] + [offset + at * at % 10 for at in range(1001)]
+    want = np.std(np.arange(1001) ** 2 % 10, ddof=1)
+    assert once(ps.stddev("x"), values, pa.float64()) == pytest.approx(want, rel=1e-12)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -186,6 +205,27 @@ def test_first_when_two_columns_tie_then_the_next_decides():
     bound = ps.first("x").bind(pa.int64())
     orders = [(5, 1, 9, 9), (5, 0, 9, 9), (5, 0, 3, 1), (5, 0, 3, 0), (6, 0, 0, 0)]
     assert bound.finish(Rows([0] * 5, orders, list(range(5)), pa.int64()).partial(bound)[1]).to_pylist() == [3]
+
+
+def test_collect_when_only_the_last_order_column_differs_then_it_decides():
+    bound = ps.collect("x").bind(pa.int64())
+    rows = Rows([0, 0], [(0, 0, 0, 1), (0, 0, 0, 0)], [1, 2], pa.int64())
+    assert bound.finish(rows.partial(bound)[1]).to_pylist() == [[2, 1]]
+
+
+def test_min_when_there_is_only_nan_then_is_nan():
+    assert math.isnan(once(ps.min("x"), [math.nan, None], pa.float64()))
+
+
+def test_count_distinct_when_nans_have_other_bits_or_zeros_other_signs_then_they_are_one_value():
+    bound = ps.count_distinct("x").bind(pa.float64())
+    values = pa.array(np.array([0x7FF8 << 48, (0xFFF8 << 48) + 1, 0, 1 << 63], dtype=np.uint64).view(np.float64))
+    assert bound.finish(bound.lift_reduce(values, None, 4, np.array([0, 2]))).to_pylist() == [1, 1]
+
+
+@pytest.mark.parametrize("values", [[[math.nan], [math.nan]], [[0.0], [-0.0]], [[None], [None]]])
+def test_count_distinct_when_floats_are_nested_then_nan_is_one_value_and_zero_another(values):
+    assert once(ps.count_distinct("x"), [*values, [1.0]], pa.list_(pa.float64())) == 2
 
 
 @pytest.mark.parametrize("kernel", [ps.first("x"), ps.last("x"), ps.collect("x")])
@@ -212,7 +252,7 @@ def test_quantile_when_values_are_any_then_is_within_its_error(values, q, error)
 
 def test_quantile_when_integers_are_beyond_doubles_then_are_rounded():
     assert once(ps.quantile("x", 0.5), [2**63 - 1, 2**62 + 1, None], pa.int64()) == pytest.approx(2**62, rel=0.01)
-    assert once(ps.quantile("x", 1.0), [Decimal("1.5"), Decimal("-3")], pa.decimal128(10, 2)) == pytest.approx(1.5, rel=0.01)
+    assert once(ps.quantile("x", 1.0), [Decimal("1.5"), Decimal(-3)], pa.decimal128(10, 2)) == pytest.approx(1.5, rel=0.01)
 
 
 def test_quantile_when_error_is_used_up_then_bucket_is_no_wider():

@@ -42,7 +42,6 @@ from penstock.operators.aggregates.base import (
 )
 
 _LOW = 0xFFFFFFFF
-_ZERO_EXPONENT = 1024  # above every exponent, so that a zero never decides the common one
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +233,12 @@ class ExactSum(Bound):
         finite = np.isfinite(data)
         fraction, exponent = np.frexp(np.where(finite, data, 0.0))
         whole = np.ldexp(fraction, 53).astype(np.int64)
-        exponents = np.where(whole == 0, _ZERO_EXPONENT, exponent.astype(np.int64) - 53)
+        exponents = exponent.astype(np.int64) - 53
         return whole.astype(object), exponents, np.where(finite, 0.0, data), there.astype(np.int64)
 
     def reduce(self, columns: Columns, starts: Array) -> Columns:
         whole, exponents, special, counts = columns
         common = np.minimum.reduceat(exponents, starts)
-        # A zero has nothing to shift, and its exponent is only a placeholder.
         shift = exponents - np.repeat(common, lengths(starts, len(exponents)))
         with np.errstate(invalid="ignore"):
             rest = np.add.reduceat(special, starts)

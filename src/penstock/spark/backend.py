@@ -1,0 +1,252 @@
+"""An epoch over Spark: DataFrames for frames, one Spark task per worker of a region."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.errors import DeclarationError
+from penstock.flow import plan as p
+from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
+from penstock.protocol.messages import Message
+from penstock.runtime.checkpoint import Checkpoint
+from penstock.runtime.compile import CompiledRegion
+from penstock.runtime.driver import Scan, SourceFrames
+from penstock.runtime.lateness import Base
+from penstock.runtime.record import SourceState
+from penstock.runtime.spec import HASH, OUT, PORT, Port, RegionSpec
+from penstock.runtime.worker import Assignment
+from penstock.spark.columns import arrow_schema, empty_frame, named, spark_schema, to_utc, with_order
+from penstock.spark.source import Slices, SourceReader
+from penstock.spark.task import task
+from penstock.state.deltas import Version
+from penstock.testing.backend import map_batch
+from penstock.types import BINS, ORDER, TIME
+
+Assign = Callable[[CompiledRegion, "tuple[Message, ...]", "tuple[Version, ...]"], Assignment]
+
+
+class SparkBackend:
+    """The input of one epoch and what runs it.
+
+    Args:
+        spark: The query's session.
+        slices: The epoch's input.
+        epoch: Its number.
+        checkpoint: To see whether there are commands at all.
+        assign: Makes a region's assignment.
+    """
+
+    def __init__(self, spark: SparkSession, slices: Slices, epoch: int, checkpoint: Checkpoint, assign: Assign) -> None:
+        self._spark = spark
+        self._slices = slices
+        self._epoch = epoch
+        self._checkpoint = checkpoint
+        self._assign = assign
+        self._readers: dict[str, SourceReader] = {}
+        self._malformed: dict[str, int] = {}
+        self._kept: list[DataFrame] = []
+        self._from_region: dict[int, DataFrame] = {}  # by id; holding the frame keeps its id its own
+
+    def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+        if not set(self._checkpoint.control_names()) - set(known):
+            return []  # no file, no row: a job less in nearly every epoch
+        rows = self._slices.rows(0)[0].collect()
+        return sorted((r["name"], json.loads(r["value"])) for r in rows if r["name"] not in known and r["value"].strip())
+
+    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
+        reader = self._readers[source.name] = SourceReader(self._slices, source, ordinal, self._epoch)
+        found = reader.scan(state)
+        self._malformed[source.name] = found.malformed
+        return found
+
+    def source(self, source: p.SourceNode, ordinal: int, bases: dict[int, Base] | None) -> SourceFrames:
+        del ordinal
+        return self._readers[source.name].frames(bases, malformed=self._malformed[source.name] > 0)
+
+    def step(self, node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
+        if isinstance(node, p.Union):
+            inputs = [self._cut(i) for i in inputs]
+        frame = apply_step(node, inputs)
+        if any(id(i) in self._from_region for i in inputs):
+            self._mark(frame)
+        return frame
+
+    def empty(self, node: p.Node) -> DataFrame:
+        return empty_frame(self._spark, with_order(node.schema))
+
+    def region(
+        self, compiled: CompiledRegion, inputs: Sequence[DataFrame], messages: tuple[Message, ...], versions: Sequence[Version]
+    ) -> DataFrame:
+        spec = compiled.spec
+        if len(spec.ports) > 1:
+            inputs = [self._cut(i) for i in inputs]
+        ports = [port_frame(spec, i, frame) for i, frame in enumerate(inputs)]
+        whole = ports[0]
+        for other in ports[1:]:
+            whole = whole.unionByName(other)
+        hashes = [named(n) for n in whole.columns if n.endswith(HASH)]
+        workers = len(versions)
+        worker = (F.pmod(F.coalesce(*hashes), F.lit(BINS)) * workers / BINS).cast("int")
+        # mapInArrow does not quote names, so columns travel by place; the task knows their names.
+        shuffled = whole.repartitionById(workers, worker).toDF(*(f"c{i}" for i in range(len(whole.columns))))
+        assignment = self._assign(compiled, messages, tuple(versions))
+        return self._mark(shuffled.mapInArrow(task(assignment), spark_schema(spec.out_schema)))
+
+    def _mark(self, frame: DataFrame) -> DataFrame:
+        self._from_region[id(frame)] = frame
+        return frame
+
+    def _cut(self, frame: DataFrame) -> DataFrame:
+        """Run a region's tasks in a stage of their own: in a union a task's number would not be its worker's."""
+        return frame.localCheckpoint(eager=True) if id(frame) in self._from_region else frame
+
+    def part(self, frame: DataFrame, compiled: CompiledRegion, out: int) -> DataFrame:
+        if len(compiled.spec.outs) == 1:
+            return frame
+        prefix = f"{out}."
+        columns = [named(n).alias(n[len(prefix) :]) for n in frame.columns if n.startswith(prefix)]
+        return self._mark(frame.where(named(OUT) == out).select(*columns))
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        kept = frame.persist()
+        self._kept.append(kept)
+        if id(frame) in self._from_region:
+            self._mark(kept)
+        return kept
+
+    def force(self, frame: DataFrame) -> None:
+        frame.write.format("noop").mode("append").save()
+
+    def collect(self, frame: DataFrame) -> Iterable[pa.RecordBatch]:
+        shown = frame.select(*(named(c) for c in frame.columns if not c.startswith("__ps_")))
+        return [to_utc(b) for b in shown.toArrow().to_batches() if b.num_rows]
+
+    def done(self) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+        for reader in self._readers.values():
+            reader.done()
+
+
+def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
+    """A stateless step; hidden columns go along."""
+    frame = inputs[0]
+    if isinstance(node, p.Where):
+        return frame.where(node.condition)
+    if isinstance(node, p.Select):
+        return frame.select(*(F.expr(sql).alias(name) for name, sql in node.columns), *ORDER)
+    if isinstance(node, p.Union):
+        for other in inputs[1:]:
+            frame = frame.unionByName(other)
+        return frame
+    if isinstance(node, p.MapBatches):
+        fn, schema = node.fn, node.schema
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+            for batch in batches:
+                if batch.num_rows:
+                    yield map_batch(fn, to_utc(batch), schema)
+
+        return frame.mapInArrow(run, spark_schema(with_order(schema)))
+    if isinstance(node, p.Transform):
+        out = node.fn(frame)
+        missing = [n for n in ORDER if n not in out.columns]
+        if missing:
+            raise DeclarationError(
+                f"transform({getattr(node.fn, '__name__', 'fn')}) lost the column {missing[0]}; it must keep the columns that begin with __ps_."
+            )
+        return out
+    raise DeclarationError(f"{type(node).__name__} is not a step that penstock knows over Spark.")
+
+
+def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
+    """A port's columns with the key's hash; with several ports prefixed, and nulls for the others."""
+    port = spec.ports[index]
+    keys = [named(n) for n in spec.keys.names]
+    if port.partial_of is not None:
+        operator = spec.steps[port.partial_of].operator
+        assert isinstance(operator, AggregateStep)  # noqa: S101  (nothing else has partial aggregates)
+        frame = partial_frame(operator, frame, spec.keys.names)
+    else:
+        frame = frame.select(*(named(n) for n in port.schema.names), *ORDER)
+    frame = frame.withColumn(HASH, F.xxhash64(*keys))
+    if len(spec.ports) == 1:
+        return frame
+    columns: list[Column] = [F.lit(index).alias(PORT)]
+    own = {f"{index}.{n}": n for n in frame.columns}
+    for field in spark_schema(spec.in_schema).fields[1:]:
+        column = named(own[field.name]) if field.name in own else F.lit(None)
+        columns.append(column.cast(field.dataType).alias(field.name))
+    return frame.select(*columns)
+
+
+def partial_columns(operator: AggregateStep, schema: pa.Schema) -> list[str] | None:
+    """SQL of the partial aggregates, or None: rows must go to the workers."""
+    out: list[str] = []
+    for (_, kernel), bound in zip(operator.kernels, bind_kernels(operator.kernels, schema), strict=True):
+        column = None if kernel.column is None else "`" + kernel.column.replace("`", "``") + "`"
+        sql = bound.sql(column, ORDER)
+        if sql is None:
+            return None
+        out += sql
+    return out
+
+
+def partial_frame(operator: AggregateStep, frame: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Partial aggregates per key (and pane), computed by the JVM before the shuffle."""
+    columns = partial_columns(operator, arrow_schema(frame.schema))
+    assert columns is not None  # noqa: S101  (checked when the flow was compiled)
+    groups = [named(k) for k in keys]
+    if operator.window is not None:
+        pane = F.lit(operator.window.pane_us)
+        groups.append((F.col(TIME) - F.pmod(F.col(TIME), pane)).alias(PANE))
+    return frame.groupBy(*groups).agg(*(F.expr(sql).alias(f"__ps_a{i}") for i, sql in enumerate(columns)))
+
+
+def partial_schema(spark: SparkSession) -> Callable[[p.Region, AggregateStep, pa.Schema], pa.Schema | None]:
+    """Gives the columns of a region's partial aggregates, as `compile_flow` asks for them."""
+
+    def give(region: p.Region, operator: AggregateStep, schema: pa.Schema) -> pa.Schema | None:
+        if partial_columns(operator, schema) is None:
+            return None
+        frame = partial_frame(operator, empty_frame(spark, with_order(schema)), region.keys.names)
+        renamed = frame.toDF(*(c.replace("__ps_", "ps_partial_") for c in frame.columns))
+        found = arrow_schema(renamed.schema)
+        return pa.schema([pa.field(n, f.type) for n, f in zip(frame.columns, found, strict=True)])
+
+    return give
+
+
+def schema_of(spark: SparkSession) -> Callable[[p.Node, dict[int, pa.Schema]], pa.Schema]:
+    """Exact columns of a node, as Spark's analyser sees them."""
+
+    def give(node: p.Node, before: dict[int, pa.Schema]) -> pa.Schema:
+        if isinstance(node, (p.SourceNode, p.LateNode, p.MalformedNode)):
+            return node.schema
+        inputs = [empty_frame(spark, with_order(before[id(i)])) for i in p.inputs_of(node)]
+        try:
+            return arrow_schema(apply_step(node, inputs).schema)
+        except DeclarationError:
+            raise
+        except Exception as error:
+            first = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DeclarationError(f"Spark cannot run the step {_step_text(node)}: {first}") from error
+
+    return give
+
+
+def _step_text(node: p.Node) -> str:
+    if isinstance(node, p.Where):
+        return f"where({node.condition!r})"
+    if isinstance(node, p.Select):
+        return "select(" + ", ".join(sql for _, sql in node.columns) + ")"
+    return type(node).__name__.lower()
+
+
+__all__ = ["Port", "SparkBackend", "partial_schema", "schema_of"]

@@ -1,0 +1,55 @@
+"""Between Spark's types and Arrow's, and the columns that every record carries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.errors import DeclarationError
+from penstock.types import ORDER
+
+UTC = pa.timestamp("us", "UTC")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """A Spark schema in Arrow's types, timestamps in UTC; hidden columns left out.
+
+    Raises:
+        DeclarationError: A column has a type that Arrow cannot carry (interval, variant…).
+    """
+    try:
+        found: Any = to_arrow_schema(schema, timezone="UTC")
+    except Exception as error:
+        raise DeclarationError(f"A column has a type that cannot leave the JVM: {error}; cast it to another.") from error
+    return pa.schema([pa.field(f.name, f.type) for f in found if not f.name.startswith("__ps_")])
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """An Arrow schema in Spark's types."""
+    return from_arrow_schema(pa.schema([pa.field(f.name, f.type, nullable=True) for f in schema]))
+
+
+def with_order(schema: pa.Schema) -> pa.Schema:
+    """A schema with the hidden columns."""
+    return pa.schema([*schema, *(pa.field(n, pa.int64()) for n in ORDER)])
+
+
+def empty_frame(spark: SparkSession, schema: pa.Schema) -> DataFrame:
+    """A DataFrame without rows."""
+    return spark.createDataFrame([], spark_schema(schema))
+
+
+def named(name: str) -> Column:
+    """A column by its name, whatever characters it has."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def to_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Timestamps in UTC, whatever the session's time zone."""
+    arrays = [c.cast(UTC) if pa.types.is_timestamp(c.type) and c.type.tz and c.type.tz != "UTC" else c for c in batch.columns]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)

@@ -1,0 +1,419 @@
+"""Start a flow over Spark, and the handle of a running one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock import errors
+from penstock.errors import CheckpointError, DeclarationError, FencedError, FinishedError, PenstockError
+from penstock.flow import plan as p
+from penstock.runtime.checkpoint import Checkpoint, Identity
+from penstock.runtime.compile import CompiledFlow, compile_flow
+from penstock.runtime.driver import EpochDriver, Settings
+from penstock.runtime.record import EpochRecord
+from penstock.runtime.spec import ERROR_SCHEMA
+from penstock.runtime.worker import Assignment
+from penstock.spark.backend import SparkBackend, partial_schema, schema_of
+from penstock.spark.maintenance import Maintenance
+from penstock.spark.ship import ship_user_code
+from penstock.spark.source import Slices, read_stream, tagged
+from penstock.spark.task import local_folder
+from penstock.types import Mark, duration_us
+
+if TYPE_CHECKING:
+    from penstock.flow.stream import Flow
+
+AVAILABLE_NOW = "available_now"
+_FORCED = {
+    # One partition of the scan per file: a row's number in it is then its place in the file.
+    "spark.sql.files.maxPartitionBytes": str(1 << 40),
+    "spark.sql.files.openCostInBytes": str(1 << 40),
+    "spark.sql.adaptive.enabled": "false",
+    # The plan of an epoch is run piecewise as batch plans; Spark would refuse because its leaves are streams.
+    "spark.sql.streaming.unsupportedOperationCheck": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+}
+
+
+def start(
+    flow: Flow,
+    spark: SparkSession | None = None,
+    *,
+    checkpoint: str,
+    workers: int | Mapping[str, int] = 2,
+    trigger: str | dt.timedelta = "200 milliseconds",
+    recover: str = "checkpoint",
+    drain: bool = True,
+    before: Any = None,
+) -> Run:
+    """Start a flow.
+
+    Args:
+        flow: The flow.
+        spark: A session; None: a local one with the right settings is made.
+        checkpoint: Folder or URI that keeps the flow's state. A flow started again on it goes on where it was.
+        workers: Number of workers of every region, or by region name. A checkpoint keeps the numbers it was begun with.
+        trigger: How often an epoch begins, or ``"available_now"``: process what there is, then end.
+        recover: ``"checkpoint"``.
+        drain: With ``"available_now"``: whether what there is counts as the whole input, so that the frontier goes to MAX and
+            windows that are open are given out. With False the flow can be started again when there is more.
+        before: For fault tests: called with the name of each step of an epoch before it.
+
+    Returns:
+        The handle. The flow runs in the background.
+
+    Raises:
+        DeclarationError: The flow cannot run, an option is wrong. Nothing was started.
+        CheckpointError: The checkpoint belongs to another flow or is damaged. Nothing was changed.
+        SinkAheadError: A sink holds what this checkpoint does not know of. Nothing was stored.
+    """
+    plan = flow.plan()
+    if recover != "checkpoint":
+        raise DeclarationError(f"start(recover={recover!r}) is not available in this version; use 'checkpoint'.")
+    interval = _interval(trigger)
+    if not isinstance(checkpoint, (str, os.PathLike)) or not str(checkpoint):
+        raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
+    if spark is None:
+        from penstock.spark.session import session  # noqa: PLC0415  (looks for Java)
+
+        spark = session(app_name=f"penstock {plan.name}")
+    ship_user_code(plan)
+    compiled = compile_flow(plan, schema_of(spark), partial_schema(spark))
+    return Run(compiled, spark, Checkpoint(str(checkpoint)), _workers(plan, workers), interval, drain=drain, before=before)
+
+
+def _interval(trigger: str | dt.timedelta) -> int | None:
+    """The trigger in milliseconds; None for available now."""
+    if trigger == AVAILABLE_NOW:
+        return None
+    interval = duration_us(trigger, "trigger")
+    if interval < 0:
+        raise DeclarationError(f"trigger={trigger!r} must not be negative.")
+    return interval // 1000
+
+
+def _workers(plan: p.Plan, workers: int | Mapping[str, int]) -> dict[str, int]:
+    names = [r.name for r in plan.regions]
+    if isinstance(workers, Mapping):
+        for name in workers:
+            if name not in names:
+                raise DeclarationError(f"workers names region {name!r}, which does not exist; there are {', '.join(names)}.")
+    given = {r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, 2)) for r in plan.regions}
+    for name, number in given.items():
+        if not isinstance(number, int) or not 1 <= number <= 4096:  # noqa: PLR2004  (a worker has at least one bin)
+            raise DeclarationError(f"Region {name!r} cannot have {number!r} workers; give a whole number from 1 to 4096.")
+    return given
+
+
+class Run:
+    """A running flow. Made by `Flow.start`."""
+
+    def __init__(
+        self,
+        flow: CompiledFlow,
+        spark: SparkSession,
+        checkpoint: Checkpoint,
+        workers: dict[str, int],
+        interval_ms: int | None,
+        *,
+        drain: bool,
+        before: Any,
+    ) -> None:
+        self._flow, self._spark, self._checkpoint = flow, spark, checkpoint
+        self._interval_ms, self._drain = interval_ms, drain
+        self._error: PenstockError | None = None
+        self._query: Any = None
+        self._ended = threading.Event()
+        self._stopping = threading.Event()
+        self._commands = 0
+        self._prepare(workers, before)
+        self._driver = EpochDriver(flow, checkpoint, self._settings)
+        self._maintenance = Maintenance(spark, checkpoint, self._settings)
+        if self._driver.last.finished:
+            if interval_ms is not None:
+                raise FinishedError(
+                    f"The flow of checkpoint {checkpoint.uri} reached the end of its input in epoch {self._driver.last.epoch} and is never "
+                    "scheduled again; start it on a new checkpoint."
+                )
+            self._ended.set()
+            return
+        if interval_ms is not None:
+            self._query = self._start_query(available_now=False)  # errors of the first plan belong to the caller
+        self._thread = threading.Thread(target=self._supervise, name=f"penstock-{flow.plan.name}", daemon=True)
+        self._thread.start()
+
+    def _prepare(self, workers: dict[str, int], before: Any) -> None:
+        """Claim checkpoint and sinks."""
+        plan, checkpoint = self._flow.plan, self._checkpoint
+        identity = checkpoint.create(Identity(uuid.uuid4().hex, plan.name))
+        if identity.name != plan.name:
+            raise CheckpointError(f"Checkpoint {checkpoint.uri} belongs to flow {identity.name!r}, not {plan.name!r}; use another folder.")
+        last = checkpoint.last()
+        _check_regions(last, plan, workers, checkpoint.uri)
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        run = checkpoint.claim({"host": socket.gethostname(), "pid": os.getpid(), "started": now, "plan": plan.describe()})
+        for output in plan.outputs:
+            mark = output.sink.open(Mark(identity.flow, output.name, run, last.epoch), self._schema(output.node))
+            _check_mark(output, mark, last)
+        self._settings = Settings(identity.flow, run, workers, lambda: time.time_ns() // 1000, before or (lambda _: None))
+        control = checkpoint.path("control")
+        checkpoint.fs.create_dir(control)
+
+    def _schema(self, node: p.Node) -> pa.Schema:
+        if isinstance(node, p.RegionOutput):
+            if node.errors:
+                return ERROR_SCHEMA
+            if node.operator >= 0:
+                return self._flow.regions[node.region.name].spec.steps[node.operator].out_schema
+            return self._schema(node.region.inputs[0])
+        give = schema_of(self._spark)
+        return give(node, {id(i): self._schema(i) for i in p.inputs_of(node)})
+
+    def _start_query(self, *, available_now: bool) -> Any:
+        saved = {k: self._spark.conf.get(k, None) for k in _FORCED}
+        try:
+            for key, value in _FORCED.items():
+                self._spark.conf.set(key, value)
+            stream = self._stream()
+            writer = stream.writeStream.foreachBatch(self._epoch).option("checkpointLocation", self._uri("spark"))
+            trigger = {"availableNow": True} if available_now else {"processingTime": f"{self._interval_ms} milliseconds"}
+            return writer.trigger(**trigger).start()
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise _translated(error) from error
+        finally:
+            for key, value in saved.items():
+                if value is None:
+                    self._spark.conf.unset(key)
+                else:
+                    self._spark.conf.set(key, value)
+
+    def _uri(self, *parts: str) -> str:
+        """A path of the checkpoint as Spark and Hadoop write it."""
+        uri = self._checkpoint.uri
+        if re.match(r"^[a-z0-9]+://", uri):
+            return "/".join((uri.rstrip("/"), *parts))
+        return "file://" + self._checkpoint.path(*parts)
+
+    def _stream(self) -> DataFrame:
+        """The root: control log and all sources as one stream."""
+        log = self._spark.readStream.format("text").option("wholetext", "true").load(self._uri("control"))
+        whole = tagged(log.select("value", F.col("_metadata.file_name").alias("name")), 0)
+        for ordinal, source in enumerate(self._flow.plan.sources):
+            whole = whole.unionByName(tagged(read_stream(self._spark, source), ordinal + 1), allowMissingColumns=True)
+        return whole
+
+    def _epoch(self, frame: DataFrame, epoch: int) -> None:
+        """One micro-batch."""
+        try:
+            if self._stopping.is_set():
+                return
+            spark = frame.sparkSession
+            slices = Slices(frame, self._running_query())
+            backend = SparkBackend(spark, slices, epoch, self._checkpoint, self._assign(epoch))
+            self._driver.last = self._maintenance.adopt(self._driver.last)
+            record = self._driver.run(epoch, backend)
+            self._maintenance.look(record)
+            if record.stopped:
+                self._stopping.set()
+        except BaseException as error:
+            self._error = self._error or _translated(error)
+            raise
+
+    def _running_query(self) -> Any:
+        """The Java object of the query; asked of Spark because the first epoch may run before `start` has returned."""
+        active = self._spark._jsparkSession.streams().active()
+        path = self._uri("spark")
+        for query in active:
+            try:
+                if str(query.streamingQuery().resolvedCheckpointRoot()).endswith(path[len("file://") :] if path.startswith("file://") else path):
+                    return query
+            except Exception:  # noqa: BLE001, S112  (another version's internals; `Slices` can do without)
+                continue
+        return None
+
+    def _assign(self, epoch: int) -> Any:
+        settings, uri = self._settings, self._checkpoint.uri
+        uri = uri if "://" in uri else self._checkpoint.root
+        return lambda compiled, messages, versions: Assignment(
+            uri, settings.flow, compiled.spec, epoch, settings.run, messages, versions, local_folder()
+        )
+
+    def _supervise(self) -> None:
+        """Follow the query to its end; at the end of available input, drain."""
+        try:
+            if self._interval_ms is None:
+                self._finish_available()
+            else:
+                self._follow()
+        except BaseException as error:  # noqa: BLE001  (handed to whoever waits)
+            self._error = self._error or _translated(error)
+        finally:
+            self._maintenance.close()
+            for output in self._flow.plan.outputs:
+                output.sink.close()
+            self._ended.set()
+
+    def _finish_available(self) -> None:
+        self._query = self._start_query(available_now=True)
+        self._query.awaitTermination()
+        if self._drain and not self._driver.last.stopped:
+            self._command("drain")
+            self._query = self._start_query(available_now=True)
+            self._query.awaitTermination()
+
+    def _follow(self) -> None:
+        idle = [s.idle_after_us for s in self._flow.plan.sources if s.idle_after_us is not None]
+        last_epoch, since = -1, time.monotonic()
+        while not self._query.awaitTermination(0.2):
+            if self._stopping.is_set():
+                self._query.stop()
+                return
+            if self._driver.last.epoch != last_epoch:
+                last_epoch, since = self._driver.last.epoch, time.monotonic()
+            elif idle and time.monotonic() - since > min(idle) / 1e6:
+                self._command("tick")  # without records there is no epoch, and so nobody to see that a partition is idle
+                since = time.monotonic()
+
+    def _command(self, command: str) -> None:
+        self._commands += 1
+        name = f"{time.time_ns():020d}-{self._settings.run:06d}-{self._commands:06d}.json"
+        self._checkpoint.command({"command": command}, name)
+
+    def shutdown(self, *, drain: bool = True, timeout: float | None = None) -> None:
+        """End the flow.
+
+        Args:
+            drain: True: the frontier goes to MAX, everything is given out, and the flow is finished for good. False: stop after
+                the epoch that sees the command; the flow can be started again.
+            timeout: Seconds to wait; None: as long as it takes.
+
+        Raises:
+            PenstockError: The flow failed meanwhile.
+        """
+        if not self._ended.is_set():
+            self._command("drain" if drain else "stop")
+        self.await_termination(timeout)
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait for the end.
+
+        Args:
+            timeout: Seconds; None: as long as it takes.
+
+        Returns:
+            Whether the flow has ended.
+
+        Raises:
+            PenstockError: It failed; the error says why.
+        """
+        ended = self._ended.wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return ended
+
+    @property
+    def exception(self) -> PenstockError | None:
+        """Why the flow failed; None if it did not."""
+        return self._error
+
+    @property
+    def active(self) -> bool:
+        """Whether the flow is running."""
+        return not self._ended.is_set()
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """Figures of the last epoch."""
+        return progress_of(self._driver.last)
+
+    @property
+    def regions(self) -> dict[str, dict[str, Any]]:
+        """By region: workers, frontier, rows, bytes and files of state."""
+        return dict(self.progress["regions"])
+
+    def routing(self, region: str) -> list[int]:
+        """The worker of every key group of a region, 4096 of them.
+
+        Raises:
+            DeclarationError: There is no such region.
+        """
+        import numpy as np  # noqa: PLC0415
+
+        from penstock.routing.table import worker_of  # noqa: PLC0415
+        from penstock.types import BINS  # noqa: PLC0415
+
+        if region not in self._settings.workers:
+            raise DeclarationError(f"There is no region {region!r}; there are {', '.join(self._settings.workers)}.")
+        return [int(w) for w in worker_of(np.arange(BINS), self._settings.workers[region])]
+
+
+def progress_of(record: EpochRecord) -> dict[str, Any]:
+    """An epoch's figures, and totals since the flow began."""
+    sources = {n: {"rows": s.rows, "late": s.late, "malformed": s.malformed, "files": s.files} for n, s in record.sources.items()}
+    return {
+        "epoch": record.epoch,
+        "run": record.run,
+        "finished": record.finished,
+        "regions": {},
+        **record.progress,
+        "sources": sources,
+        "skipped": {n: r.skipped for n, r in record.regions.items()},
+    }
+
+
+def _check_regions(last: EpochRecord, plan: p.Plan, workers: dict[str, int], uri: str) -> None:
+    """A checkpoint keeps its regions and their numbers of workers."""
+    if last.epoch < 0:
+        return
+    names = {r.name for r in plan.regions}
+    for name in last.regions:
+        if name not in names:
+            raise CheckpointError(f"Checkpoint {uri} holds state of region {name!r}, which the flow no longer has; use another checkpoint.")
+    for name, state in last.regions.items():
+        if workers[name] != state.workers:
+            workers[name] = state.workers
+
+
+def _check_mark(output: p.Output, mark: Mark | None, last: EpochRecord) -> None:
+    """A durable sink must hold what the checkpoint says it was given."""
+    given = last.outputs.get(output.name)
+    if output.sink.durable and given is not None and (mark is None or mark.epoch < given):
+        raise errors.SinkError(
+            f"Output {output.name!r} was given the rows of epoch {given}, but its sink {output.sink!r} holds "
+            f"{'nothing' if mark is None else f'only epoch {mark.epoch}'}; restore the sink, or begin with a new checkpoint."
+        )
+
+
+def _translated(error: BaseException) -> PenstockError:
+    """The error as penstock's own: from a task or from Spark's text if need be."""
+    if isinstance(error, PenstockError):
+        return error
+    text = str(error)
+    found = re.findall(r"penstock\.errors\.(\w+): (.+)", text)
+    if found:
+        name, message = found[-1]
+        kind = getattr(errors, name, PenstockError)
+        return kind(message.strip())
+    if "Multiple streaming queries are concurrently using" in text or "CONCURRENT_STREAM_LOG_UPDATE" in text:
+        return FencedError("Another run uses the same checkpoint; this run stops.")
+    if "No space left on device" in text:
+        return errors.StateError("The disk is full; the epoch was not committed. Make room and start the flow again.")
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return PenstockError(f"The flow failed: {first}")
+
+
+__all__ = ["Run", "progress_of", "start"]

@@ -1,0 +1,45 @@
+"""Send users' functions to Spark's workers together with the modules they are defined in.
+
+A function of an installed package is sent by name. One of a script, a notebook or a test module cannot be imported by a worker,
+so its module is sent by value.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark import cloudpickle
+
+from penstock.flow.plan import MapBatches, Plan, Transform, upstream
+
+
+def ship_user_code(plan: Plan) -> None:
+    """Have the modules of all functions of a plan pickled by value, unless they are installed."""
+    for fn in _functions(plan):
+        module = sys.modules.get(getattr(fn, "__module__", None) or "")
+        if module is not None and module.__name__ != "__main__" and not _installed(module):
+            cloudpickle.register_pickle_by_value(module)
+
+
+def _functions(plan: Plan) -> Iterator[Any]:
+    for region in plan.regions:
+        for step in region.steps:
+            yield type(step.operator)
+            yield from (v for v in vars(step.operator).values() if callable(v))
+            for _, kernel in getattr(step.operator, "kernels", ()):
+                yield type(kernel)
+    for reader in [i for r in plan.regions for i in r.inputs] + [o.node for o in plan.outputs]:
+        for node in upstream(reader):
+            if isinstance(node, (MapBatches, Transform)):
+                yield node.fn
+
+
+def _installed(module: Any) -> bool:
+    """Whether workers can import it: it belongs to Python, to an installed package or to penstock."""
+    file = getattr(module, "__file__", None)
+    if file is None or module.__name__.split(".")[0] == "penstock":
+        return True
+    return any(file.startswith(path) for path in sysconfig.get_paths().values() if path)

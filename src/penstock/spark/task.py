@@ -1,0 +1,61 @@
+"""What runs inside a Spark task: find out which worker this is, then `run_worker`."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.errors import StateError
+from penstock.routing.hashing import bins_of
+from penstock.routing.table import worker_of
+from penstock.runtime.spec import HASH
+from penstock.runtime.worker import Assignment, local_states, run_worker
+
+
+@lru_cache(maxsize=1)
+def boot_id() -> str:
+    """Which boot of this machine it is; local state written without fsync is worth nothing after another one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def local_folder() -> str:
+    """Where this host keeps state caches: ``PENSTOCK_LOCAL_DIR``, or a folder of this user in the temporary directory."""
+    return os.environ.get("PENSTOCK_LOCAL_DIR") or str(Path(tempfile.gettempdir()) / f"penstock-{getpass.getuser()}")
+
+
+def task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow`` of a region."""
+
+    def run(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext  # noqa: PLC0415  (there is one only inside a task)
+
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101  (mapInArrow runs in a task)
+        worker = context.partitionId()
+        at = [i for i, name in enumerate(assignment.spec.in_schema.names) if name.endswith(HASH)]
+        checked = _checked(rows, worker, len(assignment.versions), assignment.spec.name, at)
+        yield from run_worker(assignment, worker, context.taskAttemptId(), local_states(boot_id()), checked)
+
+    return run
+
+
+def _checked(rows: Iterable[pa.RecordBatch], worker: int, workers: int, region: str, at: list[int]) -> Iterator[pa.RecordBatch]:
+    """Refuse rows of another worker: the task would apply them to the wrong state. `at`: the columns with hashes."""
+    if worker >= workers:
+        raise StateError(f"Region {region!r} has {workers} workers, but a task of it ran as number {worker}; report this as a bug.")
+    for batch in rows:
+        for i in at:
+            hashes = batch.column(i).drop_null().slice(0, 64).to_numpy()
+            if (worker_of(bins_of(hashes), workers) != worker).any():
+                raise StateError(f"Region {region!r}: worker {worker} got rows of another worker; report this as a bug.")
+        yield batch

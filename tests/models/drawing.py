@@ -1,0 +1,344 @@
+"""Hypothesis strategies: flows, data, and what happens while they run; and the run itself."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import oracle
+import recipes as r
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.testing import Crash, Harness
+
+NUMBERS = itertools.count()
+KEYS = [None, "", "a", "b", "é", "x" * 300]
+WINDOWS = [
+    r.Window("tumbling", 5 * r.SECOND),
+    r.Window("sliding", 6 * r.SECOND, 2 * r.SECOND),
+    r.Window("sliding", 5 * r.SECOND, 3 * r.SECOND),
+    r.Window("session", 2 * r.SECOND),
+]
+REST = {
+    "k": [("first", "k"), ("last", "k"), ("max", "k")],
+    "j": [("max", "j"), ("min", "j"), ("first", "j"), ("last", "v")],
+    "v": [("sum", "v"), ("count", None), ("count", "s"), ("count_distinct", "s"), ("count_distinct", "v"), ("max", "v"), ("fold", "j")],
+    "x": [("fsum", "x"), ("mean", "x"), ("mean", "v"), ("min", "x"), ("max", "x"), ("last", "x")],
+    "s": [("concat", "s"), ("first", "s"), ("last", "s"), ("min", "s"), ("max", "s")],
+    "extra": [("collect", "v"), ("collect", "s"), ("collect", "x"), ("fold", "v"), ("count", "x")],
+}
+
+
+@dataclass(frozen=True)
+class About:
+    """What the drawing must know of a node.
+
+    Attributes:
+        keys: The region's key columns; none: not in a region.
+        updating: Only a sink may follow.
+        origins: What triggers its rows.
+        tied: Several rows may have one place, so that their order is not documented.
+    """
+
+    keys: tuple[str, ...] = ()
+    updating: bool = False
+    origins: frozenset[Any] = frozenset()
+    tied: bool = False
+
+
+class Drawing:
+    """Draws one recipe.
+
+    Args:
+        draw: Hypothesis' draw.
+        timed: Whether sources have an event time.
+        ties: Whether steps that depend on order may follow where rows can have one place.
+        update: Whether running results are allowed.
+    """
+
+    def __init__(self, draw: Any, *, timed: bool, ties: bool, sources: int) -> None:
+        self.draw, self.timed, self.ties = draw, timed, ties
+        self.recipe = r.Recipe([])
+        self.about: dict[r.Node, About] = {}
+        for i in range(sources):
+            source = r.Source("abc"[i], timed, draw(st.sampled_from([0, 2, 10])) * r.SECOND, tuple(range(draw(st.integers(1, 3)))))
+            self.add(source, About(origins=frozenset([source.name])))
+
+    def add(self, node: r.Node, about: About) -> r.Node:
+        self.recipe.nodes.append(node)
+        self.about[node] = about
+        return node
+
+    def standard(self, node: r.Node) -> r.Node:
+        """The node with the common columns only."""
+        if oracle.columns(node) == [*r.STANDARD] and not isinstance(node, r.KeyBy):
+            return node
+        about = self.about[node]
+        return self.add(r.Standard(node), About(origins=about.origins, tied=about.tied))
+
+    def stream(self, *, bias: bool = True) -> r.Node:
+        """A node that something may follow; mostly the latest."""
+        open_ = [n for n in self.about if not self.about[n].updating]
+        return open_[-1] if bias and self.draw(st.integers(0, 3)) else self.draw(st.sampled_from(open_))
+
+    def step(self) -> None:
+        node = self.stream()
+        about = self.about[node]
+        if about.keys:
+            kinds = ["map", "totals", "distinct", "process", "map", "totals", *(["join", "window map"] if self.timed else []), "leave"]
+        else:
+            kinds = ["key", "key", "key", "where", "columns", "repeat", "union"]
+        getattr(self, "_" + self.draw(st.sampled_from(kinds)).replace(" ", "_"))(node, about)
+
+    def _key(self, node: r.Node, about: About) -> None:
+        keys = self.draw(st.sampled_from([("k",), ("j",), ("k", "j"), ("s",), ("k",)]))
+        if keys == ("s",):  # results may be long; keys may not
+            node = self.add(r.Columns(self.standard(node), ("k", "substr(s, 1, 2)")), About(origins=about.origins, tied=about.tied))
+            keys = ("k",)
+        then = tuple(self.draw(st.lists(st.sampled_from(["v > 2", "k IS NOT NULL", ("v", "v * 2 + 1")]), max_size=1)))
+        self.add(r.KeyBy(node, keys, f"r{len(self.about)}", then), About(keys, origins=about.origins, tied=about.tied))
+
+    def _leave(self, node: r.Node, about: About) -> None:
+        about = About(origins=about.origins, tied=about.tied)
+        if isinstance(node, r.KeyBy) or self.draw(st.booleans()):
+            self.add(r.Local(node), about)
+        else:
+            self._where(node, about)
+
+    def _where(self, node: r.Node, about: About) -> None:
+        self.add(r.Where(node, self.draw(st.sampled_from([*r.CONDITIONS]))), about)
+
+    def _columns(self, node: r.Node, about: About) -> None:
+        self.add(r.Columns(node, self.draw(st.sampled_from([*r.EXPRESSIONS]))), about)
+
+    def _repeat(self, node: r.Node, about: About) -> None:
+        self.add(r.Repeat(node), about)
+
+    def _union(self, node: r.Node, _: About) -> None:
+        others = [self.stream(bias=False) for _ in range(self.draw(st.integers(1, 2)))]
+        if any(o is node for o in others) and not self.ties:
+            others = [o for o in others if o is not node] or [self.recipe.nodes[0]]
+        nodes = tuple(self.standard(n) for n in (node, *others))
+        self.add(r.Union(nodes), self._merged(nodes))
+
+    def _merged(self, nodes: tuple[r.Node, ...]) -> About:
+        all_ = [o for n in nodes for o in self.about[n].origins]
+        return About(origins=frozenset(all_), tied=any(self.about[n].tied for n in nodes) or len(set(all_)) < len(all_))
+
+    def _map(self, node: r.Node, about: About, window: r.Window | None = None) -> None:
+        if about.tied and not self.ties:
+            return self._totals(node, about)
+        fn = self.draw(st.sampled_from([*r.FUNCTIONS]))
+        self.add(r.Map(node, fn, window, self.draw(st.booleans())), About(about.keys, origins=about.origins, tied=about.tied))
+        return None
+
+    def _window_map(self, node: r.Node, about: About) -> None:
+        self._map(node, about, self.draw(st.sampled_from([w for w in WINDOWS if w.kind != "session"])))
+
+    def _totals(self, node: r.Node, about: About) -> None:
+        window = self.draw(st.sampled_from([*WINDOWS, *WINDOWS, None])) if self.timed else None
+        emit = "update" if window is None else "final"
+        if window is not None and window.kind != "session" and not self.draw(st.integers(0, 5)):
+            emit = "update"
+        aggregates = []
+        for name, choices in REST.items():
+            if name not in about.keys:
+                fit = [c for c in choices if (self.ties or not about.tied or c[0] not in r.ORDERED_AGGREGATES) and (self.timed or c[0] != "concat")]
+                if fit:
+                    aggregates.append((name, *self.draw(st.sampled_from(fit))))
+        added = r.Totals(node, tuple(aggregates), window, emit)
+        self.add(added, About(about.keys, updating=emit == "update", origins=frozenset([added])))
+
+    def _distinct(self, node: r.Node, about: About) -> None:
+        if about.tied and not self.ties:
+            return self._totals(node, about)
+        names = self.draw(st.sampled_from([(), ("v",), ("s", "v"), ("k",)]))
+        within = self.draw(st.sampled_from([None, 0, 3 * r.SECOND])) if self.timed else None
+        self.add(r.Distinct(node, names, within), About(about.keys, origins=about.origins, tied=about.tied))
+        return None
+
+    def _process(self, node: r.Node, about: About) -> None:
+        operator = self.draw(st.sampled_from([*r.OPERATORS] if self.timed else ["previous"]))
+        if operator == "previous" and about.tied and not self.ties:
+            return self._totals(node, about)
+        added = r.Process(node, operator)
+        plain = operator == "previous"
+        self.add(added, About(about.keys, origins=about.origins if plain else frozenset([added]), tied=plain and about.tied))
+        return None
+
+    def _join(self, node: r.Node, about: About) -> None:
+        if any(c.endswith("_right") for c in oracle.columns(node)):
+            return self._totals(node, about)
+        other: r.Node = self.standard(self.stream(bias=False))
+        if _region_of(other) is _region_of(node) and self.about[other].keys:
+            other = self.add(r.Local(other), About(origins=self.about[other].origins, tied=self.about[other].tied))
+        merged = self._merged((node, other))
+        if self._behind(other, _region_of(node)):
+            return self._totals(node, about)
+        if self.draw(st.booleans()):
+            other = r.KeyBy(other, about.keys, f"r{len(self.recipe.nodes)}")
+            self.recipe.nodes.append(other)  # it becomes part of this region, so nothing else may follow it
+        how = self.draw(st.sampled_from(["inner", "left", "full"]))
+        added = r.Join(node, other, self.draw(st.sampled_from([0, 1, 4])) * r.SECOND, how)
+        origins = merged.origins if how == "inner" else merged.origins | {added}
+        self.add(added, About(about.keys, origins=origins, tied=merged.tied or how != "inner"))
+        return None
+
+    def _behind(self, node: Any, region: Any) -> bool:
+        """Whether a node's rows come from a region, which cannot then read them."""
+        if node is region:
+            return True
+        before = [*(node.of if isinstance(node, r.Union) else [getattr(node, "of", None)]), getattr(node, "other", None)]
+        return any(self._behind(n, region) for n in before if n is not None)
+
+
+def _region_of(node: Any) -> Any:
+    while isinstance(node, r.Map | r.Totals | r.Distinct | r.Join | r.Process):
+        node = node.of
+    return node if isinstance(node, r.KeyBy) else None
+
+
+@st.composite
+def recipes(draw: Any, *, timed: bool = True, ties: bool = False, steps: int = 7) -> r.Recipe:
+    """Any flow."""
+    drawing = Drawing(draw, timed=timed, ties=ties, sources=draw(st.sampled_from([1, 1, 2, 3])))
+    for _ in range(draw(st.integers(1, steps))):
+        drawing.step()
+    recipe = drawing.recipe
+    nodes = [n for n in drawing.about if not isinstance(n, r.Source)] or recipe.nodes[:1]
+    recipe.sinks = [nodes[-1], *draw(st.lists(st.sampled_from(nodes), max_size=2))]
+    recipe.sinks += [n for n in drawing.about if drawing.about[n].updating and n not in recipe.sinks]
+    recipe.sinks = [s for i, s in enumerate(recipe.sinks) if not any(s is b for b in recipe.sinks[:i])]
+    for source in recipe.sources() if timed else []:
+        late = r.Late(source)
+        recipe.nodes.append(late)
+        recipe.sinks.append(late)
+    return recipe
+
+
+# ------------------------------------------------------------------------------------------------------------------- data
+
+
+_RECORD = st.tuples(
+    st.integers(-12, 6),
+    st.sampled_from(KEYS),
+    st.sampled_from([0, 1, 2, None, -(2**62)]),
+    st.sampled_from([0, 1, 2, 3, 5, 4, None, 7]),
+    st.sampled_from([0.1, 1.0, 1e16, -1e16, None, 0.3, -2.5]),
+    st.sampled_from(["a", "b", "", None, "ü"]),
+    st.sampled_from([0, 0, 0, 0, 1, 2]),
+)
+
+
+@st.composite
+def records(draw: Any, recipe: r.Recipe, *, most: int = 25) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+    """By source, records with the epoch they come in: offsets never go back to an earlier epoch."""
+    base = draw(st.sampled_from([0, -20 * r.SECOND, 1_700_000_000 * r.SECOND]))
+    cut = draw(st.sampled_from(["drawn", "drawn", "drawn", "all at once", "one by one"]))
+    one_key = draw(st.sampled_from([False, False, False, True]))
+    out: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    for source in recipe.sources():
+        found: list[tuple[int, dict[str, Any]]] = []
+        for p in source.partitions:
+            step, gap = draw(st.sampled_from([0, 1, 3])), draw(st.sampled_from([1, 3]))
+            epoch = 0
+            for i, (jitter, k, j, v, x, s, advance) in enumerate(draw(st.lists(_RECORD, max_size=most // len(source.partitions)))):
+                epoch += advance
+                record = {"p": p, "o": i * gap, "k": "a" if one_key else k, "j": j, "v": v, "x": x, "s": s}
+                if source.timed:
+                    record["at"] = r.moment(base + (i * step + jitter) * r.SECOND // 2) if (i + jitter) % 29 else None
+                found.append(({"drawn": epoch, "all at once": 0, "one by one": i}[cut], record))
+        out[source.name] = found
+    return out
+
+
+@dataclass
+class Course:
+    """What happens while a flow runs.
+
+    Attributes:
+        workers: Of every region.
+        crashes: At which steps of the run (counted from 0) it crashes, and whether local state is then lost.
+        seed: Order in which an epoch's records arrive.
+        drain_last: The end of input comes in the last epoch with records, not after it.
+    """
+
+    workers: int = 1
+    crashes: dict[int, bool] = field(default_factory=dict)
+    seed: int = 0
+    drain_last: bool = False
+    lmdb: bool = False
+
+
+courses = st.builds(
+    Course,
+    workers=st.integers(1, 8),
+    crashes=st.dictionaries(st.one_of(st.integers(0, 30), st.integers(0, 300)), st.booleans(), max_size=4),
+    seed=st.integers(0, 5),
+    drain_last=st.booleans(),
+)
+CALM = Course()
+
+
+# -------------------------------------------------------------------------------------------------------------------- run
+
+
+@dataclass
+class Ran:
+    """What came out: content of every sink, and what the oracle needs."""
+
+    contents: dict[r.Node, Counter[Any]]
+    markers: Mapping[r.Node, int]
+
+
+def run(
+    recipe: r.Recipe,
+    data: oracle.Records,
+    course: Course,
+    *,
+    sink: Callable[[str, r.Node], Any] = lambda name, _: ps.memory(name),
+    content: Callable[[r.Node, Any], Counter[Any]] = lambda _, sink: oracle.multiset(sink.rows()),
+) -> Ran:
+    """Run a flow through the harness, crashes included, until its input has ended."""
+    built = r.build(recipe, f"model{next(NUMBERS)}", sink)
+    seen = itertools.count()
+
+    def before(_: str) -> None:
+        if next(seen) in course.crashes:
+            raise Crash
+
+    shuffle = random.Random(course.seed)
+    sources = {s.name: s for s in recipe.sources()}
+    with Harness(built.flow, workers=course.workers, before=before, lmdb=course.lmdb) as harness:
+        last = max((epoch for rows in data.values() for epoch, _ in rows), default=0)
+        for epoch in range(last + 1):
+            for name, rows in data.items():
+                here = [record for e, record in rows if e == epoch]
+                shuffle.shuffle(here)
+                for part in (here[: len(here) // 3], here[len(here) // 3 :]):
+                    if part:
+                        harness.push(name, r.table(sources[name], part))
+            _survive(harness, course, seen, ["drain"] if course.drain_last and epoch == last else [])
+        _survive(harness, course, seen, ["drain"])
+        contents = {node: content(node, made) for node, made in built.sinks.items()}
+    return Ran(contents, built.markers())
+
+
+def _survive(harness: Harness, course: Course, seen: Any, commands: list[str]) -> None:
+    del seen
+    crashes = iter(course.crashes.values())
+    try:
+        harness.epoch(*commands)
+    except Crash:
+        while True:
+            harness.restart(forget_local_state=next(crashes, False))
+            try:
+                harness.resume()
+            except Crash:
+                continue
+            return

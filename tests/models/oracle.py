@@ -1,0 +1,332 @@
+"""What a flow gives, by one slow and obvious pass over all records: lists, dicts and sorted().
+
+It knows of no epochs, workers, states, frontiers or crashes: lateness is decided per source partition in offset order; then
+every key's rows are processed in the order (event time, partition, offset, sub-index) until nothing is left.
+
+Without event time the order is (epoch, partition, offset): the one place where an epoch counts, as the docs say.
+
+Read next: `test_against_oracle`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import recipes as r
+
+from penstock.routing.hashing import spark_xxhash64
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row and its place: `sub` is a tuple that grows with each step that gives several rows for one."""
+
+    epoch: int
+    time: int
+    part: int
+    offset: int
+    sub: tuple[int, ...]
+    data: Mapping[str, Any]
+    key: tuple[Any, ...] = ()
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        return (self.epoch, self.time, self.part, self.offset, self.sub)
+
+    def child(self, n: int, data: Mapping[str, Any]) -> Row:
+        """The n-th row that this one gives rise to."""
+        return replace(self, sub=(*self.sub, n), data=data)
+
+
+Records = Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]]
+"""By source: (epoch, record); the epoch is looked at only if the source has no event time."""
+
+
+class Oracle:
+    """The content of every node of a recipe.
+
+    Args:
+        recipe: The flow.
+        records: All records.
+        markers: Place of rows that the frontier triggers, by node (they sort before records of the same time).
+    """
+
+    def __init__(self, recipe: r.Recipe, records: Records, markers: Mapping[r.Node, int]) -> None:
+        self._records = records
+        self._markers = markers
+        self._ordinals = {s: i for i, s in enumerate(recipe.sources())}
+        self._known: dict[r.Node, list[Row]] = {}
+
+    def content(self, node: r.Node) -> Counter[Any]:
+        """What a sink on the node holds at the end, as a multiset."""
+        return multiset(row.data for row in self.rows(node))
+
+    def rows(self, node: r.Node) -> list[Row]:
+        if node not in self._known:
+            self._known[node] = self._rows(node)
+        return self._known[node]
+
+    def _rows(self, node: r.Node) -> list[Row]:  # noqa: PLR0911
+        if isinstance(node, r.Source):
+            return self._judged(node)[0]
+        if isinstance(node, r.Late):
+            return self._judged(node.of)[1]
+        if isinstance(node, r.Union):
+            return [replace(row, key=()) for n in node.of for row in self.rows(n)]
+        rows = self.rows(node.of)
+        if isinstance(node, r.Where):
+            return [row for row in rows if r.CONDITIONS[node.condition](row.data)]
+        if isinstance(node, r.Columns):
+            return [_with(row, node.new) for row in rows]
+        if isinstance(node, r.Standard):
+            return [replace(row, data={n: row.data[n] for n in r.STANDARD}) for row in rows]
+        if isinstance(node, r.Repeat):
+            return [c for row in rows for c in _repeated(row)]
+        if isinstance(node, r.Local):
+            return rows
+        if isinstance(node, r.KeyBy):
+            for step in node.then:
+                rows = [x for x in rows if r.CONDITIONS[step](x.data)] if isinstance(step, str) else [_with(x, step) for x in rows]
+            return [replace(row, key=tuple(row.data[c] for c in node.keys)) for row in rows]
+        if isinstance(node, r.Map):
+            return [out for group in _by_key(rows) for out in _mapped(node, group)]
+        if isinstance(node, r.Totals):
+            return [out for group in _by_key(rows) for out in self._totals(node, group)]
+        if isinstance(node, r.Distinct):
+            return [out for group in _by_key(rows) for out in _distinct(node, group)]
+        if isinstance(node, r.Join):
+            return self._joined(node, rows)
+        assert isinstance(node, r.Process)
+        process = _previous if node.operator == "previous" else self._tally
+        return [out for group in _by_key(rows) for out in process(node, group)]
+
+    def _judged(self, source: r.Source) -> tuple[list[Row], list[Row]]:
+        """Records on time, and late ones: more than the lateness behind the greatest time its partition showed before."""
+        on_time, late = [], []
+        greatest: dict[int, int] = {}
+        for epoch, record in sorted(self._records[source.name], key=lambda e: (e[1]["p"], e[1]["o"])):
+            part = (self._ordinals[source] << 48) + record["p"]
+            if not source.timed:
+                on_time.append(Row(epoch, 0, part, record["o"], (), record))
+            elif record["at"] is not None:
+                time = r.micros(record["at"])
+                row = Row(0, time, part, record["o"], (), record)
+                (late if part in greatest and time < greatest[part] - source.lateness_us else on_time).append(row)
+                greatest[part] = max(time, greatest.get(part, time))
+        return on_time, late
+
+    def _at_frontier(self, node: r.Node, key: tuple[Any, ...], time: int, data: Mapping[str, Any], sub: int = 0) -> Row:
+        return Row(0, time, self._markers.get(node, 0), _hash(key), (sub,), data, key)
+
+    def _totals(self, node: r.Totals, group: list[Row]) -> list[Row]:
+        key = group[0].key
+        names = _region(node).keys
+        out = []
+        for start, end, rows in _windows(node.window, group):
+            rows.sort(key=lambda row: row.order[1:])  # first, last and collect go by the position, whatever the epoch
+            data: dict[str, Any] = dict(zip(names, key, strict=True))
+            if node.window is not None:
+                data |= {"window_start": r.moment(start), "window_end": r.moment(end)}
+            for name, kind, column in node.aggregates:
+                data[name] = aggregate(kind, [True if column is None else row.data[column] for row in rows])
+            out.append(self._at_frontier(node, key, end - 1, data))
+        return out
+
+    def _joined(self, node: r.Join, lefts: list[Row]) -> list[Row]:
+        keys = _region(node).keys
+        rights = [replace(row, key=tuple(row.data[c] for c in keys)) for row in self.rows(node.other)]
+        left_names = columns(node.of)
+        right_names = {n: f"{n}_right" if n in left_names else n for n in columns(node.other) if n not in keys}
+        pairs: list[tuple[Row, Row, Row]] = []
+        for left in lefts:
+            for right in rights:
+                if _meet(left, right, node.within_us):
+                    later, other = (left, right) if left.order > right.order else (right, left)
+                    pairs.append((later, other, replace(left, data=_pair(left.data, right.data, right_names))))
+        out = []
+        pairs.sort(key=lambda pair: (pair[0].order, pair[1].order))
+        for n, (later, _, pair) in enumerate(pairs):
+            out.append(replace(later, sub=(*later.sub, n), data=pair.data))
+        for left in lefts if node.how in ("left", "full") else ():
+            if not any(_meet(left, right, node.within_us) for right in rights):
+                out.append(self._at_frontier(node, left.key, left.time + node.within_us, _pair(left.data, {}, right_names)))
+        for right in rights if node.how == "full" else ():
+            if not any(_meet(left, right, node.within_us) for left in lefts):
+                data = dict.fromkeys(left_names) | dict(zip(keys, right.key, strict=True))
+                data = _pair(data, right.data, right_names)
+                out.append(self._at_frontier(node, right.key, right.time + node.within_us, data))
+        return out
+
+    def _tally(self, node: r.Node, group: list[Row]) -> list[Row]:
+        counts = Counter(row.time - row.time % r.Tally.span_us for row in group)
+        return [
+            self._at_frontier(
+                node, group[0].key, start + r.Tally.span_us - 1, {"k": "tally", "j": 0, "v": n, "x": None, "s": str(r.moment(start))}
+            )
+            for start, n in sorted(counts.items())
+        ]
+
+
+# --------------------------------------------------------------------------------------------------------------- the steps
+
+
+def _by_key(rows: list[Row]) -> list[list[Row]]:
+    """Rows of each key, in order."""
+    groups: dict[Any, list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.order):
+        groups[row.key].append(row)
+    return list(groups.values())
+
+
+def _windows(window: r.Window | None, rows: list[Row]) -> list[tuple[int, int, list[Row]]]:
+    """(start, end, rows) of every window with a row; rows in order."""
+    if window is None:
+        return [(0, 0, list(rows))]
+    if window.kind == "session":
+        bursts: list[list[Row]] = []
+        for row in rows:
+            if not bursts or row.time - bursts[-1][-1].time >= window.size_us:
+                bursts.append([])
+            bursts[-1].append(row)
+        return [(b[0].time, b[-1].time + window.size_us, b) for b in bursts]
+    found: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        for start in starts(window, row.time):
+            found[start].append(row)
+    return [(start, start + window.size_us, found[start]) for start in sorted(found)]
+
+
+def starts(window: r.Window, time: int) -> list[int]:
+    """Starts of the windows that hold a time: multiples of the slide."""
+    slide = window.slide_us if window.kind == "sliding" else window.size_us
+    found, start = [], time // slide * slide
+    while start + window.size_us > time:
+        found.append(start)
+        start -= slide
+    return sorted(found)
+
+
+def _mapped(node: r.Map, rows: list[Row]) -> list[Row]:
+    states: dict[int, Any] = {}
+    out: list[Row] = []
+    key = rows[0].key if len(rows[0].key) > 1 else rows[0].key[0]
+    for row in rows:
+        n = 0
+        for start in [0] if node.window is None else starts(node.window, row.time):
+            given, states[start] = r.FUNCTIONS[node.fn](key, SimpleNamespace(**row.data), states.get(start))
+            for one in [] if given is None else given if isinstance(given, list) else [given]:
+                out.append(row.child(n, one if isinstance(one, dict) else dict(zip(r.STANDARD, one, strict=True))))
+                n += 1
+    return out
+
+
+def _distinct(node: r.Distinct, rows: list[Row]) -> list[Row]:
+    kept: dict[tuple[Any, ...], int] = {}
+    out = []
+    for row in rows:
+        value = tuple(row.data[c] for c in node.columns)
+        if value in kept and (node.within_us is None or row.time - kept[value] <= node.within_us):
+            continue
+        kept[value] = row.time
+        out.append(row.child(0, row.data))
+    return out
+
+
+def _previous(_: r.Node, rows: list[Row]) -> list[Row]:
+    befores = [None, *(row.data["v"] for row in rows)]
+    return [row.child(0, {n: row.data[n] for n in r.STANDARD} | {"before": b}) for row, b in zip(rows, befores, strict=False)]
+
+
+def _repeated(row: Row) -> list[Row]:
+    times = 1 if row.data["v"] is None else row.data["v"] % 3
+    return [row.child(n, {**row.data, "s": f"{row.data['s']}/{n}"}) for n in range(times)]
+
+
+def _with(row: Row, new: tuple[str, str]) -> Row:
+    return replace(row, data={**row.data, new[0]: r.EXPRESSIONS[new](row.data)})
+
+
+def _meet(left: Row, right: Row, within_us: int) -> bool:
+    return left.key == right.key and abs(left.time - right.time) <= within_us
+
+
+def _pair(left: Mapping[str, Any], right: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {**left, **{new: right.get(old) for old, new in names.items()}}
+
+
+def aggregate(kind: str, values: list[Any]) -> Any:  # noqa: PLR0911
+    """An aggregate of values in the order of their records; nulls as documented."""
+    some = [v for v in values if v is not None]
+    if kind == "count":
+        return len(some)
+    if kind == "first":
+        return values[0]
+    if kind == "last":
+        return values[-1]
+    if kind == "collect":
+        return some
+    if kind == "concat":
+        return "".join(some)
+    if kind == "fold":
+        return sum(v * v for v in some) % 97
+    if kind in ("count_distinct", "approx_count_distinct"):
+        return len(set(some))
+    if not some:
+        return None
+    if kind == "quantile":
+        return sorted(some)[math.floor(0.5 * (len(some) - 1))]
+    if kind == "mean":
+        return math.fsum(some) / len(some)
+    return {"sum": sum, "fsum": math.fsum, "min": min, "max": max}[kind](some)
+
+
+# ----------------------------------------------------------------------------------------------------------- looking at a recipe
+
+
+def _region(node: Any) -> r.KeyBy:
+    """The region a keyed step is in."""
+    while not isinstance(node, r.KeyBy):
+        node = node.of
+    return node
+
+
+def columns(node: Any) -> list[str]:
+    """Names of the columns of a stream."""
+    if isinstance(node, r.Source):
+        return [*r.TIMED.names] if node.timed else [*r.UNTIMED.names]
+    if isinstance(node, r.Standard | r.Map):
+        return [*r.STANDARD]
+    if isinstance(node, r.Process):
+        return [*r.STANDARD, "before"] if node.operator == "previous" else [*r.STANDARD]
+    if isinstance(node, r.Union):
+        return columns(node.of[0])
+    if isinstance(node, r.Totals):
+        window = [] if node.window is None else ["window_start", "window_end"]
+        return [*_region(node).keys, *window, *(n for n, _, _ in node.aggregates)]
+    before = columns(node.of)
+    if isinstance(node, r.Columns):
+        return [*(n for n in before if n != node.new[0]), node.new[0]]
+    if isinstance(node, r.KeyBy):
+        for step in node.then:
+            before = before if isinstance(step, str) or step[0] in before else [*before, step[0]]
+    if isinstance(node, r.Join):
+        keys = _region(node).keys
+        return before + [f"{n}_right" if n in before else n for n in columns(node.other) if n not in keys]
+    return before
+
+
+def _hash(key: tuple[Any, ...]) -> int:
+    """Rows that the frontier triggers at one time are ordered by their key's hash."""
+    kinds = [pa.int64() if isinstance(value, int) else pa.string() for value in key]
+    return int(spark_xxhash64([pa.array([v], kind) for v, kind in zip(key, kinds, strict=True)])[0])
+
+
+def multiset(rows: Iterable[Mapping[str, Any]]) -> Counter[Any]:
+    """Rows without order, with their number."""
+    return Counter(tuple(sorted((n, tuple(v) if isinstance(v, list) else v) for n, v in row.items())) for row in rows)

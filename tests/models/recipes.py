@@ -1,0 +1,455 @@
+"""Flows as plain data, so that penstock can build them and the oracle can read them.
+
+Every step keeps the columns k, j, v, x, s, so that any step may follow any other; some add further ones.
+
+Read next: `oracle`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+import penstock as ps
+from penstock.operators.keys import biased, unbiased
+
+STANDARD = ("k", "j", "v", "x", "s")
+STANDARD_SCHEMA = "k string, j long, v long, x double, s string"
+UNTIMED = pa.schema(
+    [("p", pa.int64()), ("o", pa.int64()), ("k", pa.string()), ("j", pa.int64()), ("v", pa.int64()), ("x", pa.float64()), ("s", pa.string())]
+)
+TIMED = UNTIMED.append(pa.field("at", pa.timestamp("us", "UTC")))
+EPOCH_0 = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+SECOND = 1_000_000
+
+
+def moment(us: int) -> dt.datetime:
+    """Microseconds as a time."""
+    return EPOCH_0 + dt.timedelta(microseconds=us)
+
+
+def micros(time: dt.datetime) -> int:
+    """The inverse of `moment`."""
+    return (time - EPOCH_0) // dt.timedelta(microseconds=1)
+
+
+# ------------------------------------------------------------------------------------------------------------------ steps
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A step; identity is equality."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source(Node):
+    name: str
+    timed: bool = True
+    lateness_us: int = 0
+    partitions: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True, eq=False)
+class Late(Node):
+    of: Source
+
+
+@dataclass(frozen=True, eq=False)
+class Where(Node):
+    of: Node
+    condition: str
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Node):
+    of: Node
+    new: tuple[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Standard(Node):
+    """Only the columns that all streams have."""
+
+    of: Node
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat(Node):
+    """map_batches that gives each row v % 3 times, renumbered."""
+
+    of: Node
+
+
+@dataclass(frozen=True, eq=False)
+class Union(Node):
+    of: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class KeyBy(Node):
+    """Opens a region; `then`: conditions and columns declared right after, which happen before the shuffle."""
+
+    of: Node
+    keys: tuple[str, ...]
+    name: str
+    then: tuple[str | tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    kind: str
+    size_us: int
+    slide_us: int = 0
+
+    def declared(self) -> Any:
+        size, slide = dt.timedelta(microseconds=self.size_us), dt.timedelta(microseconds=self.slide_us)
+        if self.kind == "sliding":
+            return ps.sliding(size, slide)
+        return ps.tumbling(size) if self.kind == "tumbling" else ps.session(size)
+
+
+@dataclass(frozen=True, eq=False)
+class Map(Node):
+    of: Node
+    fn: str
+    window: Window | None = None
+    compact: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Totals(Node):
+    of: Node
+    aggregates: tuple[tuple[str, str, str | None], ...]
+    window: Window | None = None
+    emit: str = "final"
+
+
+@dataclass(frozen=True, eq=False)
+class Distinct(Node):
+    of: Node
+    columns: tuple[str, ...]
+    within_us: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Join(Node):
+    of: Node
+    other: Node
+    within_us: int
+    how: str
+
+
+@dataclass(frozen=True, eq=False)
+class Process(Node):
+    of: Node
+    operator: str
+
+
+@dataclass(frozen=True, eq=False)
+class Local(Node):
+    of: Node
+
+
+@dataclass
+class Recipe:
+    """A flow: nodes in the order of declaration, and those that have a sink."""
+
+    nodes: list[Node]
+    sinks: list[Node] = field(default_factory=list)
+
+    def sources(self) -> list[Source]:
+        return [n for n in self.nodes if isinstance(n, Source)]
+
+
+# ---------------------------------------------------------------------------------------------- what users' code does there
+
+CONDITIONS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+    "v > 2": lambda r: r["v"] is not None and r["v"] > 2,
+    "v IS NULL OR v <> 4": lambda r: r["v"] is None or r["v"] != 4,
+    "k IS NOT NULL": lambda r: r["k"] is not None,
+    "s = 'a' OR x < 1": lambda r: r["s"] == "a" or (r["x"] is not None and r["x"] < 1),
+    "j % 2 = 0": lambda r: r["j"] is not None and r["j"] % 2 == 0,
+    "1 = 0": lambda _: False,
+}
+
+EXPRESSIONS: dict[tuple[str, str], Callable[[Mapping[str, Any]], Any]] = {
+    ("v", "v * 2 + 1"): lambda r: None if r["v"] is None else r["v"] * 2 + 1,
+    ("s", "coalesce(k, 'none')"): lambda r: "none" if r["k"] is None else r["k"],
+    ("w", "coalesce(v, 0) + coalesce(j, 0)"): lambda r: (r["v"] or 0) + (r["j"] or 0),
+    ("k", "substr(s, 1, 2)"): lambda r: None if r["s"] is None else r["s"][:2],
+}
+
+
+def repeat(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Each row v % 3 times (null: once), s telling which."""
+    rows = batch.to_pylist()
+    out = [dict(r, s=f"{r['s']}/{n}", _row=i) for i, r in enumerate(rows) for n in range(1 if r["v"] is None else r["v"] % 3)]
+    schema = batch.schema.append(pa.field("_row", pa.int64()))
+    return pa.RecordBatch.from_pylist(out, schema=schema)
+
+
+def count(key: Any, event: Any, state: Any) -> Any:
+    """One row per event: how many the key had."""
+    n = (0 if state is None else state[0]) + 1
+    return (event.k, event.j, n, event.x, _text(key)), (n, "")
+
+
+def history(key: Any, event: Any, state: Any) -> Any:
+    """The last events in their order; no row, one, or several; forgets the key at v = 5."""
+    n, told = (0, "") if state is None else (state[0], state[1])
+    told = (told + f"{event.v},{event.s};")[-30:]
+    rows = [{"k": event.k, "j": event.j, "v": i, "x": event.x, "s": told} for i in range(0 if event.v is None else event.v % 4)]
+    return rows, (None if event.v == 5 else (n + 1, told))
+
+
+def renamed(key: Any, event: Any, state: Any) -> Any:
+    """Changes the key's columns, which must not change the key; a row for every second event."""
+    n = (0 if state is None else state[0]) + 1
+    given = ("other", (event.j or 0) % 2, n, event.x, f"{event.s}") if n % 2 else None
+    return given, (n, "") if n < 7 else None
+
+
+def _text(key: Any) -> str:
+    return str(key)[:20]
+
+
+FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {"count": count, "history": history, "renamed": renamed}
+
+
+class Concat(ps.Aggregate):
+    """Not commutative: the order of records shows."""
+
+    type = "string"
+
+    def zero(self):
+        return ""
+
+    def add(self, state, value):
+        return state + value
+
+    def merge(self, a, b):
+        return a + b
+
+    def finish(self, state):
+        return state
+
+
+class Fold(ps.Aggregate):
+    """Commutative, over a number column, state changed in place."""
+
+    type = "bigint"
+
+    def zero(self):
+        return [0]
+
+    def add(self, state, value):
+        state[0] = (state[0] + value * value) % 97
+        return state
+
+    def merge(self, a, b):
+        a[0] = (a[0] + b[0]) % 97
+        return a
+
+    def finish(self, state):
+        return state[0]
+
+
+AGGREGATES: dict[str, Callable[[str | None], Any]] = {
+    "count": lambda c: ps.count(c),
+    "sum": lambda c: ps.sum(c),
+    "fsum": lambda c: ps.sum(c, exact=True),
+    "mean": lambda c: ps.mean(c, exact=True),
+    "min": lambda c: ps.min(c),
+    "max": lambda c: ps.max(c),
+    "first": lambda c: ps.first(c),
+    "last": lambda c: ps.last(c),
+    "collect": lambda c: ps.collect(c),
+    "count_distinct": lambda c: ps.count_distinct(c),
+    "concat": lambda c: Concat(c),
+    "fold": lambda c: Fold(c),
+    "approx_count_distinct": lambda c: ps.approx_count_distinct(c),
+    "quantile": lambda c: ps.quantile(c, 0.5),
+}
+ORDERED_AGGREGATES = ("first", "last", "collect", "concat")
+
+
+class Previous(ps.Operator):
+    """Every row with the v of the key's row before it."""
+
+    schema = STANDARD_SCHEMA + ", before long"
+
+    def on_data(self, rows, state):
+        names = state.names(rows.keys)
+        held = state.get_objects(names)
+        v = rows.column("v").to_pylist()
+        before: list[int | None] = []
+        for g, (start, end) in enumerate(zip(rows.starts[:-1].tolist(), rows.starts[1:].tolist(), strict=True)):
+            last = held[g]
+            for i in range(start, end):
+                before.append(None if last is None else last[0])
+                last = (v[i],)
+            held[g] = last
+        state.put_objects(names, held)
+        return rows.emit({**{n: rows.column(n) for n in STANDARD}, "before": pa.array(before, pa.int64())})
+
+
+class Tally(ps.Operator):
+    """Number of a key's rows per four seconds, given out when the frontier has passed them."""
+
+    schema = STANDARD_SCHEMA
+    ordered = False
+    span_us: ClassVar[int] = 4 * SECOND
+
+    def on_data(self, rows, state):
+        tally: dict[tuple[int, int], int] = {}
+        for group, time in zip(rows.group.tolist(), rows.order.time.tolist(), strict=True):
+            place = group, time - time % self.span_us
+            tally[place] = tally.get(place, 0) + 1
+        places = list(tally)
+        starts = np.array([s for _, s in places], np.int64)
+        names = state.names(rows.keys, np.array([g for g, _ in places]), list(biased(starts)))
+        held = [(h or 0) + tally[p] for h, p in zip(state.get_objects(names), places, strict=True)]
+        state.put_objects(names, held, starts + self.span_us - 1)
+
+    def on_frontier(self, t, state):
+        due = state.due(t)
+        if not due:
+            return None
+        names = [n for n, _ in due]
+        keys, subs = state.keys_of(names)
+        starts = unbiased(subs)
+        counts = state.get_objects(names)
+        state.delete(names)
+        n = len(names)
+        out = pa.record_batch(
+            {
+                "k": pa.array(["tally"] * n, pa.string()),
+                "j": pa.array([0] * n, pa.int64()),
+                "v": pa.array(counts, pa.int64()),
+                "x": pa.nulls(n, pa.float64()),
+                "s": pa.array([str(moment(s)) for s in starts.tolist()], pa.string()),
+            }
+        )
+        return state.emit(out, keys, starts + self.span_us - 1)
+
+
+class OrderedTally(Tally):
+    """The same; its rows wait."""
+
+    ordered = True
+
+
+OPERATORS: dict[str, type[ps.Operator]] = {"previous": Previous, "tally": Tally, "ordered tally": OrderedTally}
+
+
+# ------------------------------------------------------------------------------------------------------------------ build
+
+
+@dataclass
+class Reader:
+    """In place of a connector: only a schema; the harness pushes the records."""
+
+    schema: pa.Schema
+
+
+@dataclass
+class Built:
+    """A declared flow.
+
+    Attributes:
+        flow: The flow.
+        sinks: By node of the recipe.
+        steps: For nodes that are steps of a region: (region's name, operator's index).
+    """
+
+    flow: ps.Flow
+    sinks: dict[Node, Any]
+    steps: dict[Node, tuple[str, int]]
+
+    def markers(self) -> dict[Node, int]:
+        """The `part` of rows that the frontier triggers, by node."""
+        ordinals = {r.name: i for i, r in enumerate(self.flow.plan().regions)}
+        return {n: -(ordinals[region] * 256 + step + 1) for n, (region, step) in self.steps.items()}
+
+
+def build(recipe: Recipe, name: str, sink: Callable[[str, Node], Any]) -> Built:
+    """Declare the recipe's flow.
+
+    Args:
+        recipe: What to declare.
+        name: The flow's name.
+        sink: Makes the sink of an output name and node.
+    """
+    flow = ps.Flow(name)
+    streams: dict[Node, Any] = {}
+    built = Built(flow, {}, {})
+    for node in recipe.nodes:
+        streams[node] = stream = _declare(flow, node, streams)
+        at = getattr(stream._node, "operator", -1)
+        if isinstance(node, Map | Totals | Distinct | Join | Process) and at >= 0:
+            built.steps[node] = (stream._node.region.name, at)
+    for i, node in enumerate(recipe.sinks):
+        made = built.sinks[node] = sink(f"{name}_{i}", node)
+        streams[node].sink(made, name=f"out{i}")
+    return built
+
+
+def _declare(flow: ps.Flow, node: Node, streams: Mapping[Node, Any]) -> Any:
+    if isinstance(node, Source):
+        return flow.source(
+            node.name,
+            Reader(TIMED if node.timed else UNTIMED),
+            time="at" if node.timed else None,
+            lateness=dt.timedelta(microseconds=node.lateness_us),
+            position=("p", "o"),
+            partitions=node.partitions,
+            on_error="skip",
+        )
+    if isinstance(node, Union):
+        first, *others = [streams[n] for n in node.of]
+        return first.union(*others)
+    stream = streams[node.of]
+    if isinstance(node, Late):
+        return stream.late
+    if isinstance(node, Where):
+        return stream.where(node.condition)
+    if isinstance(node, Columns):
+        return stream.with_columns(**{node.new[0]: node.new[1]})
+    if isinstance(node, Standard):
+        return stream.select(*STANDARD)
+    if isinstance(node, Repeat):
+        return stream.map_batches(repeat, stream.schema)
+    if isinstance(node, KeyBy):
+        keyed = stream.key_by(*node.keys, name=node.name)
+        for step in node.then:
+            keyed = keyed.where(step) if isinstance(step, str) else keyed.with_columns(**{step[0]: step[1]})
+        return keyed
+    if isinstance(node, Map):
+        state = "n long, told string" if node.compact else None
+        within = stream if node.window is None else stream.window(node.window.declared())
+        return within.stateful_map(FUNCTIONS[node.fn], STANDARD_SCHEMA, state)
+    if isinstance(node, Totals):
+        aggregates = {name: AGGREGATES[kind](column) for name, kind, column in node.aggregates}
+        within = stream if node.window is None else stream.window(node.window.declared())
+        return within.aggregate(emit=node.emit, **aggregates)
+    if isinstance(node, Distinct):
+        within = None if node.within_us is None else dt.timedelta(microseconds=node.within_us)
+        return stream.deduplicate(*node.columns, within=within)
+    if isinstance(node, Join):
+        return stream.join(streams[node.other], dt.timedelta(microseconds=node.within_us), how=node.how)
+    if isinstance(node, Process):
+        return stream.process(OPERATORS[node.operator]())
+    assert isinstance(node, Local)
+    return stream.local()
+
+
+def table(source: Source, records: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Records as the harness takes them."""
+    return pa.Table.from_pylist([dict(r) for r in records], schema=TIMED if source.timed else UNTIMED)
+
+
