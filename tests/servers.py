@@ -75,7 +75,8 @@ def postgres_url() -> Iterator[str]:
                 raise RuntimeError(f"{command[0]} failed:\n{log.read_text()}")
 
         run(binaries / "initdb", "-D", data, "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-sync")
-        options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off -c max_connections=50"
+        # A time zone that is nobody's default, so that a time without its zone is seen to be wrong.
+        options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off -c max_connections=50 -c timezone=Asia/Kolkata"
         run(binaries / "pg_ctl", "-D", data, "-w", "-t", "60", "-l", f"{folder}/server.log", "-o", options, "start")
         try:
             yield f"postgresql://postgres@/postgres?host={folder}"

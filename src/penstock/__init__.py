@@ -44,7 +44,7 @@ _HOME = {
     **dict.fromkeys(("files", "rate"), "penstock.sources"),
     "read_state": "penstock.spark.state",
 }
-__all__ = list(_HOME)  # noqa: PLE0605  (one table says both what is public and where it is)
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,17 +1,17 @@
 """Every error of penstock. Each message is one sentence or two: what was wrong, where, what to do.
 
-    PenstockError
-    ├── DeclarationError      a flow was declared wrongly (nothing has run)
-    ├── CheckpointError       the checkpoint cannot be used
-    │   ├── TornFileError     a file is missing, truncated or altered
-    │   └── FinishedError     the flow has reached the end of its input
-    ├── FencedError           a newer run owns this checkpoint or sink; this one must stop
-    ├── SinkError             a sink refused, or cannot do what is asked
-    │   └── SinkAheadError    the sink holds what this checkpoint does not know of
-    ├── RecordError           a record cannot be read or has no place
-    ├── OperatorError         a user's function raised; names operator, key and position
-    ├── StateError            state cannot be stored or read
-    └── MissingToolError     Java or a package is missing
+PenstockError
+├── DeclarationError      a flow was declared wrongly (nothing has run)
+├── CheckpointError       the checkpoint cannot be used
+│   ├── TornFileError     a file is missing, truncated or altered
+│   └── FinishedError     the flow has reached the end of its input
+├── FencedError           a newer run owns this checkpoint or sink; this one must stop
+├── SinkError             a sink refused, or cannot do what is asked
+│   └── SinkAheadError    the sink holds what this checkpoint does not know of
+├── RecordError           a record cannot be read or has no place
+├── OperatorError         a user's function raised; names operator, key and position
+├── StateError            state cannot be stored or read
+└── MissingToolError     Java or a package is missing
 """
 
 from __future__ import annotations

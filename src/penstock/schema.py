@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 
-_TYPES: Final = {
+_TYPES: Final[dict[str, Any]] = {
     "BOOLEAN": pa.bool_(),
     "TINYINT": pa.int8(),
     "SMALLINT": pa.int16(),
@@ -35,7 +35,7 @@ _TYPES: Final = {
 }
 
 
-def _arrow_type(kind: Any, what: str) -> pa.DataType:
+def _arrow_type(kind: Any, what: str) -> Any:
     name = kind.this.name
     if name in _TYPES:
         return _TYPES[name]
@@ -79,7 +79,9 @@ def parse_schema(text: str, what: str) -> pa.Schema:
             names = [(c.name, c.args["kind"]) for c in created.this.expressions]
         except Exception as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise DeclarationError(f"{what} is not a list of columns such as 'tail string, delay double': {text!r} ({first}).") from error
+            raise DeclarationError(
+                f"{what} is not a list of columns such as 'tail string, delay double': {text!r} ({first})."
+            ) from error
     fields = []
     for name, kind in names:
         if kind is None:
@@ -103,7 +105,7 @@ def unknown_column(name: str, there: list[str], what: str) -> DeclarationError:
     return DeclarationError(f"{what} names column {name!r}, which does not exist; {hint}")
 
 
-def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field:
+def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field[Any]:
     """Check a Spark SQL expression against columns.
 
     Args:
@@ -165,7 +167,7 @@ def _connection() -> Any:
     return duckdb.connect(":memory:", config={"threads": 1})
 
 
-def _type_of(sql: str, schema: pa.Schema) -> pa.DataType:
+def _type_of(sql: str, schema: pa.Schema) -> Any:
     if any(pa.types.is_null(f.type) for f in schema):
         return pa.null()
     try:

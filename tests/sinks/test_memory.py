@@ -24,6 +24,14 @@ def test_write_when_output_updates_then_latest_row_of_each_key_is_kept(tmp_path,
     assert found == [(1, "x", 3), (None, None, 4), (None, "x", 5), (2, "y", 6)]
 
 
+def test_write_when_output_does_not_update_then_all_rows_are_kept_whatever_the_key(tmp_path, make):
+    sink = sinks.memory(str(tmp_path))
+    sink.validate(make.schema, updates=False, key=("n",))
+    sink.open(make.mark(-1), make.schema)
+    sink.write([make.batch((1, "a"), (1, "b"))], make.mark(0))
+    assert [row["word"] for row in sink.rows()] == ["a", "b"]
+
+
 def test_table_when_written_then_is_arrow_with_the_schema(tmp_path, make):
     sink = sinks.memory(str(tmp_path))
     assert sink.table().num_columns == 0

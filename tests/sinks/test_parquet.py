@@ -188,6 +188,7 @@ def test_output_when_name_is_odd_then_files_are_kept_apart(path, make, output):
     assert len(pd.read_parquet(path)) == 1
     assert sinks.parquet(path).open(make.mark(0, run=2, output=output), make.schema) == make.mark(0, output=output)
     assert len(files(path)) == 1
+    assert staged(path) == []
 
 
 def test_path_when_uri_then_is_the_same_directory(sink, path, make):

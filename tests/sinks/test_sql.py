@@ -123,7 +123,7 @@ def test_replace_when_epoch_is_empty_then_table_stays(sql_rig, make):
         ({"mode": "replace"}, True, ("n",), "only the keys that changed in the last epoch"),
     ],
 )
-def test_validate_when_mode_cannot_work_then_says_what_to_write(sql_rig, make, options, updates, key, message):  # noqa: PLR0917  (fixtures and parameters)
+def test_validate_when_mode_cannot_work_then_says_what_to_write(sql_rig, make, options, updates, key, message):
     with pytest.raises(DeclarationError, match=message):
         sql_rig.sink(**options).validate(make.schema, updates=updates, key=key)
 

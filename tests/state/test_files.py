@@ -14,7 +14,7 @@ from penstock.errors import CheckpointError, StateError, TornFileError
 from penstock.state import create_exclusive, delete_quietly, files, list_dir, read_bytes, resolve, write_atomic
 
 
-@pytest.mark.parametrize("uri", ["{}/a b", "file://{}/a%20b", "{}/a b/"])
+@pytest.mark.parametrize("uri", ["{}/a b", "file://{}/a%20b", "file://{}/a%20b/", "{}/a b/"])
 def test_resolve_when_local_then_path_without_trailing_slash(uri, tmp_path):
     fs, root = resolve(uri.format(tmp_path))
     assert isinstance(fs, pafs.LocalFileSystem)

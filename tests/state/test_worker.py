@@ -64,6 +64,17 @@ def test_scan_when_written_in_turn_then_always_sorted_and_complete():
     assert [key for key, _ in state.scan(b"0019")] == [b"0019%d" % digit for digit in range(10)]
 
 
+def test_scan_when_many_are_written_between_then_none_is_missed():
+    state = MemoryState()
+    for first in (0, 1):
+        keys = [b"00%03d" % number for number in range(198 + first, -1, -2)]
+        state.put_many(keys, keys)
+        assert [key for key, _ in state.scan(b"0010")] == sorted(
+            key for key in state.changes()["key"].to_pylist() if key[:4] == b"0010"
+        )
+    assert len(state.scan(b"0010")) == 10
+
+
 @pytest.mark.parametrize("call", ["get_many", "put_many", "delete_many"])
 @pytest.mark.parametrize(("key", "words"), [(b"x" * 481, "has 481 bytes, more than 480"), (b"xx", "has 2 bytes, but")])
 def test_any_call_when_key_length_is_wrong_then_refused_and_nothing_written(call, key, words):

@@ -2,12 +2,171 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+import typer
 
-    import typer
+from penstock.errors import CheckpointError, DeclarationError, PenstockError
 
-COMMANDS: Final[tuple[Callable[..., Any] | typer.Typer, ...]] = ()
+CheckpointOption = Annotated[str, typer.Option("--checkpoint", help="Folder that keeps the flow's state.")]
+
+
+def load_flow(target: str) -> Any:
+    """Import ``app.py:flow``.
+
+    Raises:
+        DeclarationError: There is no such file or name, or it is not a flow.
+    """
+    path, _, name = target.partition(":")
+    file = Path(path)
+    if not file.is_file():
+        raise DeclarationError(f"There is no file {path!r}; give file.py:name, as in app.py:flow.")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None  # noqa: PT018  (it is a Python file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    sys.path.insert(0, str(file.parent.resolve()))
+    spec.loader.exec_module(module)
+    flow = getattr(module, name or "flow", None)
+    if flow is None:
+        raise DeclarationError(f"{path} has no {name or 'flow'!r}; give file.py:name of a penstock.Flow.")
+    from penstock.flow.stream import Flow
+
+    flow = flow() if callable(flow) and not isinstance(flow, Flow) else flow
+    if not isinstance(flow, Flow):
+        raise DeclarationError(
+            f"{target} is a {type(flow).__name__}; it must be a penstock.Flow, or a function that gives one."
+        )
+    return flow
+
+
+def run(
+    target: Annotated[str, typer.Argument(help="file.py:name of a penstock.Flow, or of a function that gives one.")],
+    checkpoint: CheckpointOption,
+    workers: Annotated[int, typer.Option(help="Workers per region, for a new checkpoint.")] = 2,
+    trigger: Annotated[str, typer.Option(help="How often an epoch begins, or available_now.")] = "200 milliseconds",
+    master: Annotated[str | None, typer.Option(help="Spark master; all cores of this machine if not given.")] = None,
+) -> None:
+    """Run a flow until it ends, fails or is stopped (Ctrl-C stops it after the epoch under way)."""
+    flow = load_flow(target)
+    from penstock.spark.session import session
+
+    running = flow.start(session(master), checkpoint=checkpoint, workers=workers, trigger=trigger)
+    from penstock.cli.live import watch
+
+    try:
+        watch(running)
+    except KeyboardInterrupt:
+        print("Stopping after this epoch; start again with the same checkpoint to go on.", file=sys.stderr)
+        running.shutdown(drain=False, timeout=60)
+    running.await_termination()
+
+
+def status(checkpoint: CheckpointOption, as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+    """Show how far a flow is."""
+    from penstock.runtime.inspect import read_progress
+    from penstock.runtime.record import progress_of
+
+    record, about = read_progress(checkpoint)
+    progress = progress_of(record)
+    alive = _alive(about)
+    if as_json:
+        print(json.dumps({**progress, "about": about, "running": alive and not record.finished}))
+        return
+    from rich.console import Console
+
+    from penstock.cli.live import progress_table, status_lines
+
+    for line in status_lines(progress, about, alive=alive):
+        print(line)
+    if record.epoch >= 0:
+        Console().print(progress_table(progress))
+
+
+def stop(
+    checkpoint: CheckpointOption,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="End the input: everything is given out, the flow is finished for good.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 120,
+) -> None:
+    """Stop a running flow after an epoch; works from another terminal."""
+    from penstock.runtime.checkpoint import open_checkpoint
+    from penstock.runtime.inspect import read_progress
+
+    record, about = read_progress(checkpoint)
+    if record.finished:
+        raise CheckpointError(f"The flow of {checkpoint} has finished already.")
+    if _alive(about) is False:
+        raise CheckpointError(f"The flow of {checkpoint} is not running: process {about.get('pid')} has ended.")
+    opened, _ = open_checkpoint(checkpoint)
+    opened.command({"command": "drain" if drain else "stop"}, f"{time.time_ns():020d}-command-{os.getpid()}.json")
+    until = time.monotonic() + timeout
+    while time.monotonic() < until:
+        last = opened.last()
+        if last.epoch > record.epoch and last.stopped:
+            print(f"Stopped after epoch {last.epoch}.")
+            return
+        time.sleep(0.2)
+    raise PenstockError(f"The flow did not stop within {timeout:g} s; the command stays in its log and will be obeyed.")
+
+
+def state(
+    region: Annotated[str, typer.Argument(help="Name of the region.")],
+    checkpoint: CheckpointOption,
+    limit: Annotated[int, typer.Option(help="At most so many entries; 0: all.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+) -> None:
+    """Show what a region remembers, as of the last committed epoch."""
+    from penstock.runtime.inspect import view_region
+
+    view = view_region(checkpoint, region)
+    rows = (row for worker in range(len(view.versions)) for batch in view.rows(worker) for row in batch.to_pylist())
+    shown = [row for _, row in zip(range(limit) if limit else iter(int, 1), rows, strict=False)]
+    if as_json:
+        for row in shown:
+            print(json.dumps(row, default=str))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*view.schema.names)
+    for row in shown:
+        table.add_row(*("null" if v is None else str(v) for v in row.values()))
+    Console().print(table)
+
+
+def demo(
+    folder: Annotated[str | None, typer.Option(help="Where to keep the demo's files; a temporary folder if not given.")] = None,
+    workers: Annotated[int, typer.Option(help="Workers per region.")] = 2,
+) -> None:
+    """Run a flow on real data: a year of flights from New York, checked against pandas."""
+    from penstock.demo.flights import run_demo
+
+    run_demo(folder, workers)
+
+
+def _alive(about: dict[str, Any]) -> bool | None:
+    """Whether a run's process lives; None if it is on another host."""
+    import socket
+
+    if about.get("host") != socket.gethostname() or "pid" not in about:
+        return None
+    try:
+        os.kill(int(about["pid"]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+COMMANDS: Final[tuple[Callable[..., Any] | typer.Typer, ...]] = (run, status, stop, state, demo)
 """What `penstock.cli.application` registers: functions under their names, Typer groups under theirs."""

@@ -196,7 +196,9 @@ class Plan:
             lines.append(f"  source {s.name} ({type(s.connector).__name__}{time})")
         for r in self.regions:
             steps = " → ".join(s.operator.describe() for s in r.steps) or "nothing"
-            lines.append(f"  region {r.name} by ({', '.join(r.keys.names)}) from {', '.join(sorted(self.source_of(r.inputs[0])))}: {steps}")
+            lines.append(
+                f"  region {r.name} by ({', '.join(r.keys.names)}) from {', '.join(sorted(self.source_of(r.inputs[0])))}: {steps}"
+            )
         lines += [f"  sink {o.name}: {o.sink!r}" for o in self.outputs]
         return "\n".join(lines)
 

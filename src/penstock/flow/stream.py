@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
-from penstock.schema import as_schema, check_expression, parse_schema, unknown_column
 from penstock.operators.aggregate import AggregateStep
 from penstock.operators.aggregates.base import Kernel
 from penstock.operators.base import Operator
@@ -24,6 +23,7 @@ from penstock.operators.join import IntervalJoin
 from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.windows import Session, Window
+from penstock.schema import as_schema, check_expression, parse_schema, unknown_column
 from penstock.types import duration_us
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Flow:
         self._regions: list[p.Region] = []
         self._outputs: list[p.Output] = []
 
-    def source(  # noqa: PLR0913  (each is one property of a source)
+    def source(
         self,
         name: str,
         source: Any,
@@ -91,10 +91,14 @@ class Flow:
                 raise unknown_column(time, schema.names, f"{what} takes its event time from a column it does not have: time=")
             kind = schema.field(time).type
             if not pa.types.is_timestamp(kind) and not pa.types.is_null(kind):
-                raise DeclarationError(f"{what} takes its event time from column {time!r} of type {kind}; cast it to timestamp.")
+                raise DeclarationError(
+                    f"{what} takes its event time from column {time!r} of type {kind}; cast it to timestamp."
+                )
         for column in position or ():
             if column not in schema.names:
-                raise unknown_column(column, schema.names, f"{what} takes its positions from a column it does not have: position=")
+                raise unknown_column(
+                    column, schema.names, f"{what} takes its positions from a column it does not have: position="
+                )
         keep = on_error if not isinstance(on_error, str) else None
         if keep is None and on_error not in ("fail", "skip"):
             raise DeclarationError(f"{what} has on_error={on_error!r}; use 'fail', 'skip' or a sink.")
@@ -143,7 +147,9 @@ class Flow:
                 f"Flow {self.name!r} has two regions named {region.name!r}; give one of them a name: key_by(..., name='…')."
             )
         if region.name.startswith(("_", ".")) or "/" in region.name:
-            raise DeclarationError(f"A region cannot be named {region.name!r}, because its state is kept in a folder of that name.")
+            raise DeclarationError(
+                f"A region cannot be named {region.name!r}, because its state is kept in a folder of that name."
+            )
         self._regions.append(region)
 
 
@@ -172,7 +178,8 @@ class Stream:
         kind = check_expression(condition, self.schema, "where").type
         if not pa.types.is_boolean(kind) and not pa.types.is_null(kind):
             raise DeclarationError(f"where needs a condition, but {condition!r} is of type {kind}.")
-        return self._before(lambda node: p.Where(self.schema, node.timed, node, condition))
+        stream: Stream = self._before(lambda node: p.Where(self.schema, node.timed, node, condition))
+        return stream
 
     def select(self, *expressions: str, **named: str) -> Stream:
         """The given columns only: names, or SQL expressions such as ``"delay / 60 AS hours"`` or ``hours="delay / 60"``."""
@@ -201,7 +208,8 @@ class Stream:
         for name in names:
             if names.count(name) > 1:
                 raise DeclarationError(f"select gives two columns the name {name!r}; rename one.")
-        return self._before(lambda node: p.Select(pa.schema(fields), node.timed, node, tuple(columns)))
+        stream: Stream = self._before(lambda node: p.Select(pa.schema(fields), node.timed, node, tuple(columns)))
+        return stream
 
     def transform(self, fn: Callable[[Any], Any], schema: str | pa.Schema | None = None) -> Stream:
         """Any function from DataFrame to DataFrame, row by row: it must keep the columns whose names start with ``__ps_``.
@@ -211,7 +219,8 @@ class Stream:
             schema: Columns of the result; None: those of the input.
         """
         after = self.schema if schema is None else as_schema(schema, "the schema of transform")
-        return self._before(lambda node: p.Transform(after, node.timed, node, fn))
+        stream: Stream = self._before(lambda node: p.Transform(after, node.timed, node, fn))
+        return stream
 
     def map_batches(self, fn: Callable[[pa.RecordBatch], pa.RecordBatch], schema: str | pa.Schema) -> Stream:
         """A Python function over Arrow record batches.
@@ -222,7 +231,8 @@ class Stream:
             schema: Columns of the result.
         """
         after = as_schema(schema, "the schema of map_batches")
-        return self._before(lambda node: p.MapBatches(after, node.timed, node, fn))
+        stream: Stream = self._before(lambda node: p.MapBatches(after, node.timed, node, fn))
+        return stream
 
     def union(self, *others: Stream) -> Stream:
         """Rows of this stream and of others with the same columns.
@@ -233,7 +243,9 @@ class Stream:
         nodes = [self._stateless(), *(o._stateless() for o in others)]
         for other in nodes[1:]:
             if other.schema.names != nodes[0].schema.names:
-                raise DeclarationError(f"union needs the same columns in the same order: {nodes[0].schema.names} and {other.schema.names}.")
+                raise DeclarationError(
+                    f"union needs the same columns in the same order: {nodes[0].schema.names} and {other.schema.names}."
+                )
             for a, b in zip(nodes[0].schema, other.schema, strict=True):
                 if a.type != b.type and not pa.types.is_null(a.type) and not pa.types.is_null(b.type):
                     raise DeclarationError(f"union needs the same types: column {a.name!r} is {a.type} and {b.type}.")
@@ -268,13 +280,17 @@ class Stream:
                     raise DeclarationError(f"key_by needs a name for {column!r}; write {column!r} AS name.")
                 stream = stream.with_columns(**{found.name: _without_alias(column)})
             if pa.types.is_nested(found.type):
-                raise DeclarationError(f"key_by cannot use column {found.name!r} of type {found.type}; key by numbers, strings, times.")
+                raise DeclarationError(
+                    f"key_by cannot use column {found.name!r} of type {found.type}; key by numbers, strings, times."
+                )
             fields.append(found)
         if distribute is not None and type(distribute).__name__ != "KeyGrouping":
             raise DeclarationError(f"key_by(distribute={distribute!r}) is not available; only KeyGrouping() is.")
         if workers is not None and (not isinstance(workers, int) or workers < 1):
             raise DeclarationError(f"key_by(workers={workers!r}) must be a whole number from 1.")
-        region = p.Region(name or "_".join(f.name for f in fields), pa.schema(fields), [stream._node], workers=workers, distribute=distribute)
+        region = p.Region(
+            name or "_".join(f.name for f in fields), pa.schema(fields), [stream._node], workers=workers, distribute=distribute
+        )
         self._flow._add_region(region)
         return KeyedStream(self._flow, p.RegionOutput(stream.schema, stream._node.timed, region, -1))
 
@@ -302,7 +318,9 @@ class Stream:
         """
         for method in ("open", "write", "validate"):
             if not hasattr(sink, method):
-                raise DeclarationError(f"{sink!r} is not a sink; use penstock.sql(...), penstock.parquet(...) or another of its sinks.")
+                raise DeclarationError(
+                    f"{sink!r} is not a sink; use penstock.sql(...), penstock.parquet(...) or another of its sinks."
+                )
         if any(o.sink is sink for o in self._flow._outputs):
             raise DeclarationError("One sink object serves one output; make another for this one.")
         updates, key = _updating(self._node)
@@ -319,7 +337,9 @@ class Stream:
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute in ("stateful_map", "aggregate", "window", "join", "deduplicate", "process", "match"):
-            raise DeclarationError(f".{attribute}(...) keeps state and so needs a key; open a region first: .key_by('column').{attribute}(...).")
+            raise DeclarationError(
+                f".{attribute}(...) keeps state and so needs a key; open a region first: .key_by('column').{attribute}(...)."
+            )
         raise AttributeError(attribute)
 
 
@@ -372,7 +392,9 @@ class KeyedStream(Stream):
             raise DeclarationError(f"process needs a penstock.Operator, not {type(operator).__name__}.")
         return self._step(operator, [self._input], [self.schema], on_error)
 
-    def _step(self, operator: Operator, inputs: list[tuple[str, int]], schemas: list[pa.Schema], on_error: Any = "fail") -> KeyedStream:
+    def _step(
+        self, operator: Operator, inputs: list[tuple[str, int]], schemas: list[pa.Schema], on_error: Any = "fail"
+    ) -> KeyedStream:
         self._stateless()  # refuses what would follow running values
         keep = on_error if not isinstance(on_error, str) else None
         if keep is None and on_error not in ("fail", "skip"):
@@ -381,14 +403,21 @@ class KeyedStream(Stream):
         schema = operator.output_schema(schemas, region.keys)
         region.steps.append(p.RegionStep(operator, tuple(inputs), schema, "fail" if on_error == "fail" else "skip"))
         at = len(region.steps) - 1
-        if at > 200:  # noqa: PLR2004  (the operator's index is one byte of the state key)
+        if at > 200:
             raise DeclarationError(f"Region {region.name!r} has more than 200 steps; split it with another key_by.")
         if keep is not None:
-            Stream(self._flow, p.RegionOutput(ERRORS, False, region, at, errors=True)).sink(keep, name=f"{region.name}.{at}.errors")
+            Stream(self._flow, p.RegionOutput(ERRORS, False, region, at, errors=True)).sink(
+                keep, name=f"{region.name}.{at}.errors"
+            )
         return KeyedStream(self._flow, p.RegionOutput(schema, self._node.timed, region, at))
 
     def stateful_map(
-        self, fn: Callable[[Any, Any, Any], tuple[Any, Any]], schema: str | pa.Schema, state: str | pa.Schema | None = None, *, on_error: Any = "fail"
+        self,
+        fn: Callable[[Any, Any, Any], tuple[Any, Any]],
+        schema: str | pa.Schema,
+        state: str | pa.Schema | None = None,
+        *,
+        on_error: Any = "fail",
     ) -> KeyedStream:
         """A Python function per event with a state per key: ``fn(key, event, state) -> (outputs, state)``.
 
@@ -423,7 +452,9 @@ class KeyedStream(Stream):
             raise DeclarationError("aggregate needs at least one aggregate, for example n=penstock.count().")
         for name, kernel in aggregates.items():
             if not isinstance(kernel, Kernel):
-                raise DeclarationError(f"Aggregate {name!r} is {kernel!r}; use penstock.count(), penstock.sum('column') and so on.")
+                raise DeclarationError(
+                    f"Aggregate {name!r} is {kernel!r}; use penstock.count(), penstock.sum('column') and so on."
+                )
         wanted = ("update",) if window is None else ("final",) if isinstance(window, Session) else ("final", "update")
         if emit not in wanted:
             raise DeclarationError(f"aggregate(emit={emit!r}) is not possible here; use {' or '.join(map(repr, wanted))}.")
@@ -474,14 +505,18 @@ class KeyedStream(Stream):
             raise DeclarationError("join needs an event time on both sides; declare it: flow.source(..., time='column').")
         for mine, theirs in zip(self._region.keys, keys, strict=True):
             if mine.type != theirs.type and not pa.types.is_null(mine.type) and not pa.types.is_null(theirs.type):
-                raise DeclarationError(f"join needs keys of the same type: {mine.name!r} is {mine.type}, {theirs.name!r} is {theirs.type}.")
+                raise DeclarationError(
+                    f"join needs keys of the same type: {mine.name!r} is {mine.type}, {theirs.name!r} is {theirs.type}."
+                )
         renamed = Stream(self._flow, node)
         if keys.names != self._region.keys.names:
             mapping = dict(zip(keys.names, self._region.keys.names, strict=True))
             renamed = renamed.select(**{mapping.get(n, n): _quoted(n) for n in node.schema.names})
         self._region.inputs.append(renamed._node)
         port = ("port", len(self._region.inputs) - 1)
-        return self._step(IntervalJoin(duration_us(within, "join's within"), how), [self._input, port], [self.schema, renamed.schema])
+        return self._step(
+            IntervalJoin(duration_us(within, "join's within"), how), [self._input, port], [self.schema, renamed.schema]
+        )
 
     def _joined_input(self, other: Stream) -> tuple[p.Node, pa.Schema]:
         mine = self._region.keys
@@ -523,7 +558,12 @@ class WindowedStream:
         return self._stream._aggregated(self._window, emit, aggregates)
 
     def stateful_map(
-        self, fn: Callable[[Any, Any, Any], tuple[Any, Any]], schema: str | pa.Schema, state: str | pa.Schema | None = None, *, on_error: Any = "fail"
+        self,
+        fn: Callable[[Any, Any, Any], tuple[Any, Any]],
+        schema: str | pa.Schema,
+        state: str | pa.Schema | None = None,
+        *,
+        on_error: Any = "fail",
     ) -> KeyedStream:
         """As `KeyedStream.stateful_map`, with a state per key and window; events also have ``window_start`` and ``window_end``.
 
@@ -531,7 +571,9 @@ class WindowedStream:
             DeclarationError: The window is a session, whose extent is not known while events come.
         """
         if isinstance(self._window, Session):
-            raise DeclarationError("stateful_map cannot follow a session window, whose extent is not known while events come; use aggregate.")
+            raise DeclarationError(
+                "stateful_map cannot follow a session window, whose extent is not known while events come; use aggregate."
+            )
         return self._stream._mapped(fn, schema, state, self._window, on_error)
 
 
@@ -542,7 +584,9 @@ def _connector_schema(source: Any, name: str) -> pa.Schema:
         return parse_schema(source.schema.simpleString(), f"the schema of source {name!r}")
     schema = getattr(source, "schema", None)
     if not isinstance(schema, pa.Schema):
-        raise DeclarationError(f"Source {name!r} is {source!r}; use penstock.files(...), penstock.rate(...) or a spark.readStream DataFrame.")
+        raise DeclarationError(
+            f"Source {name!r} is {source!r}; use penstock.files(...), penstock.rate(...) or a spark.readStream DataFrame."
+        )
     return schema
 
 
@@ -572,7 +616,9 @@ def _check_callable(fn: Any, count: int, what: str, form: str) -> None:
     try:
         inspect.signature(fn).bind(*range(count))
     except TypeError as error:
-        raise DeclarationError(f"{what} calls its function as {form}; {getattr(fn, '__name__', fn)!r} does not take these ({error}).") from error
+        raise DeclarationError(
+            f"{what} calls its function as {form}; {getattr(fn, '__name__', fn)!r} does not take these ({error})."
+        ) from error
     except ValueError:
         return  # built in, no signature to look at
 

@@ -18,7 +18,7 @@ from penstock.errors import DeclarationError
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import decode, encode
 from penstock.operators.base import Context, KeyedState, Operator, Output
-from penstock.operators.keys import Ints, biased, unbiased
+from penstock.operators.keys import Ints, biased, places, unbiased
 from penstock.operators.rows import Emitted, Keys, Order, Rows
 from penstock.operators.windows import Sliding
 
@@ -50,7 +50,9 @@ def check_names(names: Sequence[str], keys: pa.Schema, *, window: bool) -> None:
             raise DeclarationError(f"Aggregate {name!r} has the name of a key or window column; give it another.")
 
 
-def result_schema(kernels: Sequence[tuple[str, Kernel]], bounds: Sequence[Bound], keys: pa.Schema, *, window: bool) -> pa.Schema:
+def result_schema(
+    kernels: Sequence[tuple[str, Kernel]], bounds: Sequence[Bound], keys: pa.Schema, *, window: bool
+) -> pa.Schema:
     """Key columns, the window's, then the aggregates."""
     spans = [pa.field("window_start", TIMESTAMP), pa.field("window_end", TIMESTAMP)] if window else []
     return pa.schema([*keys, *spans, *(pa.field(n, b.output_type) for (n, _), b in zip(kernels, bounds, strict=True))])
@@ -189,9 +191,14 @@ class AggregateStep(Operator):
         keys, subs = state.keys_of(names)
         return self._rows(keys, np.arange(len(keys)), unbiased(subs), decode(self._bounds, [v for _, v in entries]), state)
 
+    def show_state(self, value: bytes) -> Any:
+        """The aggregates as they stand."""
+        states = decode(self._bounds, [value])
+        return {n: b.finish(c).to_pylist()[0] for (n, _), b, c in zip(self.kernels, self._bounds, states, strict=True)}
+
     def _rows(self, keys: Keys, group: Ints, starts: Ints, states: Sequence[Columns], state: KeyedState) -> Emitted:
         results = [b.finish(c) for b, c in zip(self._bounds, states, strict=True)]
-        at_keys = pa.array(group)
+        at_keys = places(group)
         columns = [c.take(at_keys) for c in keys.columns]
         if self.window is None:
             times = np.zeros(len(group), np.int64)

@@ -130,7 +130,7 @@ class KeyedState:
 
     def get_objects(self, names: list[bytes]) -> list[Any]:
         """Values of entries stored by `put_objects`; None where there is none."""
-        return [None if v is None else pickle.loads(v) for v in self.get(names)]  # noqa: S301  (our own bytes)
+        return [None if v is None else pickle.loads(v) for v in self.get(names)]
 
     def put_objects(self, names: list[bytes], values: Sequence[Any], timers: Ints | None = None) -> None:
         """Store picklable values; a value of None forgets the entry.
@@ -144,12 +144,14 @@ class KeyedState:
             raw = [pickle.dumps(values[i], protocol=5) for i in kept]
         except Exception as error:
             raise StateError(
-                f"State of region {self._context.region!r} holds a value that cannot be stored ({error}); keep plain data in state, or declare it with state=\"…\"."
+                f'State of region {self._context.region!r} holds a value that cannot be stored ({error}); keep plain data in state, or declare it with state="…".'
             ) from error
         self.put([names[i] for i in kept], raw, None if timers is None else timers[kept])
         self.delete(gone)
 
-    def emit(self, data: pa.RecordBatch, keys: Keys, times: Ints, group: Ints | None = None, subs: Ints | None = None) -> Emitted:
+    def emit(
+        self, data: pa.RecordBatch, keys: Keys, times: Ints, group: Ints | None = None, subs: Ints | None = None
+    ) -> Emitted:
         """Rows that the frontier gives rise to.
 
         Args:
@@ -229,6 +231,7 @@ class Operator:
     def on_frontier(self, t: int, state: KeyedState) -> Output:
         """Every row before `t` (µs; MAX_TIME at the end of input) has been handled."""
         del t, state
+        return None
 
     def on_interrogate(self, bins: Sequence[int], state: KeyedState) -> None:
         """State of `bins` is about to move; there is nothing an operator must do."""
@@ -249,6 +252,10 @@ class Operator:
     def on_shutdown(self, state: KeyedState) -> None:
         """The flow ends; never called again."""
         del state
+
+    def show_state(self, value: bytes) -> Any:
+        """A stored value for people who look into the state: something JSON can hold, or text."""
+        return pickle.loads(value)
 
 
 __all__ = ["BIN_BYTES", "Context", "KeyedState", "Operator", "Output", "StateView"]

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.operators.base import KeyedState, Operator, Output
-from penstock.operators.keys import Ints, KeyCodec, biased, unbiased
+from penstock.operators.keys import Ints, KeyCodec, biased, places, unbiased
 from penstock.operators.rows import Rows
-from penstock.types import MAX_TIME
+from penstock.types import MAX_TIME, time_text
 
 
 @dataclass
@@ -38,7 +39,9 @@ class Deduplicate(Operator):
         del keys
         for column in self.columns:
             if column not in inputs[0].names:
-                raise DeclarationError(f"{self.name} names column {column!r}, which does not exist; there are {', '.join(inputs[0].names)}.")
+                raise DeclarationError(
+                    f"{self.name} names column {column!r}, which does not exist; there are {', '.join(inputs[0].names)}."
+                )
         return inputs[0]
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
@@ -66,9 +69,13 @@ class Deduplicate(Operator):
         timers = None if self.within_us is None else np.minimum(last[changed], MAX_TIME - self.within_us - 1) + self.within_us
         state.put([names[i] for i in changed.tolist()], biased(last[changed]), timers)
         out = np.sort(index[chosen])
-        return rows.emit(rows.data.take(pa.array(out)), out)
+        return rows.emit(rows.data.take(places(out)), out)
 
-    def _kept(self, times: Ints, starts: Ints, held: np.ndarray, last: Ints) -> np.ndarray:  # type: ignore[type-arg]
+    def show_state(self, value: bytes) -> Any:
+        """The time of the record that was kept."""
+        return time_text(int(unbiased([value])[0]))
+
+    def _kept(self, times: Ints, starts: Ints, held: Any, last: Ints) -> Any:
         """Which rows to keep; rows of an entry stand together in order."""
         kept = np.zeros(len(times), bool)
         first = starts[:-1]
@@ -88,3 +95,4 @@ class Deduplicate(Operator):
         """Forget records that no later one can be within reach of."""
         if self.within_us is not None:
             state.delete([n for n, _ in state.due(t)])
+        return None

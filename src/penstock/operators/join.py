@@ -126,7 +126,7 @@ class IntervalJoin(Operator):
 
     def _row(self, left: tuple[Any, ...] | None, right: tuple[Any, ...] | None) -> tuple[Any, ...]:
         if left is None:
-            assert right is not None  # noqa: S101  (one side is there)
+            assert right is not None
             fields = self.context.inputs[LEFT].names
             left = tuple(right[self._key_at[n]] if n in self._key_at else None for n in fields)
         tail = tuple(None for _ in self._right) if right is None else tuple(right[i] for i in self._right)
@@ -150,7 +150,7 @@ class IntervalJoin(Operator):
         left_over: list[Any] = []
         out: list[tuple[int, int, Entry]] = []
         for g, (_, raw) in enumerate(due):
-            pair = pickle.loads(raw)  # noqa: S301  (our own bytes)
+            pair = pickle.loads(raw)
             kept = tuple([e for e in side if t != MAX_TIME and e[0] + self.within_us >= t] for side in pair)
             left_over.append(kept if kept[LEFT] or kept[RIGHT] else None)
             for which in self._shown():

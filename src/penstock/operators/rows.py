@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import OperatorError
-from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
+from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec, places
 from penstock.types import BINS
 
 _SUB_BITS: Final = 16
@@ -80,7 +80,7 @@ class Keys:
 
     def take(self, index: Any) -> Keys:
         """The keys at `index` (integers)."""
-        taken = pa.array(index)
+        taken = places(index)
         return Keys(tuple(c.take(taken) for c in self.columns), self.hashes[index], self.codec)
 
     def values(self) -> list[Any]:
@@ -134,7 +134,9 @@ class Rows:
         batch = columns if isinstance(columns, pa.RecordBatch) else pa.RecordBatch.from_pydict(dict(columns))
         if trigger is None:
             if batch.num_rows != len(self):
-                raise OperatorError(f"An operator returned {batch.num_rows} rows for {len(self)}; say which triggered which with `trigger`.")
+                raise OperatorError(
+                    f"An operator returned {batch.num_rows} rows for {len(self)}; say which triggered which with `trigger`."
+                )
             return Emitted(batch, self.order, self.group, self.keys)
         index = np.asarray(trigger, np.int64)
         return Emitted(batch, numbered(self.order.take(index), index), self.group[index], self.keys)
@@ -160,7 +162,9 @@ def numbered(order: Order, trigger: Ints) -> Order:
     new = np.flatnonzero(np.concatenate(([True], trigger[1:] != trigger[:-1])))
     nth = np.arange(len(trigger)) - np.repeat(new, np.diff(np.append(new, len(trigger))))
     if nth.max(initial=0) >= 1 << _SUB_BITS or order.sub.max(initial=0) >= _SUB_LIMIT:
-        raise OperatorError("One record triggered more than 65,536 rows (or more than three steps multiplied rows); aggregate before.")
+        raise OperatorError(
+            "One record triggered more than 65,536 rows (or more than three steps multiplied rows); aggregate before."
+        )
     return Order(order.time, order.part, order.offset, (order.sub << _SUB_BITS) + nth)
 
 
@@ -203,17 +207,17 @@ def group_rows(data: pa.RecordBatch, order: Order, hashes: Ints, key_columns: Se
         empty = Keys(tuple(pa.array([], f.type) for f in codec.schema), np.empty(0, np.int64), codec)
         return Rows(data, order, empty, np.zeros(1, np.int64))
     index = sorted_index(hashes, order)
-    keys = [c.take(pa.array(index)) for c in key_columns]
+    keys = [c.take(places(index)) for c in key_columns]
     new_hash, new_key = _changes(hashes[index], keys)
     if (new_key & ~new_hash).any():  # two different keys of one hash: tell them apart by their values
         codes = pc.rank(pa.array(codec.encode(key_columns), pa.binary()), tiebreaker="dense").to_numpy().astype(np.int64)
         index = sorted_index(hashes, order, codes)
-        keys = [c.take(pa.array(index)) for c in key_columns]
+        keys = [c.take(places(index)) for c in key_columns]
         new_hash, new_key = _changes(hashes[index], keys)
     first = np.flatnonzero(new_hash | new_key)
-    at_first = pa.array(first)
+    at_first = places(first)
     distinct = Keys(tuple(k.take(at_first) for k in keys), hashes[index][first], codec)
-    return Rows(data.take(pa.array(index)), order.take(index), distinct, np.append(first, n))
+    return Rows(data.take(places(index)), order.take(index), distinct, np.append(first, n))
 
 
 def _changes(hashes: Ints, keys: Sequence[Any]) -> tuple[Any, Any]:
@@ -234,12 +238,16 @@ def regroup(parts: Sequence[Emitted], schema: pa.Schema, codec: KeyCodec) -> Row
     parts = [p for p in parts if len(p)]
     if not parts:
         return group_rows(
-            pa.RecordBatch.from_pylist([], schema=schema), Order(*(np.empty(0, np.int64) for _ in range(4))), np.empty(0, np.int64), [], codec
+            pa.RecordBatch.from_pylist([], schema=schema),
+            Order(*(np.empty(0, np.int64) for _ in range(4))),
+            np.empty(0, np.int64),
+            [],
+            codec,
         )
     if len(parts) == 1 and _already(parts[0]):
         return _as_rows(parts[0])
     data = pa.Table.from_batches([p.data.cast(schema) for p in parts]).combine_chunks().to_batches()[0]
-    keys = [pa.concat_arrays([p.keys.columns[i].take(pa.array(p.group)) for p in parts]) for i in range(len(codec.schema))]
+    keys = [pa.concat_arrays([p.keys.columns[i].take(places(p.group)) for p in parts]) for i in range(len(codec.schema))]
     hashes = np.concatenate([p.keys.hashes[p.group] for p in parts])
     return group_rows(data, Order.concat([p.order for p in parts]), hashes, keys, codec)
 

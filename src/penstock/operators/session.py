@@ -17,7 +17,7 @@ from penstock.operators.aggregate import as_times, bind_kernels, check_names, co
 from penstock.operators.aggregates.base import Columns, Kernel
 from penstock.operators.aggregates.codec import decode, encode
 from penstock.operators.base import Context, KeyedState, Operator, Output
-from penstock.operators.keys import Ints
+from penstock.operators.keys import Ints, places
 from penstock.operators.rows import Emitted, Keys, Rows
 from penstock.operators.windows import Session
 
@@ -83,8 +83,20 @@ class SessionStep(Operator):
         names = [n for n, _ in entries]
         keys, _ = state.keys_of(names)
         spans = self._stored([v for _, v in entries])
-        assert spans is not None  # noqa: S101  (entries are not empty)
+        assert spans is not None
         return self._keep(keys, names, spans, state)
+
+    def show_state(self, value: bytes) -> Any:
+        """The open sessions as they stand."""
+        spans = self._stored([value])
+        assert spans is not None
+        shown = [b.finish(c).to_pylist() for b, c in zip(self._bounds, spans.states, strict=True)]
+        names = [n for n, _ in self.kernels]
+        times = zip(as_times(spans.first).to_pylist(), as_times(spans.last).to_pylist(), strict=True)
+        return [
+            {"first": str(a), "last": str(b), **dict(zip(names, row, strict=True))}
+            for (a, b), row in zip(times, zip(*shown, strict=True), strict=True)
+        ]
 
     def _stored(self, values: Sequence[bytes | None]) -> _Spans | None:
         """Decode entries: count, then first and last times, then the states' rows, each with its length."""
@@ -95,7 +107,7 @@ class SessionStep(Operator):
             n = int.from_bytes(value[:4], "big")
             times = np.frombuffer(value, np.int64, 2 * n, 4)
             at = 4 + 16 * n
-            for i in range(n):
+            for _ in range(n):
                 size = int.from_bytes(value[at : at + 4], "big")
                 raw.append(value[at + 4 : at + 4 + size])
                 at += 4 + size
@@ -147,16 +159,18 @@ class SessionStep(Operator):
     def _rows(self, keys: Keys, spans: _Spans, state: KeyedState) -> Emitted:
         ends = spans.last + self.window.gap_us
         results = [b.finish(c) for b, c in zip(self._bounds, spans.states, strict=True)]
-        columns = [c.take(pa.array(spans.group)) for c in keys.columns]
-        data = pa.RecordBatch.from_arrays([*columns, as_times(spans.first), as_times(ends), *results], schema=self.context.output)
+        columns = [c.take(places(spans.group)) for c in keys.columns]
+        data = pa.RecordBatch.from_arrays(
+            [*columns, as_times(spans.first), as_times(ends), *results], schema=self.context.output
+        )
         return state.emit(data, keys, ends - 1, spans.group)
 
 
-def _running_max(group: Ints, values: Ints) -> Ints:
+def _running_max(group: Ints, values: Ints) -> Any:
     """The greatest value so far within each run of equal `group`."""
     if not len(values):
         return values
-    rank = np.cumsum(np.concatenate(([0], group[1:] != group[:-1]))).astype(object)
+    rank: Any = np.cumsum(np.concatenate(([0], group[1:] != group[:-1]))).astype(object)
     if values.max() - values.min() < 2**62 // (int(rank[-1]) + 1):
         width = int(values.max() - values.min()) + 1
         shifted = (values - values.min()) + rank.astype(np.int64) * width

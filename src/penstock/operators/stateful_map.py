@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError, OperatorError, StateError
 from penstock.operators.aggregate import TIMESTAMP, as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
-from penstock.operators.keys import Ints, biased
+from penstock.operators.keys import Ints, biased, places
 from penstock.operators.rows import Keys, Order, Rows
 from penstock.operators.windows import Sliding
 from penstock.types import MAX_TIME
@@ -33,9 +33,9 @@ class StateCodec:
     def __init__(self, schema: pa.Schema, what: str) -> None:
         self._schema = schema
         self._what = what
-        self._row = namedtuple("State", schema.names)  # type: ignore[misc]  # noqa: PYI024  (fields known at run time only)
+        self._row: Any = namedtuple("State", schema.names)  # type: ignore[misc]  # noqa: PYI024  (fields known at run time only)
         codes = [_CODES.get(str(f.type)) for f in schema]
-        self._packer = struct.Struct("<H" + "".join(str(c) for c in codes)) if all(codes) and len(codes) <= 16 else None  # noqa: PLR2004
+        self._packer = struct.Struct("<H" + "".join(str(c) for c in codes)) if all(codes) and len(codes) <= 16 else None
 
     def dump(self, state: Any) -> bytes:
         """Bytes of a state: a tuple, named tuple or dict with the declared fields.
@@ -62,7 +62,7 @@ class StateCodec:
     def load(self, raw: bytes) -> Any:
         """The state again, as a named tuple."""
         if self._packer is None:
-            return self._row._make(pickle.loads(raw))  # noqa: S301  (our own bytes)
+            return self._row._make(pickle.loads(raw))
         missing, *values = self._packer.unpack(raw)
         return self._row._make(None if missing >> i & 1 else v for i, v in enumerate(values))
 
@@ -78,11 +78,11 @@ class _PickleCodec:
             return pickle.dumps(state, protocol=5)
         except Exception as error:
             raise StateError(
-                f"{self._what} returned a state of type {type(state).__name__} that cannot be stored ({error}); keep plain data, or declare state=\"…\"."
+                f'{self._what} returned a state of type {type(state).__name__} that cannot be stored ({error}); keep plain data, or declare state="…".'
             ) from error
 
     def load(self, raw: bytes) -> Any:
-        return pickle.loads(raw)  # noqa: S301  (our own bytes)
+        return pickle.loads(raw)
 
 
 def event_type(names: Sequence[str]) -> Any:
@@ -115,7 +115,9 @@ class StatefulMap(Operator):
     def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
         del keys
         if self.window is not None and {"window_start", "window_end"} & set(inputs[0].names):
-            raise DeclarationError(f"{self.name} in a window needs the names window_start and window_end; rename those columns before.")
+            raise DeclarationError(
+                f"{self.name} in a window needs the names window_start and window_end; rename those columns before."
+            )
         return self.schema
 
     def start(self, context: Context) -> None:
@@ -134,14 +136,26 @@ class StatefulMap(Operator):
         keys = rows.keys.values()
         out, trigger, after = self._call(keys, spread, list(events), loaded)
         kept = [i for i, s in enumerate(after) if s is not None]
-        state.put([names[i] for i in kept], [self._codec.dump(after[i]) for i in kept], None if timers is None else timers[kept])
+        state.put(
+            [names[i] for i in kept], [self._codec.dump(after[i]) for i in kept], None if timers is None else timers[kept]
+        )
         state.delete([names[i] for i, s in enumerate(after) if s is None and loaded[i] is not None])
         batch = to_batch(out, self.context.output, self.name)
         return rows.emit(batch, spread.row[np.array(trigger, np.int64)])
 
-    def _call(self, keys: list[Any], spread: _Spread, events: list[Any], loaded: list[Any]) -> tuple[list[Any], list[int], list[Any]]:
+    def show_state(self, value: bytes) -> Any:
+        """The user's state."""
+        state = self._codec.load(value)
+        return state._asdict() if hasattr(state, "_asdict") else state
+
+    def _call(
+        self, keys: list[Any], spread: _Spread, events: list[Any], loaded: list[Any]
+    ) -> tuple[list[Any], list[int], list[Any]]:
         """The loop over events. Returns output rows, which event triggered each, and each entry's state after."""
-        fn, out, trigger, after = self.fn, [], [], []
+        fn = self.fn
+        out: list[Any] = []
+        trigger: list[int] = []
+        after: list[Any] = []
         starts = spread.starts.tolist()
         for g, held in enumerate(loaded):
             key, now = keys[int(spread.owner[g])], held
@@ -164,7 +178,7 @@ class StatefulMap(Operator):
         if self.on_error == "fail":
             raise OperatorError(
                 f"{self.name} of region {self.context.region!r} failed on key {key!r} at position {position}: "
-                f"{type(error).__name__}: {error}; mend the function, or leave such records out with on_error=\"skip\"."
+                f'{type(error).__name__}: {error}; mend the function, or leave such records out with on_error="skip".'
             ) from error
         self.context.skipped.append((repr(key), position, f"{type(error).__name__}: {error}", repr(event)))
 
@@ -172,6 +186,7 @@ class StatefulMap(Operator):
         """Forget the state of windows that are complete."""
         if self.window is not None:
             state.delete([n for n, _ in state.due(t)])
+        return None
 
 
 @dataclass(frozen=True)
@@ -195,7 +210,7 @@ def _in_windows(rows: Rows, window: Sliding | None) -> tuple[_Spread, list[bytes
     index, starts = index[by_window], starts[by_window]
     group = rows.group[index]
     first = np.flatnonzero(np.concatenate(([True], (group[1:] != group[:-1]) | (starts[1:] != starts[:-1]))))
-    data = rows.data.take(pa.array(index))
+    data = rows.data.take(places(index))
     data = data.append_column(pa.field("window_start", TIMESTAMP), as_times(starts))
     data = data.append_column(pa.field("window_end", TIMESTAMP), as_times(starts + window.size_us))
     spread = _Spread(data, rows.order.take(index), np.append(first, len(index)), group[first], index)
@@ -223,14 +238,18 @@ def to_batch(rows: Sequence[Any], schema: pa.Schema, what: str) -> pa.RecordBatc
     plain = [tuple(r.get(n) for n in names) if isinstance(r, dict) else r for r in rows]
     for row in plain:
         if len(row) != len(names):
-            raise OperatorError(f"{what} returned the row {row!r} of {len(row)} values; its schema has {len(names)}: {', '.join(names)}.")
+            raise OperatorError(
+                f"{what} returned the row {row!r} of {len(row)} values; its schema has {len(names)}: {', '.join(names)}."
+            )
     columns = list(zip(*plain, strict=True)) if plain else [()] * len(names)
     arrays = []
     for field, values in zip(schema, columns, strict=True):
         try:
             arrays.append(pa.array(values, field.type))
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
-            raise OperatorError(f"{what} returned a value for column {field.name!r} that is not {field.type}: {error}.") from error
+            raise OperatorError(
+                f"{what} returned a value for column {field.name!r} that is not {field.type}: {error}."
+            ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

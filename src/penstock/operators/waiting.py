@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.base import StateView
-from penstock.operators.keys import WORKER_BIN
+from penstock.operators.keys import WORKER_BIN, places
 from penstock.types import TIME
 
 OPERATOR: Final = 255
@@ -46,7 +46,7 @@ class Waiting:
         times = rows.column(self._schema.get_field_index(TIME)).to_numpy()
         index = np.argsort(times, kind="stable")
         times = times[index]
-        rows = rows.take(pa.array(index))
+        rows = rows.take(places(index))
         edges = times[0] + (int(times[-1]) - int(times[0])) // _SPANS * np.arange(1, _SPANS)
         cuts = np.unique(np.concatenate(([0], np.searchsorted(times, edges), [len(times)])))
         names, values, timers = [], [], []

@@ -83,7 +83,7 @@ def hash_column(column: pa.Array[Any] | pa.ChunkedArray[Any], seed: npt.NDArray[
     elif pa.types.is_int64(kind) or pa.types.is_timestamp(kind):
         unit = array.cast(pa.timestamp("us", kind.tz)) if pa.types.is_timestamp(kind) else array
         hashed = _hash_long(pc.fill_null(unit.cast(pa.int64()), 0).to_numpy(zero_copy_only=False), seed)
-    elif pa.types.is_boolean(kind) or pa.types.is_date32(kind) or (pa.types.is_signed_integer(kind) and kind.bit_width <= 32):  # noqa: PLR2004
+    elif pa.types.is_boolean(kind) or pa.types.is_date32(kind) or (pa.types.is_signed_integer(kind) and kind.bit_width <= 32):
         hashed = _hash_int(pc.fill_null(array.cast(pa.int32()), 0).to_numpy(zero_copy_only=False), seed)
     elif pa.types.is_float64(kind):
         floats = pc.fill_null(array, 0.0).to_numpy(zero_copy_only=False).copy()
@@ -97,12 +97,14 @@ def hash_column(column: pa.Array[Any] | pa.ChunkedArray[Any], seed: npt.NDArray[
         hashed = _hash_int(singles.view(np.int32), seed)
     elif pa.types.is_decimal(kind):
         unscaled = [0 if v is None else int(v.scaleb(kind.scale)) for v in array.to_pylist()]
-        if kind.precision <= 18:  # noqa: PLR2004  (Spark keeps these in a long)
+        if kind.precision <= 18:
             hashed = _hash_long(np.array(unscaled, np.int64), seed)
         else:
             hashed = _hash_bytes([_decimal_bytes(v) for v in unscaled], seed)
     else:
-        raise DeclarationError(f"A key column cannot be of type {kind}; use numbers, strings, booleans, dates, timestamps or decimals.")
+        raise DeclarationError(
+            f"A key column cannot be of type {kind}; use numbers, strings, booleans, dates, timestamps or decimals."
+        )
     return np.where(missing, seed, hashed)
 
 

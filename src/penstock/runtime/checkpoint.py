@@ -53,7 +53,7 @@ class Checkpoint:
         data = json.dumps({"format": 1, "flow": identity.flow, "name": identity.name}).encode()
         if not create_exclusive(self.fs, self.path("penstock.json"), data):
             found = self.identity()
-            assert found is not None  # noqa: S101  (it exists)
+            assert found is not None
             return found
         return identity
 
@@ -71,7 +71,16 @@ class Checkpoint:
             if create_exclusive(self.fs, self.path("runs", f"{run:06d}.json"), json.dumps(about).encode()):
                 for old in self._numbers("runs")[:-KEPT_RUNS]:
                     delete_quietly(self.fs, self.path("runs", f"{old:06d}.json"))
+                    delete_quietly(self.fs, self.path("runs", f"{old:06d}.spec"))
                 return run
+
+    def keep_specs(self, run: int, data: bytes) -> None:
+        """Keep what a run's regions are, so that their state can be read without the flow's code."""
+        write_atomic(self.fs, self.path("runs", f"{run:06d}.spec"), data, f"r{run}")
+
+    def specs(self, run: int) -> bytes:
+        """What `keep_specs` kept."""
+        return read_bytes(self.fs, self.path("runs", f"{run:06d}.spec"))
 
     def check_owner(self, run: int) -> None:
         """Refuse to go on if a newer run has claimed the checkpoint.

@@ -46,7 +46,9 @@ class CompiledFlow:
         return self.plan.sources.index(source)
 
 
-def compile_flow(plan: Plan, schema_of: Callable[[Node, dict[int, pa.Schema]], pa.Schema], partial_schema: PartialSchema) -> CompiledFlow:
+def compile_flow(
+    plan: Plan, schema_of: Callable[[Node, dict[int, pa.Schema]], pa.Schema], partial_schema: PartialSchema
+) -> CompiledFlow:
     """Compile a plan.
 
     Args:

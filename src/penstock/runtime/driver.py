@@ -22,6 +22,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError, RecordError
 from penstock.flow import plan as p
 from penstock.protocol.messages import Barrier, Frontier, Message, Shutdown
+from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledFlow, CompiledRegion
 from penstock.runtime.lateness import Base, Chunk, Judgement, judge
@@ -78,7 +79,9 @@ class Backend(Protocol):
         """Apply a stateless step."""
         ...
 
-    def region(self, compiled: CompiledRegion, inputs: Sequence[Frame], messages: tuple[Message, ...], versions: Sequence[Version]) -> Frame:
+    def region(
+        self, compiled: CompiledRegion, inputs: Sequence[Frame], messages: tuple[Message, ...], versions: Sequence[Version]
+    ) -> Frame:
         """A region's tasks over its inputs (one frame per port); runs when its rows are asked for."""
         ...
 
@@ -203,7 +206,7 @@ class EpochDriver:
             if scan.malformed and source.on_error == "fail":
                 raise RecordError(
                     f"Source {source.name!r} has {scan.malformed} malformed record{'s' * (scan.malformed > 1)}, the first {scan.first_malformed}; "
-                    "mend it, or declare on_error=\"skip\" or a sink for such records."
+                    'mend it, or declare on_error="skip" or a sink for such records.'
                 )
             declared = [(str(name), part_number(ordinal, name)) for name in source.partitions]
             judged = judge(
@@ -239,7 +242,9 @@ class EpochDriver:
 
     def _versions(self) -> dict[str, list[Version]]:
         return {
-            r.name: self.last.regions[r.name].versions if r.name in self.last.regions else [Version()] * self._settings.workers[r.name]
+            r.name: self.last.regions[r.name].versions
+            if r.name in self.last.regions
+            else [Version()] * self._settings.workers[r.name]
             for r in self._flow.plan.regions
         }
 
@@ -265,7 +270,9 @@ class EpochDriver:
         figures: dict[str, Any] = {}
         for name, versions in self._versions().items():
             deltas = self._checkpoint.deltas_of(name, epoch, run)
-            new = [v.with_delta(deltas[w][0] if w in deltas and deltas[w][0].rows else None, epoch) for w, v in enumerate(versions)]
+            new = [
+                v.with_delta(deltas[w][0] if w in deltas and deltas[w][0].rows else None, epoch) for w, v in enumerate(versions)
+            ]
             before = self.last.regions[name].skipped if name in self.last.regions else 0
             reports = [r for _, r in deltas.values()]
             skipped = sum(n for r in reports for n in r["skipped"].values())
@@ -308,13 +315,9 @@ def part_number(ordinal: int, partition: Any) -> int:
 
     Whole numbers are their own number; anything else is hashed.
     """
-    import pyarrow as arrow  # noqa: PLC0415
-
-    from penstock.routing.hashing import spark_xxhash64  # noqa: PLC0415
-
     if isinstance(partition, int) and 0 <= partition < 1 << 48:
         return (ordinal << 48) + partition
-    return (ordinal << 48) + (int(spark_xxhash64(arrow.array([str(partition)]))[0]) & ((1 << 48) - 1))
+    return (ordinal << 48) + (int(spark_xxhash64(pa.array([str(partition)]))[0]) & ((1 << 48) - 1))
 
 
 class _Frames:
@@ -372,7 +375,10 @@ class _Frames:
         if name not in self._regions:
             compiled = self._flow.regions[name]
             inputs = [self.of(i) for i in compiled.region.inputs]
-            frames = [inputs[feed] if inputs[feed] is not None else self._backend.empty(compiled.region.inputs[feed]) for feed in compiled.feeds]
+            frames = [
+                inputs[feed] if inputs[feed] is not None else self._backend.empty(compiled.region.inputs[feed])
+                for feed in compiled.feeds
+            ]
             frame = self._backend.region(compiled, frames, self._messages[name], self._versions[name])
             self._regions[name] = self._backend.keep(frame) if self._readers(name) > 1 else frame
         return self._regions[name]

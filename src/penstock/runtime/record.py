@@ -1,12 +1,12 @@
 """The epoch record: all that the next epoch must know, written with one atomic rename when an epoch is committed.
 
-    checkpoint/
-      penstock.json           identity of the flow
-      runs/000001.json        one per start; the highest number owns the checkpoint (fencing)
-      control/*.json          the control log, read by the query as a stream
-      epochs/<epoch>.json     the records; the last few are kept
-      state/<region>/…        base and delta files
-      spark/                  Spark's own offsets and commits
+checkpoint/
+  penstock.json           identity of the flow
+  runs/000001.json        one per start; the highest number owns the checkpoint (fencing)
+  control/*.json          the control log, read by the query as a stream
+  epochs/<epoch>.json     the records; the last few are kept
+  state/<region>/…        base and delta files
+  spark/                  Spark's own offsets and commits
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class EpochRecord:
         """
         checksum, _, body = data.partition(b"\n")
         if xxhash.xxh3_64_hexdigest(body).encode() != checksum:
-            raise TornFileError(f"The epoch record {path} is damaged (its checksum differs); restore it, or delete it to go on from the one before.")
+            raise TornFileError(
+                f"The epoch record {path} is damaged (its checksum differs); restore it, or delete it to go on from the one before."
+            )
         raw = json.loads(body)
         if raw.pop("format") != FORMAT:
             raise TornFileError(f"The epoch record {path} was written by another version of penstock; use that version.")
@@ -129,3 +131,19 @@ class EpochRecord:
     def frontier(self) -> int:
         """The flow's frontier: the least of its sources'."""
         return min((s.frontier for s in self.sources.values() if s.partitions or s.frontier != MIN_TIME), default=MIN_TIME)
+
+
+def progress_of(record: EpochRecord) -> dict[str, Any]:
+    """An epoch's figures, and totals since the flow began."""
+    sources = {
+        n: {"rows": s.rows, "late": s.late, "malformed": s.malformed, "files": s.files} for n, s in record.sources.items()
+    }
+    return {
+        "epoch": record.epoch,
+        "run": record.run,
+        "finished": record.finished,
+        "regions": {},
+        **record.progress,
+        "sources": sources,
+        "skipped": {n: r.skipped for n, r in record.regions.items()},
+    }

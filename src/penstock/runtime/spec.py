@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -97,7 +97,7 @@ def packed(parts: list[tuple[pa.Schema, tuple[str, ...]]], tag: str) -> pa.Schem
     if len(parts) == 1:
         schema, hidden = parts[0]
         return pa.schema([*schema, *(pa.field(h, pa.int64()) for h in hidden)])
-    fields = [pa.field(tag, pa.int32())]
+    fields: list[pa.Field[Any]] = [pa.field(tag, pa.int32())]
     for i, (schema, hidden) in enumerate(parts):
         fields += [pa.field(f"{i}.{f.name}", f.type) for f in schema]
         fields += [pa.field(f"{i}.{h}", pa.int64()) for h in hidden]

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.base import Context, KeyedState, StateView
-from penstock.operators.keys import Ints, KeyCodec
+from penstock.operators.keys import Ints, KeyCodec, places
 from penstock.operators.rows import Emitted, Keys, Order, Rows, group_rows, regroup
 from penstock.operators.waiting import Waiting
 from penstock.protocol.messages import Barrier, Frontier, Message, Shutdown
@@ -76,12 +76,13 @@ def run_region_task(
     received = _unpack(spec, rows)
     report.rows_in = sum(b.num_rows for b in received)
     inputs = [
-        _due(spec, i, port, received[i], frontier, epoch, state) if port.partial_of is None else None for i, port in enumerate(spec.ports)
+        _due(spec, i, port, received[i], frontier, epoch, state) if port.partial_of is None else None
+        for i, port in enumerate(spec.ports)
     ]
     chain.run(inputs, received)
     for message in messages:
         if isinstance(message, Barrier):
-            chain.each(lambda operator, kept: operator.on_barrier(message.epoch, kept))
+            chain.each(lambda operator, kept, epoch=message.epoch: operator.on_barrier(epoch, kept))
         elif isinstance(message, Shutdown):
             chain.each(lambda operator, kept: operator.on_shutdown(kept))
     out = [_pack(spec, i, chain.output(o)) for i, o in enumerate(spec.outs)]
@@ -102,7 +103,9 @@ class _Chain:
         self.spec = spec
         self.codec = KeyCodec(spec.keys)
         self.contexts = [
-            Context(spec.name, i, spec.ordinal, self.codec, s.in_schemas, s.out_schema, frontier.before, frontier.now, spec.sources)
+            Context(
+                spec.name, i, spec.ordinal, self.codec, s.in_schemas, s.out_schema, frontier.before, frontier.now, spec.sources
+            )
             for i, s in enumerate(spec.steps)
         ]
         self.operators = [copy.copy(s.operator) for s in spec.steps]
@@ -134,7 +137,7 @@ class _Chain:
 
     def _rows(self, kind: str, index: int) -> Rows:
         rows = self.inputs[index] if kind == "port" else self.results[index]
-        assert rows is not None  # noqa: S101  (only ports of partial aggregates have none)
+        assert rows is not None
         return rows
 
     def _merge_partials(self, i: int, batch: pa.RecordBatch) -> Any:
@@ -179,7 +182,9 @@ def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[pa.RecordB
     out, at = [], 1
     for i, port in enumerate(spec.ports):
         mine = packed([(port.schema, port.hidden)], PORT)
-        taken = pa.RecordBatch.from_arrays(whole.columns[at : at + len(mine)], names=mine.names).take(pa.array(np.flatnonzero(tags == i)))
+        taken = pa.RecordBatch.from_arrays(whole.columns[at : at + len(mine)], names=mine.names).take(
+            places(np.flatnonzero(tags == i))
+        )
         out.append(_cast(taken, mine))
         at += len(mine)
     return out
@@ -191,7 +196,9 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _due(spec: RegionSpec, index: int, port: Port, batch: pa.RecordBatch, frontier: Frontier, epoch: int, state: StateView) -> Rows:
+def _due(
+    spec: RegionSpec, index: int, port: Port, batch: pa.RecordBatch, frontier: Frontier, epoch: int, state: StateView
+) -> Rows:
     """The rows of a port that operators may see now: grouped and in order."""
     if port.waits:
         waiting = Waiting(state, index, batch.schema)

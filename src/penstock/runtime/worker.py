@@ -59,7 +59,9 @@ def local_states(boot_id: str) -> States:
     return open_state
 
 
-def run_worker(assignment: Assignment, worker: int, attempt: int, states: States, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def run_worker(
+    assignment: Assignment, worker: int, attempt: int, states: States, rows: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Run one worker through one epoch and write its delta.
 
     Args:
@@ -84,5 +86,7 @@ def run_worker(assignment: Assignment, worker: int, attempt: int, states: States
         if changes.num_rows or report.rows_in or report.rows_out:
             about = {**asdict(report), "rows": changes.num_rows, "stats": asdict(state.stats())}
             path = f"state/{a.spec.name}/{delta_name(worker, a.epoch, a.run, attempt)}"
-            write_file(fs, root, path, [changes] if changes.num_rows else [], Metadata("delta", identity, a.epoch, about), str(attempt))
+            write_file(
+                fs, root, path, [changes] if changes.num_rows else [], Metadata("delta", identity, a.epoch, about), str(attempt)
+            )
     yield from out

@@ -154,13 +154,9 @@ def _sqlite_engine(alchemy: Any, url: str) -> Any:
     )
 
     # A transaction that starts with a read and writes later can fail at once with "locked"; one that takes the lock waits.
-    def plain(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None
-
     def begin(connection: Any) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    alchemy.event.listen(engine, "connect", plain)
     alchemy.event.listen(engine, "begin", begin)
     return engine
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
 from penstock.protocol.messages import Message
+from penstock.runtime.batches import map_batch
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledRegion
 from penstock.runtime.driver import Scan, SourceFrames
@@ -25,7 +26,6 @@ from penstock.spark.columns import arrow_schema, empty_frame, named, spark_schem
 from penstock.spark.source import Slices, SourceReader
 from penstock.spark.task import task
 from penstock.state.deltas import Version
-from penstock.testing.backend import map_batch
 from penstock.types import BINS, ORDER, TIME
 
 Assign = Callable[[CompiledRegion, "tuple[Message, ...]", "tuple[Version, ...]"], Assignment]
@@ -148,14 +148,14 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
     if isinstance(node, p.MapBatches):
         fn, schema = node.fn, node.schema
 
-        def run(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 if batch.num_rows:
                     yield map_batch(fn, to_utc(batch), schema)
 
         return frame.mapInArrow(run, spark_schema(with_order(schema)))
     if isinstance(node, p.Transform):
-        out = node.fn(frame)
+        out: DataFrame = node.fn(frame)
         missing = [n for n in ORDER if n not in out.columns]
         if missing:
             raise DeclarationError(
@@ -171,7 +171,7 @@ def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
     keys = [named(n) for n in spec.keys.names]
     if port.partial_of is not None:
         operator = spec.steps[port.partial_of].operator
-        assert isinstance(operator, AggregateStep)  # noqa: S101  (nothing else has partial aggregates)
+        assert isinstance(operator, AggregateStep)
         frame = partial_frame(operator, frame, spec.keys.names)
     else:
         frame = frame.select(*(named(n) for n in port.schema.names), *ORDER)
@@ -201,7 +201,7 @@ def partial_columns(operator: AggregateStep, schema: pa.Schema) -> list[str] | N
 def partial_frame(operator: AggregateStep, frame: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Partial aggregates per key (and pane), computed by the JVM before the shuffle."""
     columns = partial_columns(operator, arrow_schema(frame.schema))
-    assert columns is not None  # noqa: S101  (checked when the flow was compiled)
+    assert columns is not None
     groups = [named(k) for k in keys]
     if operator.window is not None:
         pane = F.lit(operator.window.pane_us)

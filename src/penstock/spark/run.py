@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -22,7 +23,7 @@ from penstock.flow import plan as p
 from penstock.runtime.checkpoint import Checkpoint, Identity
 from penstock.runtime.compile import CompiledFlow, compile_flow
 from penstock.runtime.driver import EpochDriver, Settings
-from penstock.runtime.record import EpochRecord
+from penstock.runtime.record import EpochRecord, progress_of
 from penstock.runtime.spec import ERROR_SCHEMA
 from penstock.runtime.worker import Assignment
 from penstock.spark.backend import SparkBackend, partial_schema, schema_of
@@ -83,10 +84,10 @@ def start(
     if recover != "checkpoint":
         raise DeclarationError(f"start(recover={recover!r}) is not available in this version; use 'checkpoint'.")
     interval = _interval(trigger)
-    if not isinstance(checkpoint, (str, os.PathLike)) or not str(checkpoint):
+    if not str(checkpoint or ""):
         raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
     if spark is None:
-        from penstock.spark.session import session  # noqa: PLC0415  (looks for Java)
+        from penstock.spark.session import session
 
         spark = session(app_name=f"penstock {plan.name}")
     ship_user_code(plan)
@@ -112,7 +113,7 @@ def _workers(plan: p.Plan, workers: int | Mapping[str, int]) -> dict[str, int]:
                 raise DeclarationError(f"workers names region {name!r}, which does not exist; there are {', '.join(names)}.")
     given = {r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, 2)) for r in plan.regions}
     for name, number in given.items():
-        if not isinstance(number, int) or not 1 <= number <= 4096:  # noqa: PLR2004  (a worker has at least one bin)
+        if not isinstance(number, int) or not 1 <= number <= 4096:
             raise DeclarationError(f"Region {name!r} cannot have {number!r} workers; give a whole number from 1 to 4096.")
     return given
 
@@ -159,7 +160,9 @@ class Run:
         plan, checkpoint = self._flow.plan, self._checkpoint
         identity = checkpoint.create(Identity(uuid.uuid4().hex, plan.name))
         if identity.name != plan.name:
-            raise CheckpointError(f"Checkpoint {checkpoint.uri} belongs to flow {identity.name!r}, not {plan.name!r}; use another folder.")
+            raise CheckpointError(
+                f"Checkpoint {checkpoint.uri} belongs to flow {identity.name!r}, not {plan.name!r}; use another folder."
+            )
         last = checkpoint.last()
         _check_regions(last, plan, workers, checkpoint.uri)
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -168,6 +171,12 @@ class Run:
             mark = output.sink.open(Mark(identity.flow, output.name, run, last.epoch), self._schema(output.node))
             _check_mark(output, mark, last)
         self._settings = Settings(identity.flow, run, workers, lambda: time.time_ns() // 1000, before or (lambda _: None))
+        checkpoint.keep_specs(
+            run,
+            cloudpickle.dumps(  # type: ignore[no-untyped-call]  # PySpark does not type it
+                {n: c.spec for n, c in self._flow.regions.items()}
+            ),
+        )
         control = checkpoint.path("control")
         checkpoint.fs.create_dir(control)
 
@@ -182,7 +191,7 @@ class Run:
         return give(node, {id(i): self._schema(i) for i in p.inputs_of(node)})
 
     def _start_query(self, *, available_now: bool) -> Any:
-        saved = {k: self._spark.conf.get(k, None) for k in _FORCED}
+        saved: dict[str, Any] = {k: self._spark.conf.get(k, None) for k in _FORCED}
         try:
             for key, value in _FORCED.items():
                 self._spark.conf.set(key, value)
@@ -239,7 +248,7 @@ class Run:
         path = self._uri("spark")
         for query in active:
             try:
-                if str(query.streamingQuery().resolvedCheckpointRoot()).endswith(path[len("file://") :] if path.startswith("file://") else path):
+                if str(query.streamingQuery().resolvedCheckpointRoot()).endswith(path.removeprefix("file://")):
                     return query
             except Exception:  # noqa: BLE001, S112  (another version's internals; `Slices` can do without)
                 continue
@@ -351,28 +360,14 @@ class Run:
         Raises:
             DeclarationError: There is no such region.
         """
-        import numpy as np  # noqa: PLC0415
+        import numpy as np
 
-        from penstock.routing.table import worker_of  # noqa: PLC0415
-        from penstock.types import BINS  # noqa: PLC0415
+        from penstock.routing.table import worker_of
+        from penstock.types import BINS
 
         if region not in self._settings.workers:
             raise DeclarationError(f"There is no region {region!r}; there are {', '.join(self._settings.workers)}.")
         return [int(w) for w in worker_of(np.arange(BINS), self._settings.workers[region])]
-
-
-def progress_of(record: EpochRecord) -> dict[str, Any]:
-    """An epoch's figures, and totals since the flow began."""
-    sources = {n: {"rows": s.rows, "late": s.late, "malformed": s.malformed, "files": s.files} for n, s in record.sources.items()}
-    return {
-        "epoch": record.epoch,
-        "run": record.run,
-        "finished": record.finished,
-        "regions": {},
-        **record.progress,
-        "sources": sources,
-        "skipped": {n: r.skipped for n, r in record.regions.items()},
-    }
 
 
 def _check_regions(last: EpochRecord, plan: p.Plan, workers: dict[str, int], uri: str) -> None:
@@ -382,7 +377,9 @@ def _check_regions(last: EpochRecord, plan: p.Plan, workers: dict[str, int], uri
     names = {r.name for r in plan.regions}
     for name in last.regions:
         if name not in names:
-            raise CheckpointError(f"Checkpoint {uri} holds state of region {name!r}, which the flow no longer has; use another checkpoint.")
+            raise CheckpointError(
+                f"Checkpoint {uri} holds state of region {name!r}, which the flow no longer has; use another checkpoint."
+            )
     for name, state in last.regions.items():
         if workers[name] != state.workers:
             workers[name] = state.workers

@@ -21,7 +21,7 @@ def ship_user_code(plan: Plan) -> None:
     for fn in _functions(plan):
         module = sys.modules.get(getattr(fn, "__module__", None) or "")
         if module is not None and module.__name__ != "__main__" and not _installed(module):
-            cloudpickle.register_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # PySpark does not type it
 
 
 def _functions(plan: Plan) -> Iterator[Any]:

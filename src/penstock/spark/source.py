@@ -35,13 +35,14 @@ _PLACE: Final = "__ps_place"
 
 def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
     """The streaming DataFrame of a source, with what its positions need."""
-    connector = source.connector
+    connector: Any = source.connector
     if isinstance(connector, Files):
         return _read_files(spark, connector)
     if isinstance(connector, Rate):
         return spark.readStream.format("rate").option("rowsPerSecond", connector.rows_per_second).load()
     if isinstance(connector, DataFrame) or hasattr(connector, "isStreaming"):
-        return connector
+        frame: DataFrame = connector
+        return frame
     raise DeclarationError(f"Source {source.name!r} is {connector!r}, which penstock cannot read over Spark.")
 
 
@@ -205,7 +206,9 @@ class SourceReader:
         )
         bad = sum(r["bad"] for r in found)
         chunks = tuple(
-            Chunk(str(r["name"]), r[PART], r["chunk"], r["least"], r["greatest"], r["last"], r["rows"]) for r in found if r["rows"]
+            Chunk(str(r["name"]), r[PART], r["chunk"], r["least"], r["greatest"], r["last"], r["rows"])
+            for r in found
+            if r["rows"]
         )
         return Scan(chunks, bad, self._first_malformed() if bad else "", len(self._files))
 
@@ -226,7 +229,9 @@ class SourceReader:
         if FILE in rows.columns:
             row = F.col(OFFSET).bitwiseAND(F.lit((1 << _ROW_BITS) - 1))
             place = F.format_string("%s row %d", F.element_at(F.split(FILE, "/"), -1), row + 1)
-        return rows.select(F.lit(self._source.name).alias("source"), place.alias("position"), error.alias("error"), record.alias("record"))
+        return rows.select(
+            F.lit(self._source.name).alias("source"), place.alias("position"), error.alias("error"), record.alias("record")
+        )
 
     def frames(self, bases: dict[int, Base] | None, *, malformed: bool) -> SourceFrames:
         """The epoch's records; with `bases`, late ones told apart exactly."""
@@ -270,7 +275,7 @@ def _by_part(values: dict[int, int]) -> Column:
 
 def number_files(files: Sequence[str], before: int) -> dict[str, int]:
     """Numbers of an epoch's files, in the order of (modification time, name); files of earlier epochs come first."""
-    from pyarrow import fs as pafs  # noqa: PLC0415
+    from pyarrow import fs as pafs
 
     def place(uri: str) -> tuple[int, str]:
         try:
@@ -284,4 +289,4 @@ def number_files(files: Sequence[str], before: int) -> dict[str, int]:
     return {uri: before + i for i, uri in enumerate(sorted(plain, key=place))}
 
 
-__all__ = ["SourceReader", "Slices", "read_stream", "tagged"]
+__all__ = ["Slices", "SourceReader", "read_stream", "tagged"]

@@ -37,10 +37,10 @@ def task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterato
     """The function for ``mapInArrow`` of a region."""
 
     def run(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # noqa: PLC0415  (there is one only inside a task)
+        from pyspark import TaskContext
 
         context = TaskContext.get()
-        assert context is not None  # noqa: S101  (mapInArrow runs in a task)
+        assert context is not None
         worker = context.partitionId()
         at = [i for i, name in enumerate(assignment.spec.in_schema.names) if name.endswith(HASH)]
         checked = _checked(rows, worker, len(assignment.versions), assignment.spec.name, at)
@@ -52,7 +52,9 @@ def task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterato
 def _checked(rows: Iterable[pa.RecordBatch], worker: int, workers: int, region: str, at: list[int]) -> Iterator[pa.RecordBatch]:
     """Refuse rows of another worker: the task would apply them to the wrong state. `at`: the columns with hashes."""
     if worker >= workers:
-        raise StateError(f"Region {region!r} has {workers} workers, but a task of it ran as number {worker}; report this as a bug.")
+        raise StateError(
+            f"Region {region!r} has {workers} workers, but a task of it ran as number {worker}; report this as a bug."
+        )
     for batch in rows:
         for i in at:
             hashes = batch.column(i).drop_null().slice(0, 64).to_numpy()

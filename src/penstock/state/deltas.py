@@ -319,7 +319,8 @@ def read_ref(fs: pafs.FileSystem, root: str, path: str) -> tuple[FileRef, Metada
         TornFileError: The file is missing or truncated.
     """
     try:
-        with fs.open_input_file(join(root, path)) as file:
+        file: Any = fs.open_input_file(join(root, path))
+        with file:
             size = file.size()
             magic, length, digest = _FOOTER.unpack(file.read_at(_FOOTER.size, max(size - _FOOTER.size, 0)))
             if magic != _MAGIC or length + _FOOTER.size != size:

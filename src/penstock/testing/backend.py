@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import DeclarationError, OperatorError
+from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.protocol.messages import Message
 from penstock.routing.hashing import bins_of, spark_xxhash64
 from penstock.routing.table import worker_of
+from penstock.runtime.batches import map_batch
 from penstock.runtime.compile import CompiledRegion
 from penstock.runtime.driver import Scan, SourceFrames, part_number
 from penstock.runtime.lateness import Base, Chunk, behind
@@ -72,15 +73,23 @@ class LocalBackend:
         columns = self._hidden(source, ordinal, good)
         chunks: dict[tuple[str, int], Chunk] = {}
         for name, part, offset, time in zip(
-            good.column(PARTITION).to_pylist(), columns[PART].tolist(), columns[OFFSET].tolist(), columns[TIME].tolist(), strict=True
+            good.column(PARTITION).to_pylist(),
+            columns[PART].tolist(),
+            columns[OFFSET].tolist(),
+            columns[TIME].tolist(),
+            strict=True,
         ):
             key = (str(name), offset // CHUNK_ROWS)
             old = chunks.get(key, Chunk(key[0], part, key[1], time, time, offset, 0))
-            chunks[key] = Chunk(key[0], part, key[1], min(old.least, time), max(old.greatest, time), max(old.last_offset, offset), old.rows + 1)
+            chunks[key] = Chunk(
+                key[0], part, key[1], min(old.least, time), max(old.greatest, time), max(old.last_offset, offset), old.rows + 1
+            )
         return Scan(tuple(chunks.values()), bad.true_count, first)
 
     def _malformed(self, source: p.SourceNode, table: pa.Table) -> Any:
-        bad = table.column(source.time).is_null() if source.time else pa.chunked_array([pa.array(np.zeros(table.num_rows, bool))])
+        bad = (
+            table.column(source.time).is_null() if source.time else pa.chunked_array([pa.array(np.zeros(table.num_rows, bool))])
+        )
         return pa.array(bad.to_pylist(), pa.bool_())
 
     def _hidden(self, source: p.SourceNode, ordinal: int, table: pa.Table) -> dict[str, Any]:
@@ -99,7 +108,9 @@ class LocalBackend:
         malformed = None
         if bad.true_count:
             rows = table.filter(bad)
-            places = [f"{a} @ {b}" for a, b in zip(rows.column(PARTITION).to_pylist(), rows.column(OFFSET).to_pylist(), strict=True)]
+            places = [
+                f"{a} @ {b}" for a, b in zip(rows.column(PARTITION).to_pylist(), rows.column(OFFSET).to_pylist(), strict=True)
+            ]
             texts = [str({k: v for k, v in r.items() if not k.startswith("__ps_")}) for r in rows.to_pylist()]
             n = rows.num_rows
             malformed = pa.table(
@@ -137,7 +148,10 @@ class LocalBackend:
         self, compiled: CompiledRegion, inputs: Sequence[pa.Table], messages: tuple[Message, ...], versions: Sequence[Version]
     ) -> pa.Table:
         spec = compiled.spec
-        frames = [_as_port(port, i, spec.keys, table, len(spec.ports)) for i, (port, table) in enumerate(zip(spec.ports, inputs, strict=True))]
+        frames = [
+            _as_port(port, i, spec.keys, table, len(spec.ports))
+            for i, (port, table) in enumerate(zip(spec.ports, inputs, strict=True))
+        ]
         assignment: Assignment = self._assign(compiled, messages, tuple(versions))
         out: list[pa.RecordBatch] = []
         for worker in range(len(versions)):
@@ -153,7 +167,8 @@ class LocalBackend:
         spec = compiled.spec
         if len(spec.outs) == 1:
             return frame
-        mine = frame.filter(pc.equal(frame.column(0), out))
+        tags: Any = frame.column(0)
+        mine = frame.filter(pc.equal(tags, pa.scalar(out, pa.int32())))
         prefix = f"{out}."
         names = [n for n in mine.column_names if n.startswith(prefix)]
         return mine.select(names).rename_columns([n[len(prefix) :] for n in names])
@@ -170,41 +185,6 @@ class LocalBackend:
 
     def done(self) -> None:
         """Nothing is kept."""
-
-
-def map_batch(fn: Any, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Run a function of `map_batches` and give its rows the positions of those they came from.
-
-    Raises:
-        OperatorError: It raised, or gave rows that cannot be told where they came from, or other columns than declared.
-    """
-    shown = [n for n in batch.schema.names if not n.startswith("__ps_")]
-    name = getattr(fn, "__name__", "map_batches")
-    try:
-        out = fn(batch.select(shown))
-    except Exception as error:
-        raise OperatorError(f"map_batches({name}) failed on a batch of {batch.num_rows} rows: {type(error).__name__}: {error}.") from error
-    if not isinstance(out, pa.RecordBatch):
-        raise OperatorError(f"map_batches({name}) gave {type(out).__name__}; it must give a pyarrow.RecordBatch.")
-    rows = np.arange(batch.num_rows)
-    sub = batch.column(batch.schema.get_field_index(SUB)).to_numpy()
-    if "_row" in out.schema.names:
-        rows = out.column(out.schema.get_field_index("_row")).to_numpy().astype(np.int64)
-        index = np.argsort(rows, kind="stable")
-        out, rows = out.take(pa.array(index)), rows[index]
-        first = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1]))) if len(rows) else rows
-        nth = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows)))) if len(rows) else rows
-        sub = (sub[rows] << 16) + nth
-    elif out.num_rows != batch.num_rows:
-        raise OperatorError(
-            f"map_batches({name}) gave {out.num_rows} rows for {batch.num_rows}; add a column _row that says which row each came from."
-        )
-    missing = [n for n in schema.names if n not in out.schema.names]
-    if missing:
-        raise OperatorError(f"map_batches({name}) gave no column {missing[0]!r}; its schema has {', '.join(schema.names)}.")
-    arrays: list[Any] = [out.column(out.schema.get_field_index(f.name)).cast(f.type) for f in schema]
-    taken = [batch.column(batch.schema.get_field_index(n)).take(pa.array(rows)) for n in ORDER[:3]]
-    return pa.RecordBatch.from_arrays([*arrays, *taken, pa.array(sub)], names=[*schema.names, *ORDER])
 
 
 def _late(hidden: dict[str, Any], bases: dict[int, Base], lateness: int) -> Any:
@@ -225,7 +205,11 @@ def _empty(schema: pa.Schema) -> pa.Table:
 
 def _as_port(port: Port, index: int, keys: pa.Schema, table: pa.Table, ports: int) -> tuple[pa.Table, Any]:
     """A port's columns with the key's hash, prefixed if there are several ports."""
-    hashes = spark_xxhash64([table.column(n).cast(keys.field(n).type) for n in keys.names]) if table.num_rows else np.empty(0, np.int64)
+    hashes = (
+        spark_xxhash64([table.column(n).cast(keys.field(n).type) for n in keys.names])
+        if table.num_rows
+        else np.empty(0, np.int64)
+    )
     out = table.select([*port.schema.names, *ORDER]).append_column(HASH, pa.array(hashes, pa.int64()))
     if ports > 1:
         out = out.rename_columns([f"{index}.{n}" for n in out.column_names])

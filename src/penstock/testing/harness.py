@@ -58,8 +58,10 @@ class Harness:
     ) -> None:
         self._plan = flow.plan()
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-harness-") if checkpoint is None else None
-        self._checkpoint = Checkpoint(checkpoint or self._folder.name)  # type: ignore[union-attr]
-        self._workers = {r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, 1)) for r in self._plan.regions}
+        self._checkpoint = Checkpoint(checkpoint if self._folder is None else self._folder.name)  # type: ignore[arg-type]  # one is there
+        self._workers = {
+            r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, 1)) for r in self._plan.regions
+        }
         self._lmdb = lmdb
         self._before = before
         self._clock_us = 0
@@ -92,14 +94,16 @@ class Harness:
         """
         node = next((s for s in self._plan.sources if s.name == source), None)
         if node is None:
-            raise DeclarationError(f"The flow has no source {source!r}; there are {', '.join(s.name for s in self._plan.sources)}.")
+            raise DeclarationError(
+                f"The flow has no source {source!r}; there are {', '.join(s.name for s in self._plan.sources)}."
+            )
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(r) for r in rows], schema=node.schema)
         if node.position is not None:
             partitions, offsets = table.column(node.position[0]), table.column(node.position[1]).cast(pa.int64())
         else:
             start = self._offsets.get((source, partition), 0)
             self._offsets[source, partition] = start + table.num_rows
-            partitions = pa.array([partition] * table.num_rows)  # type: ignore[assignment]
+            partitions = pa.array([partition] * table.num_rows)
             offsets = pa.array(range(start, start + table.num_rows), pa.int64())  # type: ignore[assignment]
         table = table.select(node.schema.names).append_column(PARTITION, partitions).append_column(OFFSET, offsets)
         self._pending.setdefault(source, []).append(table)
@@ -124,7 +128,9 @@ class Harness:
         """Run the epochs that were begun and not committed, as Spark does after a restart."""
         for number in range(self._driver.last.epoch + 1, len(self._log)):
             inputs, commands = self._log[number]
-            backend = LocalBackend(inputs, commands, self._assign(number), self._state if not self._lmdb else local_states("harness"))
+            backend = LocalBackend(
+                inputs, commands, self._assign(number), self._state if not self._lmdb else local_states("harness")
+            )
             self._driver.run(number, backend)
         return self._driver.last
 
@@ -142,13 +148,14 @@ class Harness:
         for output in self._plan.outputs:
             output.sink.open(Mark(identity.flow, output.name, self._run, last.epoch), self._schema(output.node))
         settings = Settings(identity.flow, self._run, self._workers, lambda: self._clock_us, self._before)
+        self._flow_id = identity.flow
         self._driver = EpochDriver(self._compiled, self._checkpoint, settings)
 
     def _schema(self, node: p.Node) -> pa.Schema:
         return node.schema
 
     def _assign(self, epoch: int) -> Callable[..., Assignment]:
-        flow = self._driver._settings.flow
+        flow = self._flow_id
         local = f"{self._checkpoint.root}/local"
         return lambda compiled, messages, versions: Assignment(
             self._checkpoint.uri, flow, compiled.spec, epoch, self._run, messages, versions, local

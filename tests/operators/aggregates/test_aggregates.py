@@ -299,6 +299,15 @@ def test_approx_count_distinct_when_dense_and_sparse_states_merge_then_is_as_of_
     assert merged[0][0] == bound.lift_reduce(values, None, 3003, np.array([0]))[0][0]
 
 
+def test_approx_count_distinct_when_a_state_merges_with_itself_then_stays_the_same():
+    """States of every size, around the one where the sparse form would be as long as the dense one, sparse ones first."""
+    bound = ps.approx_count_distinct("x", 0.26).bind(pa.int64())
+    ids = np.repeat(np.arange(16), np.arange(1, 17))
+    states = bound.lift_reduce(pa.array(np.arange(len(ids))), None, len(ids), heads(ids))[0]
+    assert {len(state) for state in states} == {4, 8, 12, 16}
+    assert bound.reduce((np.repeat(states, 2),), np.arange(0, 32, 2))[0].tolist() == states.tolist()
+
+
 def test_user_aggregate_when_merge_is_not_commutative_then_rows_keep_their_order():
     bound = Digest("x").bind(pa.string())
     rows = Rows([0, 1, 0, 1], [(0, 0, at, 0) for at in range(4)], ["a", "b", None, "d"], pa.string())

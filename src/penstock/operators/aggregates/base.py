@@ -7,7 +7,6 @@ epoch, Spark's JVM (`Bound.sql`, `Bound.from_sql`) or storage. So the order and 
 
 Read next: `penstock.operators.aggregates.basic`, then `penstock.operators.aggregates.codec`.
 """
-# ruff: noqa: ARG002  (defaults ignore what overrides need)
 
 from __future__ import annotations
 

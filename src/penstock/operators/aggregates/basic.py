@@ -7,7 +7,6 @@ NaN.
 
 Read next: `penstock.operators.aggregates.ordered`.
 """
-# ruff: noqa: ARG002, D102  (the kernels have one signature, documented on Bound)
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ empty list if there is nothing else.
 
 Read next: `penstock.operators.aggregates.sets`.
 """
-# ruff: noqa: ARG002, D102  (the kernels have one signature, documented on Bound)
 
 from __future__ import annotations
 

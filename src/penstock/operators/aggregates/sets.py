@@ -5,7 +5,6 @@ grows with their number: `penstock.operators.aggregates.sketches` has a count of
 
 Read next: `penstock.operators.aggregates.sketches`.
 """
-# ruff: noqa: ARG002, D102  (the kernels have one signature, documented on Bound)
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ a bit of them, and no logarithm is taken whose last bit could differ from machin
 
 Read next: `penstock.operators.aggregates.user`.
 """
-# ruff: noqa: ARG002, D102  (the kernels have one signature, documented on Bound)
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 Read next: `penstock.operators.aggregates.codec`.
 """
-# ruff: noqa: ARG002, D102  (the kernels have one signature, documented on Bound)
 
 from __future__ import annotations
 

@@ -1,0 +1,70 @@
+"""A running flow in the terminal: a table that is redrawn, or nothing in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+
+def watch(run: Any, *, every: float = 0.5) -> None:
+    """Show a run's progress until it ends; waits quietly if the output is no terminal."""
+    console = Console(file=sys.stderr)
+    if not console.is_terminal:
+        while not run.await_termination(every):
+            pass
+        return
+    with Live(console=console, refresh_per_second=4, transient=True) as live:
+        while not run.await_termination(every):
+            live.update(progress_table(run.progress))
+        live.update(progress_table(run.progress))
+
+
+def progress_table(progress: dict[str, Any]) -> Table:
+    """An epoch's figures as a table."""
+    rows = progress.get("rows_in", 0)
+    took = max(progress.get("epoch_ms", 0), 1)
+    table = Table(
+        title=f"epoch {progress['epoch']} · frontier {progress.get('frontier', '-')} · {rows:,} rows in {took} ms",
+        title_justify="left",
+    )
+    for column in ("region", "workers", "rows in", "rows out", "changed keys", "state", "files", "skipped"):
+        table.add_column(column, justify="left" if column == "region" else "right")
+    for name, r in progress.get("regions", {}).items():
+        figures = (r["rows_in"], r["rows_out"], r["changes"])
+        table.add_row(
+            name,
+            str(r["workers"]),
+            *(f"{f:,}" for f in figures),
+            _bytes(r["state_bytes"]),
+            str(r["state_files"]),
+            str(r["skipped"]),
+        )
+    return table
+
+
+def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool | None) -> list[str]:
+    """What `penstock status` prints above the table."""
+    state = "finished" if progress["finished"] else {True: "running", False: "not running", None: "started"}[alive]
+    lines = [f"flow {about['flow']}: {state} (run {about['run']}, process {about.get('pid', '?')} on {about.get('host', '?')})"]
+    for name, s in progress.get("sources", {}).items():
+        extra = "".join(f", {s[k]:,} {k}" for k in ("late", "malformed") if s.get(k))
+        lines.append(f"source {name}: {s['rows']:,} rows{extra}")
+    for name, skipped in progress.get("skipped", {}).items():
+        if skipped:
+            first = progress["regions"].get(name, {}).get("first_skipped", "")
+            lines.append(
+                f"region {name}: {skipped:,} records skipped because a function raised" + (f", last: {first}" if first else "")
+            )
+    return lines
+
+
+def _bytes(n: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"

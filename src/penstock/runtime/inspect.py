@@ -1,0 +1,102 @@
+"""Look into a checkpoint: its progress, and the state of a region as rows. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import CheckpointError
+from penstock.operators.base import Context
+from penstock.operators.keys import WORKER_BIN, KeyCodec, unbiased
+from penstock.runtime.checkpoint import Checkpoint, open_checkpoint
+from penstock.runtime.record import EpochRecord
+from penstock.runtime.spec import RegionSpec
+from penstock.state.compact import iterate
+from penstock.state.deltas import Version
+from penstock.types import time_text
+
+
+@dataclass(frozen=True)
+class RegionView:
+    """One region's state as of the last committed epoch."""
+
+    checkpoint: Checkpoint
+    spec: RegionSpec
+    versions: tuple[Version, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Key columns, then ``operator``, ``worker``, ``bin``, ``entry`` (a window's start, or empty) and ``state`` (JSON)."""
+        text, number = pa.string(), pa.int32()
+        rest = [("operator", text), ("worker", number), ("bin", number), ("entry", text), ("state", text)]
+        return pa.schema([*self.spec.keys, *(pa.field(n, t) for n, t in rest)])
+
+    def rows(self, worker: int) -> Iterator[pa.RecordBatch]:
+        """The state that one worker holds.
+
+        Raises:
+            TornFileError: A file of the state is damaged.
+        """
+        operators = []
+        codec = KeyCodec(self.spec.keys)
+        for i, step in enumerate(self.spec.steps):
+            step.operator.start(Context(self.spec.name, i, self.spec.ordinal, codec, step.in_schemas, step.out_schema))
+            operators.append(step.operator)
+        for batch in iterate(self.checkpoint.fs, self.checkpoint.root, self.versions[worker]):
+            names: list[Any] = batch.column(0).to_pylist()
+            values: list[Any] = batch.column(1).to_pylist()
+            own = [i for i, n in enumerate(names) if n[:2] != WORKER_BIN]
+            encoded = [names[i][3:] for i in own]
+            subs = [e[2 + int.from_bytes(e[:2], "big") :] for e in encoded]
+            states = [json.dumps(operators[names[i][2]].show_state(values[i]), default=str) for i in own]
+            columns: list[Any] = [
+                *codec.decode(encoded),
+                pa.array([operators[names[i][2]].describe() for i in own], pa.string()),
+                pa.array(np.full(len(own), worker), pa.int32()),
+                pa.array([int.from_bytes(names[i][:2], "big") for i in own], pa.int32()),
+                pa.array([_entry(s) for s in subs], pa.string()),
+                pa.array(states, pa.string()),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _entry(sub: bytes) -> str:
+    if not sub:
+        return ""
+    return time_text(int(unbiased([sub])[0])) if len(sub) == 8 else sub.hex()
+
+
+def view_region(uri: str, region: str) -> RegionView:
+    """Open a region's state for reading.
+
+    Args:
+        uri: The checkpoint.
+        region: The region's name.
+
+    Raises:
+        CheckpointError: There is no such checkpoint or region, or nothing has been committed.
+    """
+    checkpoint, _ = open_checkpoint(uri)
+    record = checkpoint.last()
+    if region not in record.regions:
+        there = ", ".join(record.regions) or "none yet"
+        raise CheckpointError(f"Checkpoint {uri} has no state of region {region!r}; it has {there}.")
+    specs: dict[str, RegionSpec] = pickle.loads(checkpoint.specs(record.run))
+    return RegionView(checkpoint, specs[region], tuple(record.regions[region].versions))
+
+
+def read_progress(uri: str) -> tuple[EpochRecord, dict[str, Any]]:
+    """The last committed epoch of a checkpoint, and what its newest run tells of itself.
+
+    Raises:
+        CheckpointError: There is no such checkpoint.
+    """
+    checkpoint, identity = open_checkpoint(uri)
+    run = checkpoint.newest_run()
+    return checkpoint.last(), {"flow": identity.name, "run": run, **checkpoint.about(run)}

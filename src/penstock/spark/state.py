@@ -1,0 +1,50 @@
+"""The state of a region as a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.errors import DeclarationError
+from penstock.runtime.inspect import view_region
+from penstock.spark.columns import spark_schema
+
+
+def read_state(spark: SparkSession, checkpoint: str, region: str, snapshot: str | None = None) -> DataFrame:
+    """The state of a region as of the last committed epoch.
+
+    Args:
+        spark: The session.
+        checkpoint: Folder or URI of the checkpoint. The flow may be running.
+        region: The region's name.
+        snapshot: Not available in this version.
+
+    Returns:
+        One row per entry: the key columns, ``operator``, ``worker``, ``bin``, ``entry`` (a window's start, or empty) and
+        ``state`` (JSON).
+
+    Raises:
+        CheckpointError: There is no such checkpoint or region.
+    """
+    if snapshot is not None:
+        raise DeclarationError(f"read_state(snapshot={snapshot!r}) is not available in this version; leave it out.")
+    view = view_region(checkpoint, region)
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            workers: list[Any] = batch.column(0).to_pylist()
+            for worker in workers:
+                yield from view.rows(worker)
+
+    count = len(view.versions)
+    names = [f"c{i}" for i in range(len(view.schema))]
+    plain = pa.schema([pa.field(n, f.type) for n, f in zip(names, view.schema, strict=True)])
+
+    def renamed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in read(batches):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=plain)
+
+    return spark.range(0, count, 1, count).mapInArrow(renamed, spark_schema(plain)).toDF(*view.schema.names)
