@@ -40,7 +40,7 @@ _HOME = {
         ),
         "penstock.operators.aggregates",
     ),
-    **dict.fromkeys(("console", "foreach_epoch", "memory", "parquet", "sql"), "penstock.sinks"),
+    **dict.fromkeys(("console", "foreach_epoch", "memory", "noop", "parquet", "sql"), "penstock.sinks"),
     **dict.fromkeys(("files", "rate"), "penstock.sources"),
     "read_state": "penstock.spark.state",
 }

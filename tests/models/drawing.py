@@ -6,7 +6,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import oracle
@@ -43,12 +43,22 @@ class About:
         updating: Only a sink may follow.
         origins: What triggers its rows.
         tied: Several rows may have one place, so that their order is not documented.
+        depth: How many steps have numbered its rows; four are possible.
     """
 
     keys: tuple[str, ...] = ()
     updating: bool = False
     origins: frozenset[Any] = frozenset()
     tied: bool = False
+    depth: int = 0
+
+    def plain(self) -> About:
+        """The same outside of a region."""
+        return replace(self, keys=())
+
+    def deeper(self) -> About:
+        """After a step that numbers its rows."""
+        return replace(self, depth=self.depth + 1)
 
 
 class Drawing:
@@ -78,12 +88,11 @@ class Drawing:
         """The node with the common columns only."""
         if oracle.columns(node) == [*r.STANDARD] and not isinstance(node, r.KeyBy):
             return node
-        about = self.about[node]
-        return self.add(r.Standard(node), About(origins=about.origins, tied=about.tied))
+        return self.add(r.Standard(node), self.about[node].plain())
 
     def stream(self, *, bias: bool = True) -> r.Node:
         """A node that something may follow; mostly the latest."""
-        open_ = [n for n in self.about if not self.about[n].updating]
+        open_ = [n for n in self.about if not self.about[n].updating and (bias or not isinstance(n, r.KeyBy))]
         return open_[-1] if bias and self.draw(st.integers(0, 3)) else self.draw(st.sampled_from(open_))
 
     def step(self) -> None:
@@ -98,17 +107,23 @@ class Drawing:
     def _key(self, node: r.Node, about: About) -> None:
         keys = self.draw(st.sampled_from([("k",), ("j",), ("k", "j"), ("s",), ("k",)]))
         if keys == ("s",):  # results may be long; keys may not
-            node = self.add(r.Columns(self.standard(node), ("k", "substr(s, 1, 2)")), About(origins=about.origins, tied=about.tied))
+            node = self.add(r.Columns(self.standard(node), ("k", "substr(s, 1, 2)")), about)
             keys = ("k",)
         then = tuple(self.draw(st.lists(st.sampled_from(["v > 2", "k IS NOT NULL", ("v", "v * 2 + 1")]), max_size=1)))
-        self.add(r.KeyBy(node, keys, f"r{len(self.about)}", then), About(keys, origins=about.origins, tied=about.tied))
+        added = r.KeyBy(node, keys, f"r{len(self.recipe.nodes)}", then)
+        if self.draw(st.integers(0, 7)):
+            self.add(added, replace(about, keys=keys))
+        else:  # a region without a step
+            self.recipe.nodes.append(added)
+            self.add(r.Local(added), about)
 
     def _leave(self, node: r.Node, about: About) -> None:
-        about = About(origins=about.origins, tied=about.tied)
-        if isinstance(node, r.KeyBy) or self.draw(st.booleans()):
-            self.add(r.Local(node), about)
+        if isinstance(node, r.KeyBy):  # possible before the region's first step only
+            self._map(node, about)
+        elif self.draw(st.booleans()):
+            self.add(r.Local(node), about.plain())
         else:
-            self._where(node, about)
+            self._where(node, about.plain())
 
     def _where(self, node: r.Node, about: About) -> None:
         self.add(r.Where(node, self.draw(st.sampled_from([*r.CONDITIONS]))), about)
@@ -117,7 +132,8 @@ class Drawing:
         self.add(r.Columns(node, self.draw(st.sampled_from([*r.EXPRESSIONS]))), about)
 
     def _repeat(self, node: r.Node, about: About) -> None:
-        self.add(r.Repeat(node), about)
+        if about.depth < 3:
+            self.add(r.Repeat(node), about.deeper())
 
     def _union(self, node: r.Node, _: About) -> None:
         others = [self.stream(bias=False) for _ in range(self.draw(st.integers(1, 2)))]
@@ -128,13 +144,14 @@ class Drawing:
 
     def _merged(self, nodes: tuple[r.Node, ...]) -> About:
         all_ = [o for n in nodes for o in self.about[n].origins]
-        return About(origins=frozenset(all_), tied=any(self.about[n].tied for n in nodes) or len(set(all_)) < len(all_))
+        tied = any(self.about[n].tied for n in nodes) or len(set(all_)) < len(all_)
+        return About(origins=frozenset(all_), tied=tied, depth=max(self.about[n].depth for n in nodes))
 
     def _map(self, node: r.Node, about: About, window: r.Window | None = None) -> None:
-        if about.tied and not self.ties:
+        if (about.tied and not self.ties) or about.depth >= 3:
             return self._totals(node, about)
         fn = self.draw(st.sampled_from([*r.FUNCTIONS]))
-        self.add(r.Map(node, fn, window, self.draw(st.booleans())), About(about.keys, origins=about.origins, tied=about.tied))
+        self.add(r.Map(node, fn, window, self.draw(st.booleans())), about.deeper())
         return None
 
     def _window_map(self, node: r.Node, about: About) -> None:
@@ -157,20 +174,19 @@ class Drawing:
         self.add(added, About(about.keys, updating=emit == "update", origins=frozenset([added])))
 
     def _distinct(self, node: r.Node, about: About) -> None:
-        if about.tied and not self.ties:
+        if (about.tied and not self.ties) or about.depth >= 3:
             return self._totals(node, about)
-        names = self.draw(st.sampled_from([(), ("v",), ("s", "v"), ("k",)]))
+        names = self.draw(st.sampled_from([(), ("v",), ("j", "v"), ("j",)]))
         within = self.draw(st.sampled_from([None, 0, 3 * r.SECOND])) if self.timed else None
-        self.add(r.Distinct(node, names, within), About(about.keys, origins=about.origins, tied=about.tied))
+        self.add(r.Distinct(node, names, within), about.deeper())
         return None
 
     def _process(self, node: r.Node, about: About) -> None:
         operator = self.draw(st.sampled_from([*r.OPERATORS] if self.timed else ["previous"]))
-        if operator == "previous" and about.tied and not self.ties:
+        if operator == "previous" and ((about.tied and not self.ties) or about.depth >= 3):
             return self._totals(node, about)
         added = r.Process(node, operator)
-        plain = operator == "previous"
-        self.add(added, About(about.keys, origins=about.origins if plain else frozenset([added]), tied=plain and about.tied))
+        self.add(added, about.deeper() if operator == "previous" else About(about.keys, origins=frozenset([added])))
         return None
 
     def _join(self, node: r.Node, about: About) -> None:
@@ -178,9 +194,9 @@ class Drawing:
             return self._totals(node, about)
         other: r.Node = self.standard(self.stream(bias=False))
         if _region_of(other) is _region_of(node) and self.about[other].keys:
-            other = self.add(r.Local(other), About(origins=self.about[other].origins, tied=self.about[other].tied))
+            other = self.add(r.Local(other), self.about[other].plain())
         merged = self._merged((node, other))
-        if self._behind(other, _region_of(node)):
+        if self._behind(other, _region_of(node)) or merged.depth >= 3:
             return self._totals(node, about)
         if self.draw(st.booleans()):
             other = r.KeyBy(other, about.keys, f"r{len(self.recipe.nodes)}")
@@ -188,7 +204,7 @@ class Drawing:
         how = self.draw(st.sampled_from(["inner", "left", "full"]))
         added = r.Join(node, other, self.draw(st.sampled_from([0, 1, 4])) * r.SECOND, how)
         origins = merged.origins if how == "inner" else merged.origins | {added}
-        self.add(added, About(about.keys, origins=origins, tied=merged.tied or how != "inner"))
+        self.add(added, About(about.keys, False, origins, merged.tied or how != "inner", merged.depth + 1))
         return None
 
     def _behind(self, node: Any, region: Any) -> bool:

@@ -22,7 +22,7 @@ def test_resolve_when_local_then_path_without_trailing_slash(uri, tmp_path):
 
 
 def test_resolve_when_s3a_then_same_as_s3():
-    fs, root = resolve("s3a://bucket/prefix?region=eu-west-1")
+    fs, root = resolve("s3a://bucket/prefix/?region=eu-west-1")
     assert (fs.type_name, root) == ("s3", "bucket/prefix")
 
 

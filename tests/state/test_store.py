@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -66,7 +68,35 @@ def test_catch_up_when_base_was_compacted_then_store_at_or_after_it_stays(fs, ro
 def test_open_when_of_another_identity_or_boot_then_rebuilt(fs, root, local, other):
     last = versions(fs, root, *EPOCHS)[-1]
     open_store(local, **other).catch_up(fs, root, last)
-    assert open_store(local).catch_up(fs, root, last).rebuilt
+    before = Path(local, "data.mdb").stat()
+    mine = open_store(local)
+    # What another boot left must not even be mapped, so the file itself is a new one.
+    assert Path(local, "data.mdb").stat().st_size < before.st_size
+    assert mine.catch_up(fs, root, last).rebuilt
+
+
+def test_open_when_another_process_replaced_the_files_then_the_new_ones_are_opened(fs, root, local, tmp_path):
+    last = versions(fs, root, *EPOCHS)[-1]
+    open_store(local).catch_up(fs, root, last)
+    shutil.copytree(local, tmp_path / "copy")
+    for name in ("data.mdb", "lock.mdb"):
+        Path(local, name).unlink()
+    shutil.copy(tmp_path / "copy" / "data.mdb", local)
+    with open_store(local).at(fs, root, last) as state:
+        assert content(state) == LAST
+    assert open_store(local)._env.inode == environment._inode(local)
+
+
+def test_open_when_another_holds_the_guard_then_waits(local):
+    Path(local).mkdir()
+    with Path(local, "guard").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=open_store, args=(local,))
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+    waiting.join(20)
+    assert not waiting.is_alive()
 
 
 def test_open_when_owner_file_was_copied_then_record_inside_still_decides(fs, root, local):
@@ -92,8 +122,8 @@ def test_open_when_data_is_truncated_then_rebuilt_not_mapped(fs, root, local, ke
         assert len(state.scan(b"")) == 2000
 
 
-@pytest.mark.parametrize("start", [0, 16, 24])
-def test_open_when_header_is_garbage_then_rebuilt(fs, root, local, start):
+@pytest.mark.parametrize(("start", "end"), [(0, 160), (16, 160), (20, 24), (24, 160)])
+def test_open_when_header_is_garbage_then_rebuilt(fs, root, local, start, end):
     last = versions(fs, root, *EPOCHS)[-1]
     store = open_store(local)
     store.catch_up(fs, root, last)
@@ -101,7 +131,7 @@ def test_open_when_header_is_garbage_then_rebuilt(fs, root, local, start):
     data = Path(local, "data.mdb")
     raw = bytearray(data.read_bytes())
     for page in (0, 4096):
-        raw[page + start : page + 160] = b"\xa5" * (160 - start)
+        raw[page + start : page + end] = b"\xa5" * (end - start)
     data.write_bytes(raw)
     assert open_store(local).catch_up(fs, root, last).rebuilt
 

@@ -1,1 +1,4 @@
-"""TODO."""
+"""``penstock demo``: a year of flights through a flow with state, compared with pandas row by row.
+
+Read next: `penstock.demo.flow`, which is what a user writes; `penstock.demo.flights`, which runs it.
+"""

@@ -253,7 +253,11 @@ def regroup(parts: Sequence[Emitted], schema: pa.Schema, codec: KeyCodec) -> Row
 
 
 def _already(part: Emitted) -> bool:
-    return bool((part.group[1:] >= part.group[:-1]).all()) and ascending_within(part.group, part.order)
+    """Whether rows are grouped and in order. Not if a key may be there twice, as in `KeyedState.keys_of`."""
+    hashes, group = part.keys.hashes, part.group
+    if not (hashes[1:] > hashes[:-1]).all() or not (group[1:] >= group[:-1]).all():
+        return False
+    return ascending_within(group, part.order)
 
 
 def _as_rows(part: Emitted) -> Rows:

@@ -43,21 +43,29 @@ class StateCodec:
         Raises:
             StateError: The value does not fit the declared schema.
         """
-        values = tuple(state[n] for n in self._schema.names) if isinstance(state, dict) else state
-        if not isinstance(values, tuple):
-            values = (values,)
         try:
+            values = self._values(state)
             if len(values) != len(self._schema):
                 raise TypeError(f"{len(values)} values for {len(self._schema)} fields")  # noqa: TRY301
             if self._packer is None:
                 for field, value in zip(self._schema, values, strict=True):
                     pa.scalar(value, field.type)
-                return pickle.dumps(values, protocol=5)
+                return pickle.dumps(tuple(values), protocol=5)  # a named tuple's own class cannot be pickled
             missing = sum(1 << i for i, v in enumerate(values) if v is None)
             return self._packer.pack(missing, *(0 if v is None else v for v in values))
         except (TypeError, ValueError, struct.error, pa.ArrowInvalid, KeyError) as error:
             fields = ", ".join(f"{f.name} {f.type}" for f in self._schema)
             raise StateError(f"{self._what} returned the state {state!r}, which is not ({fields}): {error}.") from error
+
+    def _values(self, state: Any) -> tuple[Any, ...]:
+        values = tuple(state[n] for n in self._schema.names) if isinstance(state, dict) else state
+        return values if isinstance(values, tuple) else (values,)
+
+    def settle(self, state: Any) -> Any:
+        """A returned state as `load` gives it, so that what a function sees does not depend on where an epoch ends."""
+        if self._packer is not None or isinstance(state, dict) or len(self._values(state)) != len(self._schema):
+            return self.load(self.dump(state))
+        return self._row._make(self._values(state))
 
     def load(self, raw: bytes) -> Any:
         """The state again, as a named tuple."""
@@ -80,6 +88,9 @@ class _PickleCodec:
             raise StateError(
                 f'{self._what} returned a state of type {type(state).__name__} that cannot be stored ({error}); keep plain data, or declare state="…".'
             ) from error
+
+    def settle(self, state: Any) -> Any:
+        return state
 
     def load(self, raw: bytes) -> Any:
         return pickle.loads(raw)
@@ -141,7 +152,11 @@ class StatefulMap(Operator):
         )
         state.delete([names[i] for i, s in enumerate(after) if s is None and loaded[i] is not None])
         batch = to_batch(out, self.context.output, self.name)
-        return rows.emit(batch, spread.row[np.array(trigger, np.int64)])
+        row = spread.row[np.array(trigger, np.int64)]
+        if self.window is not None:  # a row's outputs in all of its windows are numbered together
+            by_row = np.argsort(row, kind="stable")
+            batch, row = batch.take(places(by_row)), row[by_row]
+        return rows.emit(batch, row)
 
     def show_state(self, value: bytes) -> Any:
         """The user's state."""
@@ -166,7 +181,7 @@ class StatefulMap(Operator):
                 except Exception as error:  # noqa: BLE001  (the user's code may raise anything)
                     self._failed(error, key, events[i], spread, i)
                     continue
-                now = now_next
+                now = None if now_next is None else self._codec.settle(now_next)
                 if given:
                     out += given
                     trigger += [i] * len(given)

@@ -130,14 +130,15 @@ def compile_region(
             else:
                 sources.append(("port", port(n, "ordered", lambda s=schema: Port(s, None, waits=region.timed))))  # type: ignore[misc]
         steps.append(Step(operator, tuple(sources), in_schemas, out_schema))
+    wanted = wanted or [(len(steps) - 1, False)]
     if any(o == -1 for o, _ in wanted):
         entry = port(0, "ordered", lambda: Port(inputs[0], None, waits=region.timed))
         if entry != 0:
             raise DeclarationError(f"Region {region.name!r}: leave the region before its first step, not after.")
     outs = []
-    for operator_index, errors in wanted or [(len(steps) - 1, False)]:
+    for operator_index, errors in wanted:
         schema = ERROR_SCHEMA if errors else inputs[0] if operator_index < 0 else steps[operator_index].out_schema
-        outs.append(Out(operator_index, schema, errors, positions=_feeds_region(plan, region, operator_index, errors)))
+        outs.append(Out(operator_index, schema, errors, positions=_goes_on(plan, region, operator_index, errors)))
     spec = RegionSpec(
         region.name,
         plan.regions.index(region),
@@ -176,12 +177,12 @@ def _wanted_outputs(plan: Plan) -> dict[str, list[tuple[int, bool]]]:
     return wanted
 
 
-def _feeds_region(plan: Plan, region: Region, operator: int, errors: bool) -> bool:
+def _goes_on(plan: Plan, region: Region, operator: int, errors: bool) -> bool:
+    """Whether an operator's rows go on to a region or to a stateless step, which keep positions, and not only to sinks."""
+    passed = [n for r in plan.regions for i in r.inputs for n in upstream(i)]
+    passed += [n for o in plan.outputs for n in upstream(o.node) if n is not o.node]
     return any(
-        isinstance(n, RegionOutput) and n.region is region and n.operator == operator and n.errors == errors
-        for r in plan.regions
-        for i in r.inputs
-        for n in upstream(i)
+        isinstance(n, RegionOutput) and n.region is region and n.operator == operator and n.errors == errors for n in passed
     )
 
 

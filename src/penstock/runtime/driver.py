@@ -259,6 +259,9 @@ class EpochDriver:
             self._settings.before(f"compute {output.name}")
             mark = Mark(self._settings.flow, output.name, self._settings.run, epoch, frontier, positions)
             frame = frames.of(output.node)
+            if frame is not None and not getattr(output.sink, "wants_rows", True):
+                backend.force(frame)
+                frame = None
             batches = backend.collect(frame) if frame is not None else ()
             decision.counts[output.name] = output.sink.write(_stepped(batches, self._settings.before, output.name), mark)
             self._settings.before(f"stored {output.name}")

@@ -8,6 +8,7 @@ sink               where                                                     gua
 `memory`           this process                                              exactly once within the process
 `console`          the screen                                                at least once
 `foreach_epoch`    a function of yours                                       at least once, or what the function makes of it
+`noop`             nowhere                                                   none; state is exactly once all the same
 =================  ========================================================  ============================================
 """
 
@@ -17,7 +18,8 @@ from penstock.sinks.base import Sink
 from penstock.sinks.console import console
 from penstock.sinks.foreach import foreach_epoch
 from penstock.sinks.memory import memory
+from penstock.sinks.noop import noop
 from penstock.sinks.parquet import parquet
 from penstock.sinks.sql import sql
 
-__all__ = ["Sink", "console", "foreach_epoch", "memory", "parquet", "sql"]
+__all__ = ["Sink", "console", "foreach_epoch", "memory", "noop", "parquet", "sql"]

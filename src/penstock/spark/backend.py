@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.errors import DeclarationError
@@ -20,9 +20,9 @@ from penstock.runtime.compile import CompiledRegion
 from penstock.runtime.driver import Scan, SourceFrames
 from penstock.runtime.lateness import Base
 from penstock.runtime.record import SourceState
-from penstock.runtime.spec import HASH, OUT, PORT, Port, RegionSpec
+from penstock.runtime.spec import HASH, OUT, Port, RegionSpec
 from penstock.runtime.worker import Assignment
-from penstock.spark.columns import arrow_schema, empty_frame, named, spark_schema, to_utc, with_order
+from penstock.spark.columns import arrow_schema, empty_frame, named, quoted, spark_schema, to_utc, with_order
 from penstock.spark.source import Slices, SourceReader
 from penstock.spark.task import task
 from penstock.state.deltas import Version
@@ -90,11 +90,10 @@ class SparkBackend:
         whole = ports[0]
         for other in ports[1:]:
             whole = whole.unionByName(other)
-        hashes = [named(n) for n in whole.columns if n.endswith(HASH)]
+        hashes = ", ".join(f"c{i}" for i, n in enumerate(spec.in_schema.names) if n.endswith(HASH))
         workers = len(versions)
-        worker = (F.pmod(F.coalesce(*hashes), F.lit(BINS)) * workers / BINS).cast("int")
-        # mapInArrow does not quote names, so columns travel by place; the task knows their names.
-        shuffled = whole.repartitionById(workers, worker).toDF(*(f"c{i}" for i in range(len(whole.columns))))
+        worker = F.expr(f"cast(pmod(coalesce({hashes}), {BINS}) * {workers} / {BINS} as int)")
+        shuffled = whole.repartitionById(workers, worker)
         assignment = self._assign(compiled, messages, tuple(versions))
         return self._mark(shuffled.mapInArrow(task(assignment), spark_schema(spec.out_schema)))
 
@@ -124,8 +123,11 @@ class SparkBackend:
         frame.write.format("noop").mode("append").save()
 
     def collect(self, frame: DataFrame) -> Iterable[pa.RecordBatch]:
-        shown = frame.select(*(named(c) for c in frame.columns if not c.startswith("__ps_")))
-        return [to_utc(b) for b in shown.toArrow().to_batches() if b.num_rows]
+        names = frame.columns
+        shown = [quoted(c) for c in names if not c.startswith("__ps_")]
+        if len(shown) < len(names):
+            frame = frame.selectExpr(*shown)
+        return [to_utc(b) for b in frame.toArrow().to_batches() if b.num_rows]
 
     def done(self) -> None:
         for frame in self._kept:
@@ -140,7 +142,7 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
     if isinstance(node, p.Where):
         return frame.where(node.condition)
     if isinstance(node, p.Select):
-        return frame.select(*(F.expr(sql).alias(name) for name, sql in node.columns), *ORDER)
+        return frame.selectExpr(*(f"{sql} as {quoted(name)}" for name, sql in node.columns), *ORDER)
     if isinstance(node, p.Union):
         for other in inputs[1:]:
             frame = frame.unionByName(other)
@@ -166,24 +168,22 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
 
 
 def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
-    """A port's columns with the key's hash; with several ports prefixed, and nulls for the others."""
+    """A port's rows in the columns of the task's input, named by place: ``mapInArrow`` does not quote names."""
     port = spec.ports[index]
-    keys = [named(n) for n in spec.keys.names]
+    names = [*port.schema.names, *ORDER]
     if port.partial_of is not None:
         operator = spec.steps[port.partial_of].operator
         assert isinstance(operator, AggregateStep)
         frame = partial_frame(operator, frame, spec.keys.names)
-    else:
-        frame = frame.select(*(named(n) for n in port.schema.names), *ORDER)
-    frame = frame.withColumn(HASH, F.xxhash64(*keys))
+        names = port.schema.names
+    own = [quoted(n) for n in names] + [f"xxhash64({', '.join(quoted(k) for k in spec.keys.names)})"]
     if len(spec.ports) == 1:
-        return frame
-    columns: list[Column] = [F.lit(index).alias(PORT)]
-    own = {f"{index}.{n}": n for n in frame.columns}
-    for field in spark_schema(spec.in_schema).fields[1:]:
-        column = named(own[field.name]) if field.name in own else F.lit(None)
-        columns.append(column.cast(field.dataType).alias(field.name))
-    return frame.select(*columns)
+        return frame.selectExpr(*(f"{sql} as c{i}" for i, sql in enumerate(own)))
+    columns = [f"{index} as c0"]
+    for i, field in enumerate(spark_schema(spec.in_schema).fields[1:], 1):
+        mine = field.name.startswith(f"{index}.")
+        columns.append(f"cast({own.pop(0) if mine else 'null'} as {field.dataType.simpleString()}) as c{i}")
+    return frame.selectExpr(*columns)
 
 
 def partial_columns(operator: AggregateStep, schema: pa.Schema) -> list[str] | None:
@@ -204,8 +204,7 @@ def partial_frame(operator: AggregateStep, frame: DataFrame, keys: Sequence[str]
     assert columns is not None
     groups = [named(k) for k in keys]
     if operator.window is not None:
-        pane = F.lit(operator.window.pane_us)
-        groups.append((F.col(TIME) - F.pmod(F.col(TIME), pane)).alias(PANE))
+        groups.append(F.expr(f"{TIME} - pmod({TIME}, {operator.window.pane_us}L) as {PANE}"))
     return frame.groupBy(*groups).agg(*(F.expr(sql).alias(f"__ps_a{i}") for i, sql in enumerate(columns)))
 
 

@@ -46,7 +46,12 @@ def empty_frame(spark: SparkSession, schema: pa.Schema) -> DataFrame:
 
 def named(name: str) -> Column:
     """A column by its name, whatever characters it has."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))
+
+
+def quoted(name: str | None) -> str:
+    """A column's name in SQL."""
+    return "`" + (name or "").replace("`", "``") + "`"
 
 
 def to_utc(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ from penstock.runtime.driver import Scan, SourceFrames
 from penstock.runtime.lateness import Base, Chunk
 from penstock.runtime.record import SourceState
 from penstock.sources.connectors import Files, Rate
-from penstock.spark.columns import named, spark_schema
+from penstock.spark.columns import named, quoted, spark_schema
 from penstock.types import MIN_TIME, OFFSET, PART, SUB, TIME
 
 CORRUPT: Final = "__ps_corrupt"
@@ -30,7 +30,8 @@ _ROW_BITS: Final = 33
 _EPOCH_BITS: Final = 43
 _MASK48: Final = (1 << 48) - 1
 _MANY_FILES: Final = 64
-_PLACE: Final = "__ps_place"
+BAD: Final = "__ps_bad"
+_URI: Final = f"regexp_replace({FILE}, '^file:/+', 'file:///')"
 
 
 def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
@@ -125,9 +126,15 @@ class SourceReader:
         self._epoch = epoch
         self._files: dict[str, int] = {}
         self._kept: list[DataFrame] = []
+        self._whole: DataFrame | None = None
 
     def _rows(self, before: SourceState | None, columns: Sequence[str] | None = None) -> DataFrame:
-        """The source's rows with hidden columns, `CORRUPT` as a flag of malformed ones."""
+        """The source's rows with hidden columns, and `BAD` where rows can be malformed. One projection, made as SQL text.
+
+        Args:
+            before: The source's state, where files are to be numbered; None: they have been.
+            columns: The columns wanted; None: all.
+        """
         connector = self._source.connector
         is_files = isinstance(connector, Files)
         wanted = None
@@ -139,71 +146,73 @@ class SourceReader:
         frame, files = self._slices.rows(self._ordinal + 1, wanted)
         if before is not None and is_files:
             self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
-        if is_files:
-            frame = self._numbered(frame)
+        if is_files and len(self._files) > _MANY_FILES:
+            frame = self._joined(frame)
+        time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
         part, offset = self._position(frame)
-        time = F.unix_micros(named(self._source.time).cast("timestamp")) if self._source.time else F.lit(0).cast("long")
-        bad = F.lit(False)
-        if CORRUPT in frame.columns:
-            bad = F.col(CORRUPT).isNotNull()
-        if self._source.time:
-            bad = bad | time.isNull()
-        hidden = {TIME: time, PART: part, OFFSET: offset, SUB: F.lit(0).cast("long"), "__ps_bad": bad}
-        return frame.withColumns(hidden)
+        shown = [quoted(c) for c in frame.columns if not c.startswith("__ps_") or c in (FILE, CORRUPT)]
+        hidden = [f"{time} as {TIME}", f"{part} as {PART}", f"{offset} as {OFFSET}", f"0L as {SUB}"]
+        causes = [f"{CORRUPT} is not null"] * (CORRUPT in frame.columns) + [f"{time} is null"] * (self._source.time is not None)
+        if causes:
+            hidden.append(f"({' or '.join(causes)}) as {BAD}")
+        return frame.selectExpr(*shown, *hidden)
 
-    def _position(self, frame: DataFrame) -> tuple[Column, Column]:
-        """Partition number and offset of each row."""
+    def _position(self, frame: DataFrame) -> tuple[str, str]:
+        """SQL of each row's partition number and offset."""
         source, base = self._source, self._ordinal << 48
-        row = F.monotonically_increasing_id()
         if source.position is not None:
             partition, offset = source.position
-            if dict(frame.dtypes)[partition] in ("tinyint", "smallint", "int", "bigint"):
-                return F.lit(base).cast("long") + named(partition).cast("long"), named(offset).cast("long")
-            hashed = F.xxhash64(named(partition).cast("string")).bitwiseAND(F.lit(_MASK48))
-            return F.lit(base).cast("long") + hashed, named(offset).cast("long")
+            number = f"cast({quoted(partition)} as bigint)"
+            if dict(frame.dtypes)[partition] not in ("tinyint", "smallint", "int", "bigint"):
+                number = f"(xxhash64(cast({quoted(partition)} as string)) & {_MASK48}L)"
+            return f"({base}L + {number})", f"cast({quoted(offset)} as bigint)"
         if isinstance(source.connector, Rate):
-            return F.lit(base).cast("long"), F.col("value")
+            return f"{base}L", "value"
         if isinstance(source.connector, Files):
             # One partition of the scan per file, so the lower bits of the id are the row's number in its file.
-            return F.lit(base).cast("long"), F.col(_PLACE)
-        low = row.bitwiseAND(F.lit((1 << _EPOCH_BITS) - 1))
-        return F.lit(base).cast("long"), F.lit(self._epoch << _EPOCH_BITS).cast("long") + low
+            row = f"(monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L)"
+            number = "__ps_number"
+            if len(self._files) <= _MANY_FILES:
+                pairs = ", ".join(f"'{sql_text(uri)}', {number}L" for uri, number in self._files.items())
+                number = f"element_at(map({pairs}), {_URI})" if pairs else "cast(null as bigint)"
+            else:
+                row = "__ps_row"
+            # A file without a number would be processed out of order, so it is an error.
+            known = f"coalesce({number}, cast(raise_error(concat('penstock does not know the file ', {FILE})) as bigint))"
+            return f"{base}L", f"(shiftleft({known}, {_ROW_BITS}) + {row})"
+        return f"{base}L", f"({self._epoch << _EPOCH_BITS}L + (monotonically_increasing_id() & {(1 << _EPOCH_BITS) - 1}L))"
 
-    def _numbered(self, frame: DataFrame) -> DataFrame:
-        """Rows of files with their offset: the file's number, then the row's in it."""
-        row = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1))
-        uri = F.regexp_replace(FILE, "^file:/+", "file:///")
-        if len(self._files) <= _MANY_FILES:
-            pairs = [F.lit(x) for item in self._files.items() for x in item]
-            number = F.element_at(F.create_map(*pairs), uri) if pairs else F.lit(None)
-            return frame.withColumn(_PLACE, F.shiftleft(_known(number, uri), _ROW_BITS) + row)
+    def _joined(self, frame: DataFrame) -> DataFrame:
+        """Rows of many files with their file's number, from a table: a literal map would be searched from its start for each row."""
+        row = f"monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L as __ps_row"
         table = frame.sparkSession.createDataFrame(list(self._files.items()), "__ps_uri string, __ps_number long")
-        joined = frame.withColumns({"__ps_row": row, "__ps_uri": uri}).join(F.broadcast(table), "__ps_uri", "left")
-        return joined.withColumn(_PLACE, F.shiftleft(_known(F.col("__ps_number"), uri), _ROW_BITS) + F.col("__ps_row"))
+        return frame.selectExpr("*", row, f"{_URI} as __ps_uri").join(F.broadcast(table), "__ps_uri", "left")
 
     def scan(self, before: SourceState) -> Scan:
         """Times and offsets per chunk, and malformed records. One Spark job; none if there is nothing to look for."""
         source = self._source
         text = isinstance(source.connector, Files) and source.connector.format in ("csv", "json")
         if source.time is None and not text:
-            self._rows(before, [])
+            self._whole = self._rows(before)
             return Scan(files=len(self._files))
         columns = [c for c in (source.time, *(source.position or ())) if c]
         rows = self._rows(before, columns)
-        name = named(source.position[0]).cast("string") if source.position else F.lit("0")
-        chunk = F.shiftright(F.col(OFFSET), CHUNK_BITS)
-        good = ~F.col("__ps_bad")
-        found = (
-            rows.groupBy(name.alias("name"), F.col(PART), chunk.alias("chunk"))
-            .agg(
-                F.min(F.when(good, F.col(TIME))).alias("least"),
-                F.max(F.when(good, F.col(TIME))).alias("greatest"),
-                F.max(OFFSET).alias("last"),
-                F.count(F.when(good, 1)).alias("rows"),
-                F.count(F.when(F.col("__ps_bad"), 1)).alias("bad"),
-            )
-            .collect()
-        )
+        name = f"cast({quoted(source.position[0])} as string)" if source.position else "'0'"
+        groups = rows.selectExpr(
+            f"{name} as name",
+            PART,
+            f"shiftright({OFFSET}, {CHUNK_BITS}) as chunk",
+            f"if({BAD}, null, {TIME}) as time",
+            OFFSET,
+            BAD,
+        ).groupBy("name", PART, "chunk")
+        found = groups.agg(
+            F.expr("min(time) as least"),
+            F.expr("max(time) as greatest"),
+            F.expr(f"max({OFFSET}) as last"),
+            F.expr(f"count_if(not {BAD}) as rows"),
+            F.expr(f"count_if({BAD}) as bad"),
+        ).collect()
         bad = sum(r["bad"] for r in found)
         chunks = tuple(
             Chunk(str(r["name"]), r[PART], r["chunk"], r["least"], r["greatest"], r["last"], r["rows"])
@@ -218,34 +227,38 @@ class SourceReader:
 
     def malformed(self) -> DataFrame:
         """Malformed records, as text."""
-        rows = self._rows(None).where("__ps_bad")
-        shown = [c for c in rows.columns if not c.startswith("__ps_")]
-        record = F.to_json(F.struct(*(named(c) for c in shown)))
-        error = F.lit(f"{self._source.time} is null" if self._source.time else "malformed")
+        rows = self._all().where(BAD)
+        shown = ", ".join(quoted(c) for c in rows.columns if not c.startswith("__ps_"))
+        record, error = f"to_json(struct({shown}))", f"'{sql_text(self._source.time or '')} is null'"
         if CORRUPT in rows.columns:
-            record = F.coalesce(F.col(CORRUPT), record)
-            error = F.when(F.col(CORRUPT).isNotNull(), F.lit("malformed")).otherwise(error)
-        place = F.format_string("%d @ %d", F.col(PART).bitwiseAND(F.lit(_MASK48)), F.col(OFFSET))
+            record = f"coalesce({CORRUPT}, {record})"
+            error = f"if({CORRUPT} is not null, 'malformed', {error})"
+        place = f"format_string('%d @ %d', {PART} & {_MASK48}L, {OFFSET})"
         if FILE in rows.columns:
-            row = F.col(OFFSET).bitwiseAND(F.lit((1 << _ROW_BITS) - 1))
-            place = F.format_string("%s row %d", F.element_at(F.split(FILE, "/"), -1), row + 1)
-        return rows.select(
-            F.lit(self._source.name).alias("source"), place.alias("position"), error.alias("error"), record.alias("record")
-        )
+            place = f"format_string('%s row %d', element_at(split({FILE}, '/'), -1), ({OFFSET} & {(1 << _ROW_BITS) - 1}L) + 1)"
+        name = sql_text(self._source.name)
+        return rows.selectExpr(f"'{name}' as source", f"{place} as position", f"{error} as error", f"{record} as record")
+
+    def _all(self) -> DataFrame:
+        """All rows with all columns; read once per epoch."""
+        if self._whole is None:
+            self._whole = self._rows(None)
+        return self._whole
 
     def frames(self, bases: dict[int, Base] | None, *, malformed: bool) -> SourceFrames:
         """The epoch's records; with `bases`, late ones told apart exactly."""
-        rows = self._rows(None).where("not __ps_bad")
-        shown = [c for c in rows.columns if not c.startswith("__ps_")]
-        kept = [named(c) for c in (*shown, TIME, PART, OFFSET, SUB)]
+        rows = self._all()
+        kept = [quoted(c) for c in rows.columns if not c.startswith("__ps_")] + [TIME, PART, OFFSET, SUB]
         bad = self.malformed() if malformed else None
+        if malformed:
+            rows = rows.where(f"not {BAD}")
         if bases is None:
-            return SourceFrames(rows.select(*kept), None, bad)
-        marked = self._marked(rows, bases).select(*kept, "__ps_late").persist()
+            return SourceFrames(rows.selectExpr(*kept) if len(rows.columns) > len(kept) else rows, None, bad)
+        marked = self._marked(rows, bases).selectExpr(*kept, "__ps_late").persist()
         self._kept.append(marked)
         late_rows = marked.where("__ps_late").count()
-        on_time = marked.where("not __ps_late").select(*kept)
-        return SourceFrames(on_time, marked.where("__ps_late").select(*kept) if late_rows else None, bad, late_rows)
+        on_time = marked.where("not __ps_late").selectExpr(*kept)
+        return SourceFrames(on_time, marked.where("__ps_late").selectExpr(*kept) if late_rows else None, bad, late_rows)
 
     def _marked(self, rows: DataFrame, bases: dict[int, Base]) -> DataFrame:
         """Rows with `__ps_late`: in offset order per partition, against the running maximum."""
@@ -261,10 +274,9 @@ class SourceReader:
             frame.unpersist()
 
 
-def _known(number: Column, uri: Column) -> Column:
-    """A file's number; a file without one would be processed out of order, so it is an error."""
-    missing = F.raise_error(F.concat(F.lit("penstock does not know the file "), uri))
-    return F.coalesce(number, missing.cast("long")).cast("long")
+def sql_text(text: str) -> str:
+    """Text for between single quotes in Spark SQL."""
+    return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
 def _by_part(values: dict[int, int]) -> Column:

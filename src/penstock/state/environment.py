@@ -79,7 +79,9 @@ def open_environment(directory: str, identity: str, boot_id: str, map_size: int)
                 _remove(path)
             try:
                 opened = _reuse_or_open(path, map_size)
-            except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError, lmdb.PanicError):
+            except lmdb.Error as wrong:
+                if is_full(wrong):
+                    raise
                 _remove(path)
                 opened = _reuse_or_open(path, map_size)
             if _read_owner(path) != owner:

@@ -51,7 +51,7 @@ def resolve(uri: str) -> tuple[pafs.FileSystem, str]:
         raise CheckpointError(
             f"The location {uri!r} cannot be used ({wrong}); give a local path or a file://, s3://, gs:// or hdfs:// URI."
         ) from wrong
-    return fs, root.rstrip("/") or "/"
+    return fs, root
 
 
 def join(root: str, path: str) -> str:

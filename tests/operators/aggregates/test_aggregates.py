@@ -315,6 +315,12 @@ def test_user_aggregate_when_merge_is_not_commutative_then_rows_keep_their_order
     assert bound.finish(merged[1]).to_pylist() == [{"n": 2, "text": "aa"}, {"n": 4, "text": "bdbd"}]
 
 
+def test_user_aggregate_when_many_states_merge_then_earlier_ones_come_first():
+    bound = Digest("x").bind(pa.string())
+    lifted = bound.lift(pa.array(["a", "b", "c", "d"]), None, 4)
+    assert bound.finish(bound.reduce(lifted, np.array([0, 3]))).field(1).to_pylist() == ["abc", "d"]
+
+
 def test_user_aggregate_when_it_has_no_column_then_every_row_is_added():
     bound = Digest().bind(None)
     assert bound.finish(bound.lift_reduce(None, None, 3, np.array([0, 2]))).field(0).to_pylist() == [2, 1]

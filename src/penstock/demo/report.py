@@ -1,0 +1,124 @@
+"""What the demo prints at its end: findings, speed, where to look further. At most 80 columns wide."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from penstock.demo.data import read_airlines
+
+_AIRPORTS: Final = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
+_LEAST_DEPARTED: Final = 10
+
+
+@dataclass
+class Watch:
+    """A stopwatch of named laps, in seconds."""
+
+    laps_s: dict[str, float] = field(default_factory=dict)
+    _since: float = field(default_factory=monotonic)
+
+    def lap(self, name: str) -> None:
+        """End a lap; the next begins."""
+        now = monotonic()
+        self.laps_s[name], self._since = now - self._since, now
+
+
+def print_findings(console: Console, tables: Mapping[str, pd.DataFrame]) -> None:
+    """The most remarkable rows of the tables.
+
+    Args:
+        console: Where to.
+        tables: The stored tables by name.
+    """
+    console.print(_cascades(tables["cascades"]), _worst_hours(tables["airport_hours"]), _airlines(tables["airlines"]))
+
+
+def _cascades(cascades: pd.DataFrame) -> Table:
+    title = f"Delay cascades, one aircraft late time after time: the worst of {len(cascades):,}"
+    shown = _table(title, ("aircraft", "first late (UTC)"), ("flights", "worst", "in all"))
+    shown.add_column("each from")
+    for row in _worst_first(cascades, "lost_minutes").head(5).to_dict("records"):
+        when, delays = f"{row['started']:%Y-%m-%d %H:%M}", (_minutes(row["worst_delay"]), _minutes(row["lost_minutes"]))
+        shown.add_row(row["tailnum"], when, str(row["links"]), *delays, row["route"])
+    return shown
+
+
+def _worst_hours(hours: pd.DataFrame) -> Table:
+    title = f"Worst hour of each airport, of {len(hours):,} (with {_LEAST_DEPARTED} departures or more)"
+    shown = _table(title, ("airport", "hour (UTC)"), ("flights", "cancelled", "mean", "90 % by", "worst"))
+    busy = _worst_first(hours[hours["flights"] - hours["cancelled"] >= _LEAST_DEPARTED], "mean_delay")
+    for row in busy.drop_duplicates("origin").to_dict("records"):
+        delays = (_minutes(minutes) for minutes in (row["mean_delay"], row["p90_delay"], row["worst_delay"]))
+        airport = f"{row['origin']} {_AIRPORTS.get(row['origin'], '')}"
+        shown.add_row(airport, f"{row['window_start']:%Y-%m-%d %H:%M}", str(row["flights"]), str(row["cancelled"]), *delays)
+    return shown
+
+
+def _airlines(airlines: pd.DataFrame) -> Table:
+    shown = _table(f"Latest of the {len(airlines)} airlines", ("airline",), ("flights", "aircraft", "mean delay", "worst"))
+    names = read_airlines()
+    for row in _worst_first(airlines, "mean_delay").head(3).to_dict("records"):
+        mean, airline = f"{row['mean_delay']:.1f} min", f"{row['carrier']} {names.get(row['carrier'], '')}"
+        shown.add_row(airline, f"{row['flights']:,}", f"{row['aircraft']:,}", mean, _minutes(row["worst_delay"]))
+    return shown
+
+
+def print_speed(console: Console, progress: Mapping[str, Any], laps_s: Mapping[str, float], *, resumed: bool) -> None:
+    """Rows, epochs, seconds and state.
+
+    Args:
+        console: Where to.
+        progress: `Run.progress` at the end.
+        laps_s: What took how long.
+        resumed: Whether epochs were run before this process, so that a rate would be wrong.
+    """
+    rows, took_s = progress["sources"]["flights"]["rows"], laps_s["epochs"]
+    rate = "" if resumed else f": {rows / took_s:,.0f} rows a second"
+    console.print(f"{rows:,} records in {progress['epoch'] + 1} epochs{rate}", style="bold")
+    console.print("Seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in laps_s.items()))
+    late = progress["sources"]["flights"]["late"]
+    console.print(f"Late: {late:,} records came more than 6 hours behind; they are in late_flights alone.")
+    for name, region in progress["regions"].items():
+        size = f"{region['state_bytes'] / 1024:,.0f} KiB"
+        console.print(f"State of region {name}: {size} in {region['state_files']} files of {region['workers']} workers")
+    console.print()
+
+
+def print_places(console: Console, database: Path, checkpoint: Path) -> None:
+    """Commands that show more."""
+    folder, file = shlex.quote(str(checkpoint)), shlex.quote(str(database))
+    console.print("\nLook further:", style="bold")
+    query = "SELECT * FROM cascades ORDER BY links DESC LIMIT 9"
+    for command in (
+        f"penstock status --checkpoint {folder}",
+        f"penstock state tailnum --checkpoint {folder}",
+        f'sqlite3 -box {file} "{query}"',
+    ):
+        console.print(f"  {command}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _worst_first(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Sorted by a column, ties by the key, which comes first."""
+    return rows.sort_values([column, *rows.columns[:2]], ascending=[False, True, True])
+
+
+def _table(title: str, left: tuple[str, ...], right: tuple[str, ...]) -> Table:
+    shown = Table(*left, title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in right:
+        shown.add_column(name, justify="right")
+    return shown
+
+
+def _minutes(value: float) -> str:
+    """Minutes as people read them."""
+    whole = round(value)
+    return f"{whole} min" if whole < 100 else f"{whole // 60}:{whole % 60:02d} h"

