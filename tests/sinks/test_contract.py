@@ -140,6 +140,16 @@ def test_open_when_held_by_another_flow_then_is_refused_and_left_alone(durable_r
     assert sink.write([make.batch((2, "b"))], make.mark(1)) == 1
 
 
+def test_open_when_another_flow_claimed_but_never_stored_then_takes_over_and_fences_it(durable_rig, make):
+    first = opened(durable_rig, make)
+    second = durable_rig.sink()
+    assert second.open(make.mark(-1, run=1, flow="flow-b"), make.schema) is None
+    assert second.write([make.batch((2, "b"))], make.mark(0, run=1, flow="flow-b")) == 1
+    with pytest.raises(FencedError):
+        first.write([make.batch((1, "a"))], make.mark(0))
+    assert durable_rig.rows() == [(2, "b")]
+
+
 def test_open_when_sink_is_one_ahead_then_is_accepted_and_epoch_skipped(rig, make):
     opened(rig, make, epoch=4).write([make.batch((1, "a"))], make.mark(5))
     sink = rig.sink()

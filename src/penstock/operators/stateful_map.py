@@ -59,7 +59,7 @@ class StateCodec:
 
     def _values(self, state: Any) -> tuple[Any, ...]:
         values = tuple(state[n] for n in self._schema.names) if isinstance(state, dict) else state
-        return values if isinstance(values, tuple) else (values,)
+        return tuple(values) if isinstance(values, tuple) else (values,)  # a named tuple of ours cannot be pickled
 
     def settle(self, state: Any) -> Any:
         """A returned state as `load` gives it, so that what a function sees does not depend on where an epoch ends."""

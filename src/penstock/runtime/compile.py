@@ -112,6 +112,9 @@ def compile_region(
             feeds.append(feed)
         return known[feed, kind]
 
+    wanted = wanted or [(len(region.steps) - 1, False)]
+    if any(o == -1 for o, _ in wanted):  # the region's own input leaves it: it is port 0
+        port(0, "ordered", lambda: Port(inputs[0], None, waits=region.timed))
     for i, step in enumerate(region.steps):
         operator = step.operator
         in_schemas = tuple(inputs[n] if k == "port" else steps[n].out_schema for k, n in step.inputs)
@@ -130,11 +133,6 @@ def compile_region(
             else:
                 sources.append(("port", port(n, "ordered", lambda s=schema: Port(s, None, waits=region.timed))))  # type: ignore[misc]
         steps.append(Step(operator, tuple(sources), in_schemas, out_schema))
-    wanted = wanted or [(len(steps) - 1, False)]
-    if any(o == -1 for o, _ in wanted):
-        entry = port(0, "ordered", lambda: Port(inputs[0], None, waits=region.timed))
-        if entry != 0:
-            raise DeclarationError(f"Region {region.name!r}: leave the region before its first step, not after.")
     outs = []
     for operator_index, errors in wanted:
         schema = ERROR_SCHEMA if errors else inputs[0] if operator_index < 0 else steps[operator_index].out_schema

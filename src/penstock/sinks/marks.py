@@ -27,8 +27,8 @@ def refuse_claim(held: Mark | None, claim: Mark, *, place: str, remedy: str) -> 
     Example:
         >>> refuse_claim(None, Mark("f", "out", run=1), place="table 't'", remedy="drop it")
     """
-    if held is None:
-        return
+    if held is None or (held.flow != claim.flow and held.epoch < 0):
+        return  # a first start that failed before it stored anything leaves nothing to protect
     if held.flow != claim.flow:
         raise SinkAheadError(
             f"{place} holds the rows of another flow or checkpoint ({held.flow!r}, this one is {claim.flow!r}): "

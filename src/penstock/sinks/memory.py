@@ -115,7 +115,7 @@ class MemorySink:
                         f"{self._place} holds columns {self._held.table.schema.names} of other types: use another name."
                     )
                 self._held.table = schema.empty_table()
-            self._held.mark = replace(held, run=claim.run)
+            self._held.mark = replace(held, flow=claim.flow, run=claim.run)
             return held if held.epoch >= 0 else None
 
     def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:

@@ -131,7 +131,7 @@ class ParquetSink:
                 marks.refuse_claim(held.mark if held else None, claim, place=self._place, remedy=remedy)
                 if held and held.mark.epoch >= 0:
                     self._refuse_columns(held.columns, columns)
-                mark = replace(held.mark, run=claim.run) if held else Mark(claim.flow, claim.output, claim.run)
+                mark = replace(held.mark, flow=claim.flow, run=claim.run) if held else Mark(claim.flow, claim.output, claim.run)
                 self._commit(replace(held, mark=mark, columns=columns) if held else _Manifest(mark, columns))
                 for name in leftovers:
                     self._files.delete_file(f"{self._root}/{name}")

@@ -155,7 +155,8 @@ class SqlSink:
                 )
             else:
                 transaction.run(
-                    f"UPDATE penstock_marks SET run = :run WHERE {_THIS}",
+                    f"UPDATE penstock_marks SET flow = :flow, run = :run WHERE {_THIS}",
+                    flow=claim.flow,
                     run=claim.run,
                     target=self._target,
                     output=claim.output,
