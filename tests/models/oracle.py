@@ -126,7 +126,7 @@ class Oracle:
 
     def _totals(self, node: r.Totals, group: list[Row]) -> list[Row]:
         key = group[0].key
-        names = _region(node).keys
+        names = region_of(node).keys
         out = []
         for start, end, rows in _windows(node.window, group):
             rows.sort(key=lambda row: row.order[1:])  # first, last and collect go by the position, whatever the epoch
@@ -139,7 +139,7 @@ class Oracle:
         return out
 
     def _joined(self, node: r.Join, lefts: list[Row]) -> list[Row]:
-        keys = _region(node).keys
+        keys = region_of(node).keys
         rights = [replace(row, key=tuple(row.data[c] for c in keys)) for row in self.rows(node.other)]
         left_names = columns(node.of)
         right_names = {n: f"{n}_right" if n in left_names else n for n in columns(node.other) if n not in keys}
@@ -289,7 +289,7 @@ def aggregate(kind: str, values: list[Any]) -> Any:  # noqa: PLR0911
 # ----------------------------------------------------------------------------------------------------------- looking at a recipe
 
 
-def _region(node: Any) -> r.KeyBy:
+def region_of(node: Any) -> r.KeyBy:
     """The region a keyed step is in."""
     while not isinstance(node, r.KeyBy):
         node = node.of
@@ -308,15 +308,15 @@ def columns(node: Any) -> list[str]:
         return columns(node.of[0])
     if isinstance(node, r.Totals):
         window = [] if node.window is None else ["window_start", "window_end"]
-        return [*_region(node).keys, *window, *(n for n, _, _ in node.aggregates)]
+        return [*region_of(node).keys, *window, *(n for n, _, _ in node.aggregates)]
     before = columns(node.of)
     if isinstance(node, r.Columns):
         return [*(n for n in before if n != node.new[0]), node.new[0]]
     if isinstance(node, r.KeyBy):
         for step in node.then:
-            before = before if isinstance(step, str) or step[0] in before else [*before, step[0]]
+            before = before if isinstance(step, str) else [*(n for n in before if n != step[0]), step[0]]
     if isinstance(node, r.Join):
-        keys = _region(node).keys
+        keys = region_of(node).keys
         return before + [f"{n}_right" if n in before else n for n in columns(node.other) if n not in keys]
     return before
 

@@ -260,19 +260,19 @@ class Fold(ps.Aggregate):
 
 
 AGGREGATES: dict[str, Callable[[str | None], Any]] = {
-    "count": lambda c: ps.count(c),
-    "sum": lambda c: ps.sum(c),
+    "count": ps.count,
+    "sum": ps.sum,
     "fsum": lambda c: ps.sum(c, exact=True),
     "mean": lambda c: ps.mean(c, exact=True),
-    "min": lambda c: ps.min(c),
-    "max": lambda c: ps.max(c),
-    "first": lambda c: ps.first(c),
-    "last": lambda c: ps.last(c),
-    "collect": lambda c: ps.collect(c),
-    "count_distinct": lambda c: ps.count_distinct(c),
-    "concat": lambda c: Concat(c),
-    "fold": lambda c: Fold(c),
-    "approx_count_distinct": lambda c: ps.approx_count_distinct(c),
+    "min": ps.min,
+    "max": ps.max,
+    "first": ps.first,
+    "last": ps.last,
+    "collect": ps.collect,
+    "count_distinct": ps.count_distinct,
+    "concat": Concat,
+    "fold": Fold,
+    "approx_count_distinct": ps.approx_count_distinct,
     "quantile": lambda c: ps.quantile(c, 0.5),
 }
 ORDERED_AGGREGATES = ("first", "last", "collect", "concat")

@@ -10,11 +10,13 @@ import textwrap
 import threading
 from pathlib import Path
 
+import lmdb
 import pytest
 from state_rows import content, rows, times, versions, write
 
 from penstock.errors import StateError, TornFileError
 from penstock.state import CatchUp, LocalStore, Metadata, Version, compact, environment
+from penstock.state import store as state_store
 from penstock.types import MAX_TIME
 
 EPOCHS = [{b"00a": b"1", b"00b": (b"1", 5)}, {b"00a": b"2"}, {b"00b": None, b"00c": b"3"}]
@@ -204,15 +206,45 @@ def test_load_when_base_has_timers_in_many_parts_then_all_are_indexed(fs, root, 
         assert len(state.due(ord("a"), MAX_TIME)) == 10
 
 
-def test_catch_up_when_map_is_full_then_says_so_and_store_keeps_its_version(fs, root, local):
+def test_catch_up_when_map_is_full_then_says_so_and_store_keeps_its_version(fs, root, local, monkeypatch):
     first, last = versions(fs, root, {b"00a": b"1"}, {b"00%05d" % n: b"x" * 500 for n in range(2000)})
     store = open_store(local, map_size=1 << 18)
     store.catch_up(fs, root, first)
+    # Throwing the store away would not make room.
+    monkeypatch.setattr(LocalStore, "distrust", lambda _: pytest.fail("thrown away"))
     with pytest.raises(StateError, match=f"{local} has reached its map_size; open it with a larger one"):
         store.catch_up(fs, root, last)
     with store.at(fs, root, first) as state:
         assert content(state) == {b"00a": b"1"}
     assert store.catch_up(fs, root, first) == CatchUp(rebuilt=False, files=0, rows=0)
+
+
+def test_catch_up_when_lmdb_stumbles_then_rebuilt_from_the_files(fs, root, local, monkeypatch):
+    first, _, last = versions(fs, root, *EPOCHS)
+    store = open_store(local)
+    store.catch_up(fs, root, first)
+    apply, calls = state_store._apply_delta, []
+
+    def stumble(*arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise lmdb.CorruptedError("page 7")
+        apply(*arguments)
+
+    monkeypatch.setattr(state_store, "_apply_delta", stumble)
+    assert store.catch_up(fs, root, last) == CatchUp(rebuilt=True, files=3, rows=5)
+    with store.at(fs, root, last) as state:
+        assert content(state) == LAST
+
+
+def test_read_when_lmdb_stumbles_then_says_so_and_the_store_is_rebuilt_next_time(fs, root, local):
+    last = versions(fs, root, *EPOCHS)[-1]
+    state = open_store(local).at(fs, root, last)
+    open_store(local)._env.env.close()
+    with pytest.raises(StateError, match=r"could not be read .* is rebuilt from the checkpoint when the epoch runs again"):
+        state.get_many([b"00a"])
+    assert not Path(local, "data.mdb").exists()
+    assert open_store(local).catch_up(fs, root, last).rebuilt
 
 
 SCRIPT = """

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 from rich.console import Console
@@ -22,7 +22,11 @@ from penstock.demo.flow import declare
 from penstock.demo.report import Watch, print_findings, print_places, print_speed
 from penstock.errors import PenstockError
 
-_SHOWN = 20
+_SHOWN: Final = 20
+_INTRODUCTION: Final = """\
+{flights:,} flights that left New York in 2013, in the order in which they left, go
+through a flow in {files} pieces. It follows each aircraft, airport and airline and
+keeps five tables in SQLite, which are then compared with pandas."""
 
 
 def run_demo(folder: str | None = None, workers: int = 2) -> None:
@@ -50,14 +54,14 @@ def run_on(flights: pd.DataFrame, folder: Path, workers: int) -> None:
     Raises:
         PenstockError: As `run_demo`.
     """
-    console, laps = Console(), Watch()
+    console, laps = Console(highlight=False), Watch()
     database, checkpoint = folder / "flights.db", folder / "checkpoint"
     resumed = checkpoint.exists()
     with _doing("Writing the replay"):
         files = write_replay(flights, folder / "replay")
     laps.lap("replay")
-    console.print(f"{len(flights):,} flights from New York in 2013, replayed in {files} epochs as they left")
-    console.print(f"Files are in {folder}\n", soft_wrap=True, highlight=False, markup=False)
+    console.print(_INTRODUCTION.format(flights=len(flights), files=files))
+    console.print(f"Everything is kept in {folder}\n", soft_wrap=True, markup=False)
     with _doing("Starting Spark"):
         from penstock.spark.session import session  # noqa: PLC0415  (Spark loads when it is needed)
 
@@ -85,13 +89,14 @@ def run_on(flights: pd.DataFrame, folder: Path, workers: int) -> None:
 
 def _judge(console: Console, different: list[str], stored: dict[str, pd.DataFrame]) -> None:
     for line in different[:_SHOWN]:
-        console.print(line, highlight=False, markup=False)
+        console.print(line, soft_wrap=True, markup=False)
     if different:
         count = "1 row differs" if len(different) == 1 else f"{len(different):,} rows differ"
         shown = f"the first {_SHOWN} are" if len(different) > _SHOWN else "it is" if len(different) == 1 else "they are"
         raise PenstockError(f"{count} from those that pandas finds; {shown} above.")
     console.print(
-        f"Checked: all {sum(map(len, stored.values())):,} rows of {len(stored)} tables are equal to pandas.", style="bold green"
+        f"\nChecked: all {sum(map(len, stored.values())):,} rows of {len(stored)} tables are equal to pandas.",
+        style="bold green",
     )
 
 

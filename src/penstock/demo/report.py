@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.demo.data import read_airlines
+from penstock.demo.flow import LATENESS
 
 _AIRPORTS: Final = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
 _LEAST_DEPARTED: Final = 10
@@ -39,13 +40,15 @@ def print_findings(console: Console, tables: Mapping[str, pd.DataFrame]) -> None
         console: Where to.
         tables: The stored tables by name.
     """
-    console.print(_cascades(tables["cascades"]), _worst_hours(tables["airport_hours"]), _airlines(tables["airlines"]))
+    for shown in (_cascades(tables["cascades"]), _worst_hours(tables["airport_hours"]), _airlines(tables["airlines"])):
+        console.print(shown)
+        console.print()
 
 
 def _cascades(cascades: pd.DataFrame) -> Table:
-    title = f"Delay cascades, one aircraft late time after time: the worst of {len(cascades):,}"
+    title = f"Delay cascades, one aircraft late time after time: 5 of {len(cascades):,}"
     shown = _table(title, ("aircraft", "first late (UTC)"), ("flights", "worst", "in all"))
-    shown.add_column("each from")
+    shown.add_column("from")
     for row in _worst_first(cascades, "lost_minutes").head(5).to_dict("records"):
         when, delays = f"{row['started']:%Y-%m-%d %H:%M}", (_minutes(row["worst_delay"]), _minutes(row["lost_minutes"]))
         shown.add_row(row["tailnum"], when, str(row["links"]), *delays, row["route"])
@@ -53,7 +56,7 @@ def _cascades(cascades: pd.DataFrame) -> Table:
 
 
 def _worst_hours(hours: pd.DataFrame) -> Table:
-    title = f"Worst hour of each airport, of {len(hours):,} (with {_LEAST_DEPARTED} departures or more)"
+    title = f"Worst hour of each airport, of {len(hours):,} hours in all"
     shown = _table(title, ("airport", "hour (UTC)"), ("flights", "cancelled", "mean", "90 % by", "worst"))
     busy = _worst_first(hours[hours["flights"] - hours["cancelled"] >= _LEAST_DEPARTED], "mean_delay")
     for row in busy.drop_duplicates("origin").to_dict("records"):
@@ -81,29 +84,28 @@ def print_speed(console: Console, progress: Mapping[str, Any], laps_s: Mapping[s
         laps_s: What took how long.
         resumed: Whether epochs were run before this process, so that a rate would be wrong.
     """
-    rows, took_s = progress["sources"]["flights"]["rows"], laps_s["epochs"]
-    rate = "" if resumed else f": {rows / took_s:,.0f} rows a second"
-    console.print(f"{rows:,} records in {progress['epoch'] + 1} epochs{rate}", style="bold")
-    console.print("Seconds: " + ", ".join(f"{name} {s:.1f}" for name, s in laps_s.items()))
-    late = progress["sources"]["flights"]["late"]
-    console.print(f"Late: {late:,} records came more than 6 hours behind; they are in late_flights alone.")
-    for name, region in progress["regions"].items():
-        size = f"{region['state_bytes'] / 1024:,.0f} KiB"
-        console.print(f"State of region {name}: {size} in {region['state_files']} files of {region['workers']} workers")
-    console.print()
+    source, epochs, took_s = progress["sources"]["flights"], progress["epoch"] + 1, laps_s["epochs"]
+    speed = f"{epochs} epochs" if resumed else f"{epochs} epochs, {took_s:.0f} s: {source['rows'] / took_s:,.0f} a second"
+    others = ", ".join(f"{name} {took_s:.0f} s" for name, took_s in laps_s.items() if name != "epochs")
+    states = ", ".join(f"{name} {region['state_bytes'] / 1024:,.0f} KiB" for name, region in progress["regions"].items())
+    shown = Table.grid("", "", padding=(0, 2, 0, 0))
+    shown.add_row("[bold]Speed", f"{source['rows']:,} records in {speed}\n(besides: {others})")
+    shown.add_row("[bold]Late", f"{source['late']:,} records, over {LATENESS} behind, went to the table late_flights alone")
+    shown.add_row("[bold]State", states)
+    console.print(shown)
 
 
 def print_places(console: Console, database: Path, checkpoint: Path) -> None:
     """Commands that show more."""
     folder, file = shlex.quote(str(checkpoint)), shlex.quote(str(database))
-    console.print("\nLook further:", style="bold")
+    console.print("\nLook further", style="bold")
     query = "SELECT * FROM cascades ORDER BY links DESC LIMIT 9"
     for command in (
         f"penstock status --checkpoint {folder}",
         f"penstock state tailnum --checkpoint {folder}",
         f'sqlite3 -box {file} "{query}"',
     ):
-        console.print(f"  {command}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"  {command}", soft_wrap=True, markup=False)
 
 
 def _worst_first(rows: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -112,7 +114,16 @@ def _worst_first(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _table(title: str, left: tuple[str, ...], right: tuple[str, ...]) -> Table:
-    shown = Table(*left, title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    shown = Table(
+        *left,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="dim",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
     for name in right:
         shown.add_column(name, justify="right")
     return shown

@@ -146,7 +146,7 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class RegionOutput(Node):
-    """Rows of one operator of a region; operator −1: the region's own input.
+    """Rows of one operator of a region; operator −1 − i: the region's own input i.
 
     Attributes:
         errors: The records the operator skipped, instead of its rows.

@@ -354,7 +354,8 @@ class KeyedStream(Stream):
 
     @property
     def _input(self) -> tuple[str, int]:
-        return ("port", 0) if self._node.operator < 0 else ("operator", self._node.operator)
+        at = self._node.operator
+        return ("port", -1 - at) if at < 0 else ("operator", at)
 
     def _stateless(self) -> p.Node:
         updates, _ = _updating(self._node)
@@ -368,14 +369,14 @@ class KeyedStream(Stream):
     def _before(self, step: Callable[[p.Node], p.Node]) -> Any:
         """A stateless step right after ``key_by`` is done before the shuffle and stays keyed; a later one leaves the region."""
         region = self._region
-        if self._node.operator >= 0 or region.steps:
+        if self._node.operator >= 0:
             return super()._before(step)
-        node = step(region.inputs[0])
+        node = step(region.inputs[self._input[1]])
         missing = [n for n in region.keys.names if n not in node.schema.names]
         if missing:
             return Stream(self._flow, step(self._node))
-        region.inputs[0] = node
-        return KeyedStream(self._flow, p.RegionOutput(node.schema, node.timed, region, -1))
+        region.inputs.append(node)  # an input of its own: other streams may read this one
+        return KeyedStream(self._flow, p.RegionOutput(node.schema, node.timed, region, -len(region.inputs)))
 
     def local(self) -> Stream:
         """Leave the region: what follows has no key."""
@@ -527,7 +528,7 @@ class KeyedStream(Stream):
             if len(theirs.keys) != len(mine):
                 raise DeclarationError(f"join needs as many key columns on both sides: {mine.names} and {theirs.keys.names}.")
             self._flow._regions.remove(theirs)  # it becomes a second input of this region
-            return theirs.inputs[0], theirs.keys
+            return theirs.inputs[other._input[1]], theirs.keys
         node = other._stateless()
         for name in mine.names:
             if name not in node.schema.names:

@@ -191,6 +191,20 @@ def parse_delta_name(name: str) -> tuple[int, int, int, int] | None:
     return int(worker[1:]), int(epoch[1:]), int(run[1:]), int(attempt[1:])
 
 
+def base_name(worker: int, epoch: int, run: int) -> str:
+    """File name of a worker's base."""
+    return f"w{worker:04d}-e{epoch:012d}-r{run:06d}.base"
+
+
+def parse_state_name(name: str) -> tuple[int, int, bool] | None:
+    """Worker and epoch of a file of state, and whether it is a base; None if it is neither base nor delta."""
+    stem, _, kind = name.rpartition(".")
+    parts = stem.split("-")
+    if kind not in ("base", "delta") or len(parts) < 3 or not (parts[0][1:].isdigit() and parts[1][1:].isdigit()):
+        return None
+    return int(parts[0][1:]), int(parts[1][1:]), kind == "base"
+
+
 def open_checkpoint(uri: str) -> tuple[Checkpoint, Identity]:
     """A checkpoint that must exist.
 

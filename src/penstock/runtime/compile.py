@@ -71,7 +71,7 @@ def compile_flow(
                 schemas[id(node)] = (
                     ERROR_SCHEMA
                     if node.errors
-                    else resolve(node.region.inputs[0])
+                    else resolve(node.region.inputs[-1 - node.operator])
                     if node.operator < 0
                     else compiled.spec.steps[node.operator].out_schema
                 )
@@ -113,8 +113,9 @@ def compile_region(
         return known[feed, kind]
 
     wanted = wanted or [(len(region.steps) - 1, False)]
-    if any(o == -1 for o, _ in wanted):  # the region's own input leaves it: it is port 0
-        port(0, "ordered", lambda: Port(inputs[0], None, waits=region.timed))
+    entries = {
+        o: port(-1 - o, "ordered", lambda o=o: Port(inputs[-1 - o], None, waits=region.timed)) for o, _ in wanted if o < 0
+    }  # type: ignore[misc]
     for i, step in enumerate(region.steps):
         operator = step.operator
         in_schemas = tuple(inputs[n] if k == "port" else steps[n].out_schema for k, n in step.inputs)
@@ -135,8 +136,10 @@ def compile_region(
         steps.append(Step(operator, tuple(sources), in_schemas, out_schema))
     outs = []
     for operator_index, errors in wanted:
-        schema = ERROR_SCHEMA if errors else inputs[0] if operator_index < 0 else steps[operator_index].out_schema
-        outs.append(Out(operator_index, schema, errors, positions=_goes_on(plan, region, operator_index, errors)))
+        kept = inputs[-1 - operator_index] if operator_index < 0 else steps[operator_index].out_schema
+        schema = ERROR_SCHEMA if errors else kept
+        goes_on = _goes_on(plan, region, operator_index, errors)
+        outs.append(Out(operator_index, schema, errors, goes_on, entries.get(operator_index, 0)))
     spec = RegionSpec(
         region.name,
         plan.regions.index(region),

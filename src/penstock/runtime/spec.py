@@ -54,16 +54,18 @@ class Out:
     """One output of a region: an operator's rows, or the records it skipped.
 
     Attributes:
-        operator: The operator; −1: the region's own input 0 (``key_by(...).local()``).
+        operator: The operator; −1 − i: the region's own input i (``key_by(...).local()``).
         schema: Columns without hidden ones.
         errors: The skipped records instead of the rows.
-        positions: Whether rows carry their position (they do if another region follows).
+        positions: Whether rows carry their position (they do if another region or a stateless step follows).
+        port: For an input of the region, the port it comes in by.
     """
 
     operator: int
     schema: pa.Schema
     errors: bool = False
     positions: bool = False
+    port: int = 0
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ class _Chain:
             name = self.spec.steps[out.operator].operator.describe()
             columns = [[name] * len(skipped), *([s[i] for s in skipped] for i in range(4))]
             return pa.RecordBatch.from_arrays([pa.array(c, pa.string()) for c in columns], schema=ERROR_SCHEMA), None
-        rows = self._rows("port", 0) if out.operator < 0 else self.results[out.operator]
+        rows = self._rows("port", out.port) if out.operator < 0 else self.results[out.operator]
         return rows.data, rows.order
 
 

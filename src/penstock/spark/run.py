@@ -141,7 +141,7 @@ class Run:
         self._commands = 0
         self._prepare(workers, before)
         self._driver = EpochDriver(flow, checkpoint, self._settings)
-        self._maintenance = Maintenance(spark, checkpoint, self._settings)
+        self._maintenance = Maintenance(checkpoint, self._settings)
         if self._driver.last.finished:
             if interval_ms is not None:
                 raise FinishedError(
@@ -186,7 +186,7 @@ class Run:
                 return ERROR_SCHEMA
             if node.operator >= 0:
                 return self._flow.regions[node.region.name].spec.steps[node.operator].out_schema
-            return self._schema(node.region.inputs[0])
+            return self._schema(node.region.inputs[-1 - node.operator])
         give = schema_of(self._spark)
         return give(node, {id(i): self._schema(i) for i in p.inputs_of(node)})
 

@@ -24,8 +24,10 @@ from penstock.runtime.checkpoint import Checkpoint, Identity
 from penstock.runtime.compile import compile_flow
 from penstock.runtime.driver import EpochDriver, Settings
 from penstock.runtime.record import EpochRecord
+from penstock.runtime.upkeep import TIDY_EVERY, adopt, due, remove_unused
 from penstock.runtime.worker import Assignment, local_states
 from penstock.state.compact import iterate
+from penstock.state.deltas import read_file
 from penstock.state.files import resolve
 from penstock.state.worker import MemoryState, WorkerState
 from penstock.testing.backend import PARTITION, LocalBackend
@@ -131,7 +133,12 @@ class Harness:
             backend = LocalBackend(
                 inputs, commands, self._assign(number), self._state if not self._lmdb else local_states("harness")
             )
-            self._driver.run(number, backend)
+            record = self._driver.run(number, backend)
+            self._log[number] = ({}, [])  # committed: never read again
+            bases = {c.place: c.carry_out(self._checkpoint) for c in due(record, self._flow_id, self._run)}
+            self._driver.last = adopt(record, bases)
+            if number % TIDY_EVERY == 0:
+                remove_unused(self._checkpoint, record)
         return self._driver.last
 
     def finish(self) -> EpochRecord:
@@ -164,15 +171,20 @@ class Harness:
     def _state(self, assignment: Assignment, worker: int, identity: str) -> WorkerState:
         """State in memory, brought to the wanted version from the checkpoint's files."""
         version = assignment.versions[worker]
-        held = self._caches.get(identity)
-        if held is None or held[0] != version.lineage():
-            fs, root = resolve(assignment.checkpoint)
+        fs, root = resolve(assignment.checkpoint)
+        lineage, state = self._caches.get(identity, ("", MemoryState()))
+        state.discard()
+        chain = version.lineages()
+        if lineage in chain:
+            for delta in version.deltas[chain.index(lineage) :]:
+                for batch in read_file(fs, root, delta)[1].to_batches():
+                    state.apply(batch)
+        else:
             state = MemoryState()
             for batch in iterate(fs, root, version):
                 state.apply(batch)
-            held = self._caches[identity] = (version.lineage(), state)
-        held[1].discard()
-        return held[1]
+        self._caches[identity] = (version.lineage(), state)
+        return state
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:

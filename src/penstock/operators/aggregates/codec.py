@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -78,8 +78,10 @@ def decode(bounds: Sequence[Bound], values: list[bytes]) -> list[Columns]:
     width, dtypes = row.itemsize, [dtype for bound in bounds for dtype in bound.fields]
     has_objects = OBJECT in dtypes
     raw = b"".join([value[:width] for value in values] if has_objects else values)
-    _check(bounds, values, raw, width, has_objects)
-    matrix = np.frombuffer(raw, dtype=row)
+    plain = len(raw) == width * len(values) and (has_objects or set(map(len, values)) <= {width})
+    matrix = np.frombuffer(raw, dtype=row) if plain else np.empty(0, dtype=row)
+    if not plain or (matrix["version"] != VERSION).any() or (matrix["layout"] != _layout(bounds)).any():
+        _refuse(bounds, values, width)
     try:
         loose = [pickle.loads(memoryview(value)[width:]) for value in values] if has_objects else []
     except Exception as error:
@@ -115,26 +117,20 @@ def _describe(bounds: Sequence[Bound]) -> str:
     return ", ".join(f"{type(bound).__name__}({' '.join(dtype.name for dtype in bound.fields)})" for bound in bounds)
 
 
-def _check(bounds: Sequence[Bound], values: list[bytes], raw: bytes, width: int, has_objects: bool) -> None:
-    """Refuse values that this version did not write for these aggregates."""
-    heads = np.frombuffer(b"".join([value[:3] for value in values]), dtype=np.uint8)
-    needed = np.frombuffer(bytes([VERSION]) + _layout(bounds).to_bytes(2, "little"), dtype=np.uint8)
-    if len(heads) == 3 * len(values):
-        rows = heads.reshape(-1, 3)
-        wrong = np.flatnonzero((rows != needed).any(axis=1))
-        if len(wrong) and rows[wrong[0], 0] != VERSION:
+def _refuse(bounds: Sequence[Bound], values: list[bytes], width: int) -> NoReturn:
+    """Say what is wrong with values that this version did not write for these aggregates."""
+    layout = _layout(bounds).to_bytes(2, "little")
+    for at, value in enumerate(values):
+        if len(value) >= 3 and value[0] != VERSION:
             raise StateError(
-                f"stored aggregate state {wrong[0]} has version {rows[wrong[0], 0]}, this penstock reads version {VERSION}; "
-                "use the release that wrote it."
+                f"stored aggregate state {at} has version {value[0]}, this penstock reads version {VERSION}; use the release that wrote it."
             )
-        if len(wrong):
+        if len(value) >= 3 and value[1:3] != layout:
             raise StateError(
-                f"stored aggregate state {wrong[0]} was written for other aggregates than {_describe(bounds)}; "
+                f"stored aggregate state {at} was written for other aggregates than {_describe(bounds)}; "
                 "give the changed operator a new name or start from a new checkpoint."
             )
-    sizes = set(map(len, values))
-    if len(raw) != width * len(values) or (not has_objects and sizes - {width}):
-        raise StateError(
-            f"a stored aggregate state of {_describe(bounds)} is cut off or too long (sizes {sorted(sizes)[:3]}, expected {width}); "
-            "restore an older snapshot."
-        )
+    raise StateError(
+        f"a stored aggregate state of {_describe(bounds)} is cut off or too long (sizes {sorted(set(map(len, values)))[:3]}, "
+        f"expected {width}); restore an older snapshot."
+    )

@@ -5,6 +5,7 @@ Read next: `penstock.operators.aggregates.codec`.
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -129,9 +130,11 @@ class UserBound(Bound):
         states, merge = columns[0].tolist(), self.aggregate.merge
         out: list[Any] = []
         for start, size in zip(starts.tolist(), lengths(starts, len(states)).tolist(), strict=True):
-            state = states[start]
+            state = shared = states[start]
             for other in states[start + 1 : start + size]:
-                state = merge(state, other)
+                if state is shared:  # by several windows, and merge may change its first argument
+                    state = copy.deepcopy(state)
+                state, shared = merge(state, other), other
             out.append(state)
         return (objects(out),)
 

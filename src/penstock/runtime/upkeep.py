@@ -1,0 +1,96 @@
+"""Keep the number of state files bounded: compaction, and removal of what no epoch needs.
+
+Compaction merges files that are committed already, so it changes nothing and may run beside the epochs. Its result is adopted
+between two epochs and counts once the next epoch's record is committed; a crash before that wastes it, no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.runtime.checkpoint import Checkpoint, base_name, parse_state_name
+from penstock.runtime.record import EpochRecord, RegionState
+from penstock.state.compact import compact, should_compact
+from penstock.state.deltas import FileRef, Metadata, Version
+from penstock.state.files import delete_quietly
+
+TIDY_EVERY: Final = 16
+"""Epochs between two removals of unneeded files."""
+
+Place = tuple[str, int]
+"""A region's name and a worker's number."""
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """One worker's files to be merged.
+
+    Attributes:
+        place: Whose they are.
+        version: Which files.
+        flow: Unique id of the flow.
+        run: Number of the run.
+    """
+
+    place: Place
+    version: Version
+    flow: str
+    run: int
+
+    def carry_out(self, checkpoint: Checkpoint) -> FileRef:
+        """Write the new base.
+
+        Raises:
+            TornFileError: A file is damaged. Nothing was changed.
+            StateError: The disk is full. Nothing was changed.
+        """
+        region, worker = self.place
+        path = f"state/{region}/{base_name(worker, self.version.version, self.run)}"
+        metadata = Metadata("base", f"{self.flow}/{region}/{worker}", self.version.version)
+        return compact(checkpoint.fs, checkpoint.root, self.version, path, metadata, f"r{self.run}")
+
+
+def due(record: EpochRecord, flow: str, run: int, under_way: Iterable[Place] = ()) -> list[Compaction]:
+    """What should be compacted after an epoch and is not under way."""
+    busy = set(under_way)
+    return [
+        Compaction((name, worker), version, flow, run)
+        for name, region in record.regions.items()
+        for worker, version in enumerate(region.versions)
+        if (name, worker) not in busy and should_compact(version)
+    ]
+
+
+def adopt(record: EpochRecord, bases: Mapping[Place, FileRef]) -> EpochRecord:
+    """The record with new bases in place of the files they were made from."""
+    regions: dict[str, RegionState] = dict(record.regions)
+    for (name, worker), base in bases.items():
+        versions = list(regions[name].versions)
+        versions[worker] = versions[worker].with_base(base)
+        regions[name] = replace(regions[name], versions=versions)
+    return replace(record, regions=regions)
+
+
+def remove_unused(checkpoint: Checkpoint, record: EpochRecord) -> None:
+    """Delete epoch records that are too old, and files of state that no epoch can need.
+
+    A base that is newer than the record's is left alone: it may have been adopted and wait for the next record to name it.
+
+    Args:
+        checkpoint: The checkpoint.
+        record: A committed epoch's record.
+    """
+    checkpoint.tidy(record)
+    for name, region in record.regions.items():
+        used = {f.path.rsplit("/", 1)[-1] for v in region.versions for f in v.files()}
+        bases = [v.base.version if v.base else -1 for v in region.versions]
+        for file in checkpoint.state_files(name):
+            place = parse_state_name(file)
+            if place is None or file in used:
+                continue
+            worker, epoch, is_base = place
+            limit = bases[worker] if is_base and worker < len(bases) else record.epoch - 1
+            if epoch < limit:
+                delete_quietly(checkpoint.fs, checkpoint.path("state", name, file))

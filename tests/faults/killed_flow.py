@@ -1,0 +1,190 @@
+"""The flow of the fault tests, what it must give, and a program that runs it and kills itself at a chosen step.
+
+``python killed_flow.py options.json`` runs it; the options are those of `run_child`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import random
+import signal
+import sqlite3
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import penstock as ps
+
+SCHEMA = "k string, at timestamp, v long"
+LATENESS, WINDOW = 3, 10
+BEGIN = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
+OUTPUTS = {  # output: (table, columns, which database)
+    "totals": ("totals", ("k", "window_start", "n", "total", "newest"), "sqlite"),
+    "running": ("running", ("k", "number", "trail"), "postgres"),
+    "late": ("late", ("k", "at", "v"), "sqlite"),
+    "spread": ("spread", ("n", "windows", "total"), "postgres"),
+}
+
+
+def records(seed, files=5, per_file=14):
+    """By file, its records: a few keys, null among them; some records come late."""
+    dice = random.Random(seed)
+    now, out = 0, []
+    for i in range(files):
+        rows = []
+        for j in range(per_file):
+            now += dice.choice([0, 1, 1, 3])
+            second = max(0, now - dice.choice([0, 0, 0, 1, 2, 6, 9]))
+            rows.append({"k": dice.choice(["a", "b", "ü", None]), "at": BEGIN + dt.timedelta(seconds=second), "v": i * per_file + j})
+        out.append(rows)
+    return out
+
+
+def write_files(folder, files, first=0):
+    """Write records as Parquet files, with times that put them in their order."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    schema = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v", pa.int64())])
+    for i, rows in enumerate(files, first):
+        path = Path(folder, f"{i:03d}.parquet")
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+        os.utime(path, (1_700_000_000 + i, 1_700_000_000 + i))
+
+
+def expected(files):
+    """What every output must hold in the end, computed in one pass without any of penstock."""
+    on_time, late, newest = [], [], None
+    for record in (r for rows in files for r in rows):
+        if newest is not None and record["at"] < newest - dt.timedelta(seconds=LATENESS):
+            late.append(record)
+        else:
+            on_time.append(record)
+        newest = record["at"] if newest is None else max(newest, record["at"])
+    on_time.sort(key=lambda r: (r["at"], r["v"]))  # v counts the records, so it is the order of offsets
+    windows, trails, running, spread = {}, {}, [], {}
+    for r in on_time:
+        start = BEGIN + (r["at"] - BEGIN) // dt.timedelta(seconds=WINDOW) * dt.timedelta(seconds=WINDOW)
+        windows.setdefault((r["k"], start), []).append(r["v"])
+        number, trail = trails.get(r["k"], (0, ""))
+        trails[r["k"]] = number + 1, f"{trail},{r['v']}"[-24:]
+        running.append((r["k"], *trails[r["k"]]))
+    totals = [(k, start, len(v), sum(v), v[-1]) for (k, start), v in windows.items()]
+    for _, _, n, total, _ in totals:
+        before = spread.get(n, (0, 0))
+        spread[n] = before[0] + 1, before[1] + total
+    found = {
+        "totals": totals,
+        "running": running,
+        "late": [(r["k"], r["at"], r["v"]) for r in late],
+        "spread": [(n, *rest) for n, rest in spread.items()],
+    }
+    return {name: _comparable(rows) for name, rows in found.items()}
+
+
+def content(urls):
+    """What the tables hold."""
+    found = {}
+    for name, (table, columns, database) in OUTPUTS.items():
+        query = f"SELECT {', '.join(columns)} FROM {table}"
+        url = urls[database]
+        if url.startswith("sqlite"):
+            with sqlite3.connect(url.removeprefix("sqlite:///"), timeout=60) as connection:
+                rows = connection.execute(query).fetchall()
+            rows = [tuple(_time(v) if c in ("at", "window_start") else v for c, v in zip(columns, r, strict=True)) for r in rows]
+        else:
+            import psycopg
+
+            with psycopg.connect(url) as connection:
+                rows = connection.execute(query).fetchall()
+        found[name] = _comparable(rows)
+    return found
+
+
+def _time(text):
+    return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
+
+
+def _comparable(rows):
+    return sorted(
+        (tuple(v.astimezone(dt.UTC).isoformat() if isinstance(v, dt.datetime) else v for v in r) for r in rows), key=repr
+    )
+
+
+def numbered(_, event, state):
+    """A running number per key, and the last few values it saw."""
+    number, trail = state or (0, "")
+    state = number + 1, f"{trail},{event.v}"[-24:]
+    return state, state
+
+
+def keyed(key, event, state):
+    """`numbered` with the key in front."""
+    row, state = numbered(key, event, state)
+    return (key, *row), state
+
+
+def flow_of(folder, sink, *, fn=keyed, name="killed", max_files=1):
+    """The flow over the files of a folder; `sink(output)` makes the sinks."""
+    flow = ps.Flow(name)
+    events = flow.source(
+        "events", ps.files(str(folder), SCHEMA, max_files_per_epoch=max_files), time="at", lateness=f"{LATENESS} seconds"
+    )
+    by_key = events.key_by("k")
+    totals = by_key.window(ps.tumbling(f"{WINDOW} seconds")).aggregate(n=ps.count(), total=ps.sum("v"), newest=ps.last("v"))
+    totals.sink(sink("totals"), name="totals")
+    by_key.stateful_map(fn, "k string, number long, trail string").sink(sink("running"), name="running")
+    events.late.sink(sink("late"), name="late")
+    spread = totals.local().select("n", "total").key_by("n", name="spread")
+    spread.aggregate(windows=ps.count(), total=ps.sum("total")).sink(sink("spread"), name="spread")
+    return flow
+
+
+def sql_sinks(urls):
+    """Sinks in the two databases."""
+
+    def sink(output):
+        table, _, database = OUTPUTS[output]
+        return ps.sql(urls[database], table, **({"mode": "upsert", "key": "n"} if output == "spread" else {}))
+
+    return sink
+
+
+def kill_at(step, count, *, stop_java=False):
+    """A hook that kills this process before the `count`-th step of that name; if asked, the JVM is put to sleep first."""
+    seen = 0
+
+    def before(name):
+        nonlocal seen
+        seen += name == step
+        if name == step and seen == count:
+            if stop_java:
+                from pyspark import SparkContext
+
+                os.kill(SparkContext._gateway.proc.pid, signal.SIGSTOP)
+                print("java", SparkContext._gateway.proc.pid, flush=True)
+            print("killed", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+
+    return before
+
+
+def run_child(*, folder, checkpoint, urls, workers=2, kill=None, stop_java=False, master="local[2]", conf=None, max_files=1):
+    """Run the flow until its input ends, or until it is killed."""
+    from penstock.spark.session import session
+
+    spark = session(master, "killed", **{"spark.driver.memory": "1g", **(conf or {})})
+    before = kill_at(*kill, stop_java=stop_java) if kill else None
+    flow = flow_of(folder, sql_sinks(urls), max_files=max_files)
+    run = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now", before=before)
+    run.await_termination()
+    print("done", run.progress["epoch"] if "epoch" in run.progress else "", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    run_child(**json.loads(Path(sys.argv[1]).read_text()))

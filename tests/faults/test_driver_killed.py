@@ -1,0 +1,121 @@
+"""The driver is killed at every step of an epoch and started again: the sinks hold what they hold when nobody is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+import children
+import killed_flow
+import pytest
+import servers
+
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
+
+STEPS = [
+    "decide",
+    *(f"{when} {output}" for output in killed_flow.OUTPUTS for when in ("compute", "during", "stored")),
+    "commit",
+    "committed",
+]
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    try:
+        with servers.postgres_url() as url:
+            yield url
+    except servers.NoServerError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def urls(postgres, tmp_path):
+    """A SQLite file and a PostgreSQL database that are new."""
+    import psycopg
+
+    name = f"d{os.urandom(6).hex()}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return {"sqlite": f"sqlite:///{tmp_path}/half.db", "postgres": postgres.replace("/postgres?", f"/{name}?")}
+
+
+def check_killed(tmp_path, urls, seed, kills, *, files=5, workers=2, max_files=1):
+    """Run with these kills, one process after the other, and compare."""
+    data = killed_flow.records(seed, files)
+    killed_flow.write_files(tmp_path / "in", data)
+    options = {
+        "folder": str(tmp_path / "in"),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "urls": urls,
+        "workers": workers,
+        "max_files": max_files,
+    }
+    local, happened = {"PENSTOCK_LOCAL_DIR": str(tmp_path / "local")}, []
+    for kill in [*kills, None]:
+        ended = children.run("killed_flow.py", {**options, "kill": kill}, tmp_path, **local)
+        if ended.code == 0:  # the step does not come so often any more
+            break
+        assert ended.code == -signal.SIGKILL, f"{kill}: {ended}"
+        happened.append(kill)
+    assert "done" in ended.out
+    assert killed_flow.content(urls) == killed_flow.expected(data)
+    return happened
+
+
+def test_driver_when_killed_around_both_sinks_and_both_commits_gives_each_row_once(tmp_path, urls):
+    kills = [
+        ("during totals", 1),
+        ("stored totals", 1),
+        ("committed", 2),
+        ("during spread", 1),
+        ("commit", 2),
+        ("compute totals", 2),
+    ]
+    assert check_killed(tmp_path, urls, 1, kills) == kills
+
+
+def test_jvm_of_a_killed_driver_when_it_wakes_up_after_the_restart_changes_nothing(tmp_path, urls):
+    data = killed_flow.records(2, 3)
+    killed_flow.write_files(tmp_path / "in", data)
+    options = {"folder": str(tmp_path / "in"), "checkpoint": str(tmp_path / "checkpoint"), "urls": urls}
+    local = {"PENSTOCK_LOCAL_DIR": str(tmp_path / "local")}
+    process, err = children.start("killed_flow.py", {**options, "kill": ("stored running", 2), "stop_java": True}, tmp_path, **local)
+    try:
+        process.wait(240)
+        lines = [line.split() for line in process.stdout]
+        assert lines[-1] == ["killed"], err.read_text()
+        java = next(int(words[1]) for words in lines if words[0] == "java")
+        os.kill(java, 0)  # it is there, and does not know that its driver is dead
+        ended = children.run("killed_flow.py", options, tmp_path, **local)
+        assert ended.code == 0, ended
+        assert killed_flow.content(urls) == killed_flow.expected(data)
+        os.kill(java, signal.SIGCONT)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and _alive(java):
+            time.sleep(0.2)
+        assert killed_flow.content(urls) == killed_flow.expected(data)
+    finally:
+        process.stdout.close()
+        children.end_group(process)
+
+
+def _alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(12))
+def test_driver_when_killed_at_random_steps_gives_each_row_once(tmp_path, urls, seed):
+    dice = random.Random(seed)
+    kills = [(dice.choice(STEPS), dice.choice([1, 1, 2, 3])) for _ in range(dice.randint(2, 6))]
+    check_killed(
+        tmp_path, urls, 100 + seed, kills, files=dice.randint(3, 7), workers=dice.randint(1, 4), max_files=dice.randint(1, 3)
+    )

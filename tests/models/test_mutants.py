@@ -1,0 +1,187 @@
+"""The checker is checked: break one guarantee at a time, and a small search must notice.
+
+Every mutant is what a plausible mistake would do. The same search over the unbroken product finds nothing.
+"""
+
+from __future__ import annotations
+
+import drawing
+import numpy as np
+import pytest
+import recipes as r
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from test_against_oracle import check
+
+from penstock.errors import PenstockError
+from penstock.operators import rows as rows_module
+from penstock.operators.waiting import Waiting
+from penstock.runtime import driver
+from penstock.sinks import marks
+from penstock.state.worker import MemoryState
+from penstock.testing import Harness, backend
+from penstock.types import MIN_TIME
+
+
+def a_flow() -> r.Recipe:
+    """Two regions, order, windows, late records, three partitions."""
+    source = r.Source("a", lateness_us=2 * r.SECOND, partitions=(0, 1, 2))
+    first = r.KeyBy(source, ("k",), "first")
+    told = r.Map(first, "history")
+    windows = r.Totals(first, (("v", "sum", "v"), ("s", "concat", "s")), r.Window("tumbling", 5 * r.SECOND))
+    second = r.KeyBy(told, ("j",), "second")
+    counted = r.Map(second, "history")
+    late = r.Late(source)
+    return r.Recipe([source, first, told, windows, second, counted, late], [told, windows, counted, late])
+
+
+def search() -> None:
+    """Raise for the first difference that a few dozen fixed examples show."""
+
+    @settings(
+        max_examples=40, derandomize=True, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    @given(st.data())
+    def compare(data):
+        recipe = a_flow()
+        check(recipe, data.draw(drawing.records(recipe, most=45)), data.draw(drawing.courses))
+
+    compare()
+
+
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch):
+    monkeypatch.setattr("penstock.state.files._force", lambda *_: None)
+
+
+def lateness_judged_per_epoch(patch):
+    def late(hidden, bases, lateness):
+        before = {part: base.latest for part, base in bases.items()}
+        times, parts = hidden[backend.TIME].tolist(), hidden[backend.PART].tolist()
+        return np.array([before.get(p, MIN_TIME) != MIN_TIME and t < before[p] - lateness for t, p in zip(times, parts, strict=True)], bool)
+
+    patch.setattr(backend, "_late", late)
+
+
+def lateness_judged_by_the_whole_source(patch):
+    def late(hidden, bases, lateness):
+        greatest = max((b.latest for b in bases.values()), default=MIN_TIME)
+        out = np.zeros(len(hidden[backend.TIME]), bool)
+        for i in np.lexsort((hidden[backend.OFFSET], hidden[backend.PART])).tolist():
+            time = int(hidden[backend.TIME][i])
+            out[i] = greatest != MIN_TIME and time < greatest - lateness
+            greatest = max(greatest, time)
+        return out
+
+    patch.setattr(backend, "_late", late)
+
+
+def frontier_of_the_fastest_partition(patch):
+    judge = driver.judge
+
+    def fastest(before, chunks, **how):
+        judged = judge(before, chunks, **how)
+        seen = [p.latest - how["lateness_us"] for p in judged.state.partitions.values() if p.latest != MIN_TIME]
+        judged.state.frontier = max([judged.state.frontier, *seen])
+        return judged
+
+    patch.setattr(driver, "judge", fastest)
+
+
+def sink_ignores_its_mark(patch):
+    patch.setattr(marks, "holds_epoch", lambda *_, **__: False)
+
+
+def changes_of_an_epoch_that_was_not_committed_stay(patch):
+    def stay(self):
+        self.apply(self.changes())
+
+    patch.setattr(MemoryState, "discard", stay)
+
+
+def routing_changes_with_every_run(patch):
+    runs = [0]
+    restart, bins = Harness.restart, backend.bins_of
+
+    def salted(self, **how):
+        runs[0] += 1
+        restart(self, **how)
+
+    patch.setattr(Harness, "restart", salted)
+    patch.setattr(backend, "bins_of", lambda hashes: bins(hashes + runs[0] * 7919))
+
+
+def rows_in_order_of_arrival(patch):
+    patch.setattr(rows_module, "sorted_index", lambda hashes, *_: np.argsort(hashes, kind="stable"))
+
+
+def ties_in_event_time_in_order_of_arrival(patch):
+    def by_time(hashes, order, codes=None):
+        return np.lexsort((order.time, *([] if codes is None else [codes]), hashes))
+
+    patch.setattr(rows_module, "sorted_index", by_time)
+
+
+def outputs_of_a_record_without_numbers(patch):
+    patch.setattr(rows_module, "numbered", lambda order, _: order)
+
+
+def rows_do_not_wait(patch):
+    patch.setattr("penstock.runtime.task.Waiting.keep", lambda *_: None)
+
+
+def rows_released_twice(patch):
+    release = Waiting.release
+    patch.setattr(Waiting, "release", lambda self, before, frontier: release(self, before - r.SECOND if before > MIN_TIME else before, frontier))
+
+
+def epoch_committed_before_it_is_stored(patch):
+    store = driver.EpochDriver._store
+
+    def early(self, epoch, backend_, frames, decision):
+        for name in self._flow.regions:
+            frames.region(name)
+        self._checkpoint.commit(self._record(epoch, decision), self._settings.run)
+        store(self, epoch, backend_, frames, decision)
+
+    patch.setattr(driver.EpochDriver, "_store", early)
+
+
+def late_records_lost(patch):
+    source = backend.LocalBackend.source
+
+    def lost(self, *args):
+        frames = source(self, *args)
+        return driver.SourceFrames(frames[0] if isinstance(frames, tuple) else frames.on_time)
+
+    patch.setattr(backend.LocalBackend, "source", lost)
+
+
+MUTANTS = [
+    lateness_judged_per_epoch,
+    lateness_judged_by_the_whole_source,
+    frontier_of_the_fastest_partition,
+    sink_ignores_its_mark,
+    changes_of_an_epoch_that_was_not_committed_stay,
+    routing_changes_with_every_run,
+    rows_in_order_of_arrival,
+    ties_in_event_time_in_order_of_arrival,
+    outputs_of_a_record_without_numbers,
+    rows_do_not_wait,
+    rows_released_twice,
+    epoch_committed_before_it_is_stored,
+    late_records_lost,
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
+def test_search_when_a_guarantee_is_broken_finds_a_difference(monkeypatch, mutant):
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, PenstockError)):
+        search()
+
+
+def test_search_when_nothing_is_broken_finds_none():
+    search()
+
+

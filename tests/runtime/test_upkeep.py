@@ -1,0 +1,91 @@
+"""Files stay bounded and memory does too, however many epochs there are."""
+
+import datetime as dt
+import gc
+import os
+
+import psutil
+import pytest
+
+import penstock as ps
+from penstock.testing import Harness
+
+
+def moment(second):
+    return dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=second)
+
+
+def count(key, event, state):
+    n = state.n + 1 if state else 1
+    return (key, n), (n,)
+
+
+def small_flow(name):
+    flow = ps.Flow(name)
+    events = flow.source("events", ps.files("unused", "k long, at timestamp, v long"), time="at", lateness="3 seconds")
+    events.key_by("k").stateful_map(count, "k long, n long", state="n long").sink(ps.noop())
+    events.key_by("k", name="windows").window(ps.tumbling("10 seconds")).aggregate(n=ps.count()).sink(ps.noop())
+    return flow
+
+
+def push(harness, second):
+    harness.push("events", [{"k": (second * 7 + i) % 23, "at": moment(second), "v": i} for i in range(5)])
+
+
+def files_below(folder):
+    return sum(len(names) for _, _, names in os.walk(folder))
+
+
+def test_files_when_many_epochs_then_bounded_and_state_right(tmp_path):
+    harness = Harness(small_flow("bounded"), workers=2, checkpoint=str(tmp_path))
+    most = 0
+    for second in range(400):
+        push(harness, second)
+        harness.epoch()
+        most = max(most, files_below(tmp_path))
+    # two regions × two workers × (64 deltas, a base and what waits for removal), records, runs
+    assert most < 4 * (64 + 16 + 3) + 60, most
+    bases = [v.base for r in harness.record.regions.values() for v in r.versions]
+    assert any(bases)
+    harness.restart(forget_local_state=True)  # the state must come back from base and deltas
+    push(harness, 400)
+    harness.epoch()
+    assert harness.record.epoch == 400
+
+
+def test_removal_when_a_base_is_adopted_but_not_committed_then_it_stays(tmp_path):
+    from penstock.runtime.upkeep import Compaction, adopt, remove_unused
+
+    harness = Harness(small_flow("adopted"), workers=1, checkpoint=str(tmp_path))
+    for second in range(20):
+        push(harness, second)
+        harness.epoch()
+    record, checkpoint = harness.record, harness._checkpoint
+    early = record.regions["k"].versions[0]
+    base = Compaction(("k", 0), early, "harness-adopted", 1).carry_out(checkpoint)
+    for second in range(20, 24):
+        push(harness, second)
+        harness.epoch()
+    committed = harness.record
+    harness._driver.last = adopt(committed, {("k", 0): base})
+    remove_unused(checkpoint, committed)
+    assert base.path.rsplit("/", 1)[-1] in checkpoint.state_files("k")
+    for delta in committed.regions["k"].versions[0].deltas:
+        assert delta.path.rsplit("/", 1)[-1] in checkpoint.state_files("k")
+    push(harness, 24)
+    harness.epoch()
+    assert harness.record.regions["k"].versions[0].base == base
+
+
+@pytest.mark.soak
+def test_memory_when_ten_thousand_epochs_then_flat(tmp_path):
+    harness = Harness(small_flow("memory"), workers=2, checkpoint=str(tmp_path), lmdb=True)
+    process = psutil.Process()
+    sizes = []
+    for second in range(10_000):
+        push(harness, second)
+        harness.epoch()
+        if second % 1000 == 999:
+            gc.collect()
+            sizes.append(process.memory_info().rss)
+    assert sizes[-1] < sizes[1] * 1.1, sizes
