@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 _HOME = {
     "__version__": "penstock.version",
     "PenstockError": "penstock.errors",
-    "Flow": "penstock.flow.stream",
+    "Flow": "penstock.flow.flow",
     "Stream": "penstock.flow.stream",
-    "KeyedStream": "penstock.flow.stream",
+    "KeyedStream": "penstock.flow.keyed",
     "Operator": "penstock.operators.base",
     "KeyGrouping": "penstock.routing.strategies",
     "tumbling": "penstock.operators.windows",

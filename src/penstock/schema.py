@@ -98,6 +98,16 @@ def as_schema(given: str | pa.Schema, what: str) -> pa.Schema:
     return parse_schema(given, what) if isinstance(given, str) else given
 
 
+def quoted(name: str | None) -> str:
+    """A column's name in SQL.
+
+    Example:
+        >>> quoted("a b")
+        '`a b`'
+    """
+    return "`" + (name or "").replace("`", "``") + "`"
+
+
 def unknown_column(name: str, there: list[str], what: str) -> DeclarationError:
     """The error for a column that does not exist, with the nearest name that does."""
     near = difflib.get_close_matches(name, there, 1)

@@ -28,7 +28,15 @@ def environment(**more):
     import penstock
 
     paths = [str(Path(penstock.__file__).parent.parent), str(HERE), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in paths if p), "SPARK_LOCAL_IP": "127.0.0.1", **more}
+    # A JVM that lives for seconds is done sooner without its optimising compiler.
+    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_TOOL_OPTIONS": java,
+        **more,
+    }
 
 
 def start(script, options, folder, **env):

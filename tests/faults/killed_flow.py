@@ -40,7 +40,9 @@ def records(seed, files=5, per_file=14):
         for j in range(per_file):
             now += dice.choice([0, 1, 1, 3])
             second = max(0, now - dice.choice([0, 0, 0, 1, 2, 6, 9]))
-            rows.append({"k": dice.choice(["a", "b", "ü", None]), "at": BEGIN + dt.timedelta(seconds=second), "v": i * per_file + j})
+            rows.append(
+                {"k": dice.choice(["a", "b", "ü", None]), "at": BEGIN + dt.timedelta(seconds=second), "v": i * per_file + j}
+            )
         out.append(rows)
     return out
 
@@ -94,7 +96,9 @@ def content(urls):
         if url.startswith("sqlite"):
             with sqlite3.connect(url.removeprefix("sqlite:///"), timeout=60) as connection:
                 rows = connection.execute(query).fetchall()
-            rows = [tuple(_time(v) if c in ("at", "window_start") else v for c, v in zip(columns, r, strict=True)) for r in rows]
+            rows = [
+                tuple(_time(v) if c in ("at", "window_start") else v for c, v in zip(columns, r, strict=True)) for r in rows
+            ]
         else:
             import psycopg
 

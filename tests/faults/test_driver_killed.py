@@ -82,7 +82,9 @@ def test_jvm_of_a_killed_driver_when_it_wakes_up_after_the_restart_changes_nothi
     killed_flow.write_files(tmp_path / "in", data)
     options = {"folder": str(tmp_path / "in"), "checkpoint": str(tmp_path / "checkpoint"), "urls": urls}
     local = {"PENSTOCK_LOCAL_DIR": str(tmp_path / "local")}
-    process, err = children.start("killed_flow.py", {**options, "kill": ("stored running", 2), "stop_java": True}, tmp_path, **local)
+    process, err = children.start(
+        "killed_flow.py", {**options, "kill": ("stored running", 2), "stop_java": True}, tmp_path, **local
+    )
     try:
         process.wait(240)
         lines = [line.split() for line in process.stdout]

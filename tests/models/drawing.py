@@ -27,7 +27,15 @@ WINDOWS = [
 REST = {
     "k": [("first", "k"), ("last", "k"), ("max", "k")],
     "j": [("max", "j"), ("min", "j"), ("first", "j"), ("last", "v")],
-    "v": [("sum", "v"), ("count", None), ("count", "s"), ("count_distinct", "s"), ("count_distinct", "v"), ("max", "v"), ("fold", "j")],
+    "v": [
+        ("sum", "v"),
+        ("count", None),
+        ("count", "s"),
+        ("count_distinct", "s"),
+        ("count_distinct", "v"),
+        ("max", "v"),
+        ("fold", "j"),
+    ],
     "x": [("fsum", "x"), ("mean", "x"), ("mean", "v"), ("min", "x"), ("max", "x"), ("last", "x")],
     "s": [("concat", "s"), ("first", "s"), ("last", "s"), ("min", "s"), ("max", "s")],
     "extra": [("collect", "v"), ("collect", "s"), ("collect", "x"), ("fold", "v"), ("count", "x")],
@@ -76,7 +84,9 @@ class Drawing:
         self.recipe = r.Recipe([])
         self.about: dict[r.Node, About] = {}
         for i in range(sources):
-            source = r.Source("abc"[i], timed, draw(st.sampled_from([0, 2, 10])) * r.SECOND, tuple(range(draw(st.integers(1, 3)))))
+            source = r.Source(
+                "abc"[i], timed, draw(st.sampled_from([0, 2, 10])) * r.SECOND, tuple(range(draw(st.integers(1, 3))))
+            )
             self.add(source, About(origins=frozenset([source.name])))
 
     def add(self, node: r.Node, about: About) -> r.Node:
@@ -99,10 +109,16 @@ class Drawing:
         node = self.stream()
         about = self.about[node]
         if about.keys:
-            kinds = ["map", "totals", "distinct", "process", "map", "totals", *(["join", "window map"] if self.timed else []), "leave"]
+            self.keyed_step(node, about)
         else:
             kinds = ["key", "key", "key", "where", "columns", "repeat", "union"]
-        getattr(self, "_" + self.draw(st.sampled_from(kinds)).replace(" ", "_"))(node, about)
+            getattr(self, "_" + self.draw(st.sampled_from(kinds)))(node, about)
+
+    def keyed_step(self, node: r.Node, about: About) -> None:
+        kinds = ["map", "map", "totals", "totals", "distinct", "process", "leave"]
+        if self.timed:
+            kinds += ["join", "join", "window_map", "totals"]
+        getattr(self, "_" + self.draw(st.sampled_from(kinds)))(node, about)
 
     def _key(self, node: r.Node, about: About) -> None:
         keys = self.draw(st.sampled_from([("k",), ("j",), ("k", "j"), ("s",), ("k",)]))
@@ -112,7 +128,9 @@ class Drawing:
         then = tuple(self.draw(st.lists(st.sampled_from(["v > 2", "k IS NOT NULL", ("v", "v * 2 + 1")]), max_size=1)))
         added = r.KeyBy(node, keys, f"r{len(self.recipe.nodes)}", then)
         if self.draw(st.integers(0, 7)):
-            self.add(added, replace(about, keys=keys))
+            about = replace(about, keys=keys)
+            self.add(added, about)
+            self.keyed_step(added, about)
         else:  # a region without a step
             self.recipe.nodes.append(added)
             self.add(r.Local(added), about)
@@ -167,7 +185,11 @@ class Drawing:
         aggregates = []
         for name, choices in REST.items():
             if name not in about.keys:
-                fit = [c for c in choices if (self.ties or not about.tied or c[0] not in r.ORDERED_AGGREGATES) and (self.timed or c[0] != "concat")]
+                fit = [
+                    c
+                    for c in choices
+                    if (self.ties or not about.tied or c[0] not in r.ORDERED_AGGREGATES) and (self.timed or c[0] != "concat")
+                ]
                 if fit:
                     aggregates.append((name, *self.draw(st.sampled_from(fit))))
         added = r.Totals(node, tuple(aggregates), window, emit)
@@ -243,7 +265,7 @@ def recipes(draw: Any, *, timed: bool = True, ties: bool = False, steps: int = 7
 
 
 _RECORD = st.tuples(
-    st.integers(-12, 6),
+    st.integers(-6, 4),
     st.sampled_from(KEYS),
     st.sampled_from([0, 1, 2, None, -(2**62)]),
     st.sampled_from([0, 1, 2, 3, 5, 4, None, 7]),
@@ -254,7 +276,7 @@ _RECORD = st.tuples(
 
 
 @st.composite
-def records(draw: Any, recipe: r.Recipe, *, most: int = 25) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+def records(draw: Any, recipe: r.Recipe, *, most: int = 40) -> dict[str, list[tuple[int, dict[str, Any]]]]:
     """By source, records with the epoch they come in: offsets never go back to an earlier epoch."""
     base = draw(st.sampled_from([0, -20 * r.SECOND, 1_700_000_000 * r.SECOND]))
     cut = draw(st.sampled_from(["drawn", "drawn", "drawn", "all at once", "one by one"]))
@@ -263,9 +285,12 @@ def records(draw: Any, recipe: r.Recipe, *, most: int = 25) -> dict[str, list[tu
     for source in recipe.sources():
         found: list[tuple[int, dict[str, Any]]] = []
         for p in source.partitions:
-            step, gap = draw(st.sampled_from([0, 1, 3])), draw(st.sampled_from([1, 3]))
+            step, gap = draw(st.sampled_from([1, 1, 0, 3, 6])), draw(st.sampled_from([1, 3]))
+            least = draw(st.sampled_from([6, 6, 6, 0]))
             epoch = 0
-            for i, (jitter, k, j, v, x, s, advance) in enumerate(draw(st.lists(_RECORD, max_size=most // len(source.partitions)))):
+            for i, (jitter, k, j, v, x, s, advance) in enumerate(
+                draw(st.lists(_RECORD, min_size=least, max_size=max(least, most // len(source.partitions))))
+            ):
                 epoch += advance
                 record = {"p": p, "o": i * gap, "k": "a" if one_key else k, "j": j, "v": v, "x": x, "s": s}
                 if source.timed:

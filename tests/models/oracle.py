@@ -72,7 +72,7 @@ class Oracle:
             self._known[node] = self._rows(node)
         return self._known[node]
 
-    def _rows(self, node: r.Node) -> list[Row]:  # noqa: PLR0911
+    def _rows(self, node: r.Node) -> list[Row]:
         if isinstance(node, r.Source):
             return self._judged(node)[0]
         if isinstance(node, r.Late):
@@ -92,7 +92,9 @@ class Oracle:
             return rows
         if isinstance(node, r.KeyBy):
             for step in node.then:
-                rows = [x for x in rows if r.CONDITIONS[step](x.data)] if isinstance(step, str) else [_with(x, step) for x in rows]
+                rows = (
+                    [x for x in rows if r.CONDITIONS[step](x.data)] if isinstance(step, str) else [_with(x, step) for x in rows]
+                )
             return [replace(row, key=tuple(row.data[c] for c in node.keys)) for row in rows]
         if isinstance(node, r.Map):
             return [out for group in _by_key(rows) for out in _mapped(node, group)]
@@ -153,21 +155,23 @@ class Oracle:
         pairs.sort(key=lambda pair: (pair[0].order, pair[1].order))
         for n, (later, _, pair) in enumerate(pairs):
             out.append(replace(later, sub=(*later.sub, n), data=pair.data))
-        for left in lefts if node.how in ("left", "full") else ():
-            if not any(_meet(left, right, node.within_us) for right in rights):
-                out.append(self._at_frontier(node, left.key, left.time + node.within_us, _pair(left.data, {}, right_names)))
-        for right in rights if node.how == "full" else ():
-            if not any(_meet(left, right, node.within_us) for left in lefts):
-                data = dict.fromkeys(left_names) | dict(zip(keys, right.key, strict=True))
-                data = _pair(data, right.data, right_names)
-                out.append(self._at_frontier(node, right.key, right.time + node.within_us, data))
+        alone = [left for left in lefts if not any(_meet(left, right, node.within_us) for right in rights)]
+        for left in alone if node.how in ("left", "full") else ():
+            out.append(self._at_frontier(node, left.key, left.time + node.within_us, _pair(left.data, {}, right_names)))  # noqa: PERF401
+        alone = [right for right in rights if not any(_meet(left, right, node.within_us) for left in lefts)]
+        for right in alone if node.how == "full" else ():
+            data = _pair(dict.fromkeys(left_names) | dict(zip(keys, right.key, strict=True)), right.data, right_names)
+            out.append(self._at_frontier(node, right.key, right.time + node.within_us, data))
         return out
 
     def _tally(self, node: r.Node, group: list[Row]) -> list[Row]:
         counts = Counter(row.time - row.time % r.Tally.span_us for row in group)
         return [
             self._at_frontier(
-                node, group[0].key, start + r.Tally.span_us - 1, {"k": "tally", "j": 0, "v": n, "x": None, "s": str(r.moment(start))}
+                node,
+                group[0].key,
+                start + r.Tally.span_us - 1,
+                {"k": "tally", "j": 0, "v": n, "x": None, "s": str(r.moment(start))},
             )
             for start, n in sorted(counts.items())
         ]
@@ -260,7 +264,7 @@ def _pair(left: Mapping[str, Any], right: Mapping[str, Any], names: Mapping[str,
     return {**left, **{new: right.get(old) for old, new in names.items()}}
 
 
-def aggregate(kind: str, values: list[Any]) -> Any:  # noqa: PLR0911
+def aggregate(kind: str, values: list[Any]) -> Any:
     """An aggregate of values in the order of their records; nulls as documented."""
     some = [v for v in values if v is not None]
     if kind == "count":

@@ -21,7 +21,15 @@ from penstock.operators.keys import biased, unbiased
 STANDARD = ("k", "j", "v", "x", "s")
 STANDARD_SCHEMA = "k string, j long, v long, x double, s string"
 UNTIMED = pa.schema(
-    [("p", pa.int64()), ("o", pa.int64()), ("k", pa.string()), ("j", pa.int64()), ("v", pa.int64()), ("x", pa.float64()), ("s", pa.string())]
+    [
+        ("p", pa.int64()),
+        ("o", pa.int64()),
+        ("k", pa.string()),
+        ("j", pa.int64()),
+        ("v", pa.int64()),
+        ("x", pa.float64()),
+        ("s", pa.string()),
+    ]
 )
 TIMED = UNTIMED.append(pa.field("at", pa.timestamp("us", "UTC")))
 EPOCH_0 = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -451,5 +459,3 @@ def _declare(flow: ps.Flow, node: Node, streams: Mapping[Node, Any]) -> Any:
 def table(source: Source, records: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Records as the harness takes them."""
     return pa.Table.from_pylist([dict(r) for r in records], schema=TIMED if source.timed else UNTIMED)
-
-

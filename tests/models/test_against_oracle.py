@@ -123,7 +123,7 @@ def test_a_database_when_anything_happens_holds_what_one_sequential_pass_gives(d
 
     def content(_: r.Node, made) -> Counter:
         with sqlite3.connect(path) as base:
-            return Counter(base.execute(f'SELECT {", ".join(r.STANDARD)} FROM {made._table}').fetchall())
+            return Counter(base.execute(f"SELECT {', '.join(r.STANDARD)} FROM {made._table}").fetchall())
 
     ran = drawing.run(recipe, records, course, sink=sink, content=content)
     expected = oracle.Oracle(recipe, records, ran.markers)
@@ -166,11 +166,24 @@ def test_outputs_of_one_record_in_several_windows_are_numbered_together():
 
 @pytest.mark.parametrize("window", [SLIDING, None])
 def test_two_results_of_one_key_at_one_frontier_meet_the_same_state(window):
-    inner = r.Totals(KEYED, (("k", "count", None),)[1:] + (("j", "max", "j"), ("v", "sum", "v"), ("x", "max", "x"), ("s", "max", "s")), SLIDING)
-    check(keyed_flow(inner, r.Map(inner, "count") if window is None else r.Totals(inner, inner.aggregates, window)), one_by_one(row(0, 0), row(1, 1)), drawing.CALM)
+    columns = (("j", "max", "j"), ("v", "sum", "v"), ("x", "max", "x"), ("s", "max", "s"))
+    inner = r.Totals(KEYED, columns, SLIDING)
+    outer = r.Map(inner, "count") if window is None else r.Totals(inner, columns, window)
+    check(keyed_flow(inner, outer), one_by_one(row(0, 0), row(1, 1)), drawing.CALM)
 
 
-@pytest.mark.parametrize("after", [r.Standard, r.Repeat, lambda of: r.Columns(of, ("v", "v * 2 + 1")), lambda of: r.Where(of, "v > 2")])
+def test_aggregate_that_is_not_commutative_gets_rows_in_order_of_event_time():
+    source = r.Source("a", lateness_us=9 * r.SECOND, partitions=(0,))
+    keyed = r.KeyBy(source, ("k",), "first")
+    windows = [(SLIDING, "final"), (r.Window("session", 3 * r.SECOND), "final"), (None, "update"), (SLIDING, "update")]
+    steps = [r.Totals(keyed, (("s", "concat", "s"),), window, emit) for window, emit in windows]
+    recipe = r.Recipe([source, keyed, *steps], [*steps])
+    check(recipe, one_by_one(row(0, 4, s="c"), row(1, 1, s="a"), row(2, 5, s="d"), row(3, 2, s="b")), drawing.CALM)
+
+
+@pytest.mark.parametrize(
+    "after", [r.Standard, r.Repeat, lambda of: r.Columns(of, ("v", "v * 2 + 1")), lambda of: r.Where(of, "v > 2")]
+)
 def test_stateless_step_after_a_region_needs_no_further_region(after):
     inner = r.Map(KEYED, "history")
     check(keyed_flow(inner, after(inner)), one_by_one(row(0, 0, v=3), row(1, 1, v=2)), drawing.CALM)

@@ -39,7 +39,7 @@ def files_below(folder):
 def test_files_when_many_epochs_then_bounded_and_state_right(tmp_path):
     harness = Harness(small_flow("bounded"), workers=2, checkpoint=str(tmp_path))
     most = 0
-    for second in range(400):
+    for second in range(160):
         push(harness, second)
         harness.epoch()
         most = max(most, files_below(tmp_path))
@@ -48,9 +48,9 @@ def test_files_when_many_epochs_then_bounded_and_state_right(tmp_path):
     bases = [v.base for r in harness.record.regions.values() for v in r.versions]
     assert any(bases)
     harness.restart(forget_local_state=True)  # the state must come back from base and deltas
-    push(harness, 400)
+    push(harness, 160)
     harness.epoch()
-    assert harness.record.epoch == 400
+    assert harness.record.epoch == 160
 
 
 def test_removal_when_a_base_is_adopted_but_not_committed_then_it_stays(tmp_path):
@@ -62,7 +62,7 @@ def test_removal_when_a_base_is_adopted_but_not_committed_then_it_stays(tmp_path
         harness.epoch()
     record, checkpoint = harness.record, harness._checkpoint
     early = record.regions["k"].versions[0]
-    base = Compaction(("k", 0), early, "harness-adopted", 1).carry_out(checkpoint)
+    base = Compaction(("k", 0), early, harness._flow_id, 1).carry_out(checkpoint)
     for second in range(20, 24):
         push(harness, second)
         harness.epoch()

@@ -37,7 +37,7 @@ def load_flow(target: str) -> Any:
     flow = getattr(module, name or "flow", None)
     if flow is None:
         raise DeclarationError(f"{path} has no {name or 'flow'!r}; give file.py:name of a penstock.Flow.")
-    from penstock.flow.stream import Flow
+    from penstock.flow.flow import Flow
 
     flow = flow() if callable(flow) and not isinstance(flow, Flow) else flow
     if not isinstance(flow, Flow):

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import penstock as ps
 from penstock.demo.data import SCHEMA
-from penstock.flow.stream import Flow
+from penstock.flow.flow import Flow
 
 LATENESS: Final = "6 hours"
 LATE_MINUTES: Final = 15

@@ -99,7 +99,7 @@ def print_places(console: Console, database: Path, checkpoint: Path) -> None:
     """Commands that show more."""
     folder, file = shlex.quote(str(checkpoint)), shlex.quote(str(database))
     console.print("\nLook further", style="bold")
-    query = "SELECT * FROM cascades ORDER BY links DESC LIMIT 9"
+    query = "SELECT tailnum, links, route FROM cascades ORDER BY links DESC LIMIT 9"
     for command in (
         f"penstock status --checkpoint {folder}",
         f"penstock state tailnum --checkpoint {folder}",

@@ -1,1 +1,1 @@
-"""TODO."""
+"""What a region does with rows and state: one operator a file, all on `penstock.operators.base.Operator`; no Spark."""

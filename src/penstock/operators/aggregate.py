@@ -1,6 +1,7 @@
 """Aggregates per key, or per key and window: partial states in columns, merged in bulk.
 
-Aggregates are commutative, so their input needs no order and does not wait for the frontier; only their *results* do. Rows, or
+Aggregates are commutative, so their input needs no order and does not wait for the frontier; only their *results* do (input of
+users' own aggregates, which need not be commutative, waits). Rows, or
 the partial aggregates that the JVM computed before the shuffle, are reduced to one row per (key, window), merged with the
 stored ones, and stored again. A window is given out once, when the frontier has reached its end.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import decode, encode
+from penstock.operators.aggregates.user import Aggregate
 from penstock.operators.base import Context, KeyedState, Operator, Output
 from penstock.operators.keys import Ints, biased, places, unbiased
 from penstock.operators.rows import Emitted, Keys, Order, Rows
@@ -86,9 +88,9 @@ class AggregateStep(Operator):
     kernels: tuple[tuple[str, Kernel], ...]
     window: Sliding | None
     emit: str
-    ordered: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        self.ordered = any(isinstance(k, Aggregate) for _, k in self.kernels)  # a user's merge need not be commutative
         self.updates = self.emit == "update"
         self.name = f"aggregate({', '.join(n for n, _ in self.kernels)})"
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -187,7 +187,7 @@ class Operator:
 
     schema: str | pa.Schema | None = None
     """Output columns; None: those of the input."""
-    ordered: ClassVar[bool] = True
+    ordered: bool = True
     """Whether rows must come in event-time order; if so they wait until the frontier has passed them."""
     updates: bool = False
     """Whether an output row replaces the earlier one of the same key."""

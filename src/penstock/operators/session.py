@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.operators.aggregate import as_times, bind_kernels, check_names, concat_columns, result_schema, take_columns
 from penstock.operators.aggregates.base import Columns, Kernel
 from penstock.operators.aggregates.codec import decode, encode
+from penstock.operators.aggregates.user import Aggregate
 from penstock.operators.base import Context, KeyedState, Operator, Output
 from penstock.operators.keys import Ints, places
 from penstock.operators.rows import Emitted, Keys, Rows
@@ -46,9 +47,9 @@ class SessionStep(Operator):
 
     kernels: tuple[tuple[str, Kernel], ...]
     window: Session
-    ordered: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        self.ordered = any(isinstance(k, Aggregate) for _, k in self.kernels)  # a user's merge need not be commutative
         self.name = f"session aggregate({', '.join(n for n, _ in self.kernels)})"
 
     def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:

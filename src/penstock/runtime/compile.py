@@ -113,9 +113,9 @@ def compile_region(
         return known[feed, kind]
 
     wanted = wanted or [(len(region.steps) - 1, False)]
-    entries = {
-        o: port(-1 - o, "ordered", lambda o=o: Port(inputs[-1 - o], None, waits=region.timed)) for o, _ in wanted if o < 0
-    }  # type: ignore[misc]
+    entries: dict[int, int] = {}
+    for own in (-1 - o for o, _ in wanted if o < 0):  # inputs that leave the region as they are
+        entries[-1 - own] = port(own, "ordered", lambda n=own: Port(inputs[n], None, waits=region.timed))  # type: ignore[misc]
     for i, step in enumerate(region.steps):
         operator = step.operator
         in_schemas = tuple(inputs[n] if k == "port" else steps[n].out_schema for k, n in step.inputs)

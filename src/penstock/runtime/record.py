@@ -112,7 +112,7 @@ class EpochRecord:
         checksum, _, body = data.partition(b"\n")
         if xxhash.xxh3_64_hexdigest(body).encode() != checksum:
             raise TornFileError(
-                f"The epoch record {path} is damaged (its checksum differs); restore it, or delete it to go on from the one before."
+                f"The epoch record {path} is damaged (its checksum differs); restore it from a copy; sinks and state may hold more than older records know."
             )
         raw = json.loads(body)
         if raw.pop("format") != FORMAT:

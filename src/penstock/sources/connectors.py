@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -59,8 +60,11 @@ def files(
         raise DeclarationError(f"files(format={format!r}) is not known; use one of {', '.join(FORMATS)}.")
     if max_files_per_epoch is not None and max_files_per_epoch < 1:
         raise DeclarationError(f"files(max_files_per_epoch={max_files_per_epoch}) must be at least 1.")
+    path = str(path)
+    if "://" not in path:
+        path = str(Path.cwd() / path)  # the JVM may have another working directory
     texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
-    return Files(str(path), as_schema(schema, f"the schema of files({path!r})"), format, max_files_per_epoch, texts)
+    return Files(path, as_schema(schema, f"the schema of files({path!r})"), format, max_files_per_epoch, texts)
 
 
 def rate(rows_per_second: int = 1) -> Rate:

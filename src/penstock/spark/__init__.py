@@ -1,1 +1,1 @@
-"""TODO."""
+"""The engine over Spark: the only package that imports pyspark."""

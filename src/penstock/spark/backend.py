@@ -22,7 +22,8 @@ from penstock.runtime.lateness import Base
 from penstock.runtime.record import SourceState
 from penstock.runtime.spec import HASH, OUT, Port, RegionSpec
 from penstock.runtime.worker import Assignment
-from penstock.spark.columns import arrow_schema, empty_frame, named, quoted, spark_schema, to_utc, with_order
+from penstock.schema import quoted
+from penstock.spark.columns import arrow_schema, empty_frame, named, spark_schema, to_utc, with_order
 from penstock.spark.source import Slices, SourceReader
 from penstock.spark.task import task
 from penstock.state.deltas import Version

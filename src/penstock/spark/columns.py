@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.errors import DeclarationError
+from penstock.schema import quoted
 from penstock.types import ORDER
 
 UTC = pa.timestamp("us", "UTC")
@@ -47,11 +48,6 @@ def empty_frame(spark: SparkSession, schema: pa.Schema) -> DataFrame:
 def named(name: str) -> Column:
     """A column by its name, whatever characters it has."""
     return F.col(quoted(name))
-
-
-def quoted(name: str | None) -> str:
-    """A column's name in SQL."""
-    return "`" + (name or "").replace("`", "``") + "`"
 
 
 def to_utc(batch: pa.RecordBatch) -> pa.RecordBatch:

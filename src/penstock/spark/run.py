@@ -34,7 +34,7 @@ from penstock.spark.task import local_folder
 from penstock.types import Mark, duration_us
 
 if TYPE_CHECKING:
-    from penstock.flow.stream import Flow
+    from penstock.flow.flow import Flow
 
 AVAILABLE_NOW = "available_now"
 _FORCED = {

@@ -19,8 +19,9 @@ from penstock.flow.plan import SourceNode
 from penstock.runtime.driver import Scan, SourceFrames
 from penstock.runtime.lateness import Base, Chunk
 from penstock.runtime.record import SourceState
+from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
-from penstock.spark.columns import named, quoted, spark_schema
+from penstock.spark.columns import named, spark_schema
 from penstock.types import MIN_TIME, OFFSET, PART, SUB, TIME
 
 CORRUPT: Final = "__ps_corrupt"

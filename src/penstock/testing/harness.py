@@ -4,7 +4,7 @@
     harness.push("flights", [{"tail": "N1", "at": ..., "delay": 3.0}])
     harness.epoch()
     harness.finish()
-    harness.rows(output)
+    out.rows()                       # with out = penstock.memory("out") as the flow's sink
 
 Everything but Spark is the real thing: lateness, frontier, state files, sinks, commit. A crash can be put before any step.
 """
@@ -15,11 +15,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+import cloudpickle
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
-from penstock.flow.stream import Flow
+from penstock.flow.flow import Flow
 from penstock.runtime.checkpoint import Checkpoint, Identity
 from penstock.runtime.compile import compile_flow
 from penstock.runtime.driver import EpochDriver, Settings
@@ -149,8 +150,12 @@ class Harness:
         """Start a new run on the same checkpoint, as after a crash. Older runs are fenced."""
         if forget_local_state:
             self._caches.clear()
-        identity = self._checkpoint.create(Identity(f"harness-{self._plan.name}", self._plan.name))
+        # One harness, one checkpoint, one identity: another harness must not find this one's marks in a sink of the same name.
+        identity = self._checkpoint.create(
+            Identity(f"harness-{self._checkpoint.root.strip('/').replace('/', '-')}", self._plan.name)
+        )
         self._run = self._checkpoint.claim({"host": "here", "pid": 0})
+        self._checkpoint.keep_specs(self._run, cloudpickle.dumps({n: c.spec for n, c in self._compiled.regions.items()}))
         last = self._checkpoint.last()
         for output in self._plan.outputs:
             output.sink.open(Mark(identity.flow, output.name, self._run, last.epoch), self._schema(output.node))

@@ -1,0 +1,160 @@
+"""What a user begins with: `Flow`, its sources, and the way to start it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.flow import plan as p
+from penstock.flow.stream import Stream
+from penstock.schema import parse_schema, unknown_column
+from penstock.types import duration_us
+
+if TYPE_CHECKING:
+    from penstock.spark.run import Run
+
+MALFORMED = pa.schema([(n, pa.string()) for n in ("source", "position", "error", "record")])
+
+
+class Flow:
+    """A dataflow: sources, streams, regions, sinks.
+
+    Args:
+        name: The flow's name; it stands in messages and in the sinks' marks.
+
+    Example:
+        >>> flow = Flow("example")
+    """
+
+    def __init__(self, name: str) -> None:
+        if not name or not isinstance(name, str):
+            raise DeclarationError("A flow needs a name, for example Flow('flights').")
+        self.name = name
+        self._sources: list[p.SourceNode] = []
+        self._regions: list[p.Region] = []
+        self._outputs: list[p.Output] = []
+
+    def source(
+        self,
+        name: str,
+        source: Any,
+        *,
+        time: str | None = None,
+        lateness: str | dt.timedelta = "0 seconds",
+        idle_after: str | dt.timedelta | None = None,
+        position: tuple[str, str] | None = None,
+        partitions: tuple[Any, ...] | list[Any] = (),
+        on_error: Any = "fail",
+    ) -> Stream:
+        """Declare where records come from.
+
+        Args:
+            name: Unique in the flow.
+            source: `penstock.files`, `penstock.rate`, or any ``spark.readStream`` DataFrame.
+            time: Column with the event time (timestamp). Without it records are processed as they come, per epoch in
+                (partition, offset) order, and windows and joins are not possible.
+            lateness: A record this far behind the greatest time of its own source partition is late.
+            idle_after: A partition without records for so long stops holding the frontier back. Never, unless given.
+            position: The columns (partition, offset) of a DataFrame; connectors know theirs. Without it positions are
+                local to an epoch: ties in time may then depend on how records were cut into epochs.
+            partitions: With `position`, the partitions that must be heard from before the frontier moves. A partition not
+                named here is admitted when its first record comes, and judged against the frontier of that moment.
+            on_error: Malformed records, and records without event time: ``"fail"`` stops the flow, ``"skip"`` counts them and
+                leaves them out, a sink keeps them.
+
+        Raises:
+            DeclarationError: A name is taken, a column is missing or of a wrong type.
+        """
+        if any(s.name == name for s in self._sources):
+            raise DeclarationError(f"Flow {self.name!r} has two sources named {name!r}; give each its own name.")
+        schema = _connector_schema(source, name)
+        what = f"Source {name!r}"
+        if time is not None:
+            if time not in schema.names:
+                raise unknown_column(time, schema.names, f"{what} takes its event time from a column it does not have: time=")
+            kind = schema.field(time).type
+            if not pa.types.is_timestamp(kind) and not pa.types.is_null(kind):
+                raise DeclarationError(
+                    f"{what} takes its event time from column {time!r} of type {kind}; cast it to timestamp."
+                )
+        for column in position or ():
+            if column not in schema.names:
+                raise unknown_column(
+                    column, schema.names, f"{what} takes its positions from a column it does not have: position="
+                )
+        keep = on_error if not isinstance(on_error, str) else None
+        if keep is None and on_error not in ("fail", "skip"):
+            raise DeclarationError(f"{what} has on_error={on_error!r}; use 'fail', 'skip' or a sink.")
+        node = p.SourceNode(
+            schema=schema,
+            timed=time is not None,
+            name=name,
+            connector=source,
+            time=time,
+            lateness_us=duration_us(lateness, f"the lateness of source {name!r}"),
+            idle_after_us=None if idle_after is None else duration_us(idle_after, f"idle_after of source {name!r}"),
+            position=position,
+            partitions=tuple(partitions),
+            on_error="fail" if on_error == "fail" else "skip",
+        )
+        self._sources.append(node)
+        if keep is not None:
+            Stream(self, p.MalformedNode(MALFORMED, timed=False, source=node)).sink(keep, name=f"{name}.malformed")
+        return Stream(self, node)
+
+    def plan(self) -> p.Plan:
+        """The checked plan.
+
+        Raises:
+            DeclarationError: The flow has no source or no sink.
+        """
+        return p.freeze(self.name, self._sources, self._regions, self._outputs)
+
+    def start(self, spark: Any = None, **options: Any) -> Run:
+        """Start the flow; see `penstock.spark.run.start` for all options.
+
+        Args:
+            spark: A SparkSession; None: a local one with the right settings is made.
+            **options: ``checkpoint``, ``workers``, ``trigger``, …
+
+        Returns:
+            A handle of the running flow.
+        """
+        from penstock.spark.run import start  # noqa: PLC0415  (Spark loads when a flow starts)
+
+        accepted = inspect.signature(start).parameters
+        for name in options:
+            if name not in accepted or name in ("flow", "spark"):
+                shown = ", ".join(n for n in accepted if n not in ("flow", "spark", "before"))
+                raise DeclarationError(f"start has no option {name!r} in this version; there are {shown}.")
+        if "checkpoint" not in options:
+            raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
+        return start(self, spark, **options)
+
+    def _add_region(self, region: p.Region) -> None:
+        if any(r.name == region.name for r in self._regions):
+            raise DeclarationError(
+                f"Flow {self.name!r} has two regions named {region.name!r}; give one of them a name: key_by(..., name='…')."
+            )
+        if region.name.startswith(("_", ".")) or "/" in region.name:
+            raise DeclarationError(
+                f"A region cannot be named {region.name!r}, because its state is kept in a folder of that name."
+            )
+        self._regions.append(region)
+
+
+def _connector_schema(source: Any, name: str) -> pa.Schema:
+    if hasattr(source, "isStreaming") and hasattr(source, "schema"):
+        if not source.isStreaming:
+            raise DeclarationError(f"Source {name!r} is a batch DataFrame; use spark.readStream, or penstock.files(...).")
+        return parse_schema(source.schema.simpleString(), f"the schema of source {name!r}")
+    schema = getattr(source, "schema", None)
+    if not isinstance(schema, pa.Schema):
+        raise DeclarationError(
+            f"Source {name!r} is {source!r}; use penstock.files(...), penstock.rate(...) or a spark.readStream DataFrame."
+        )
+    return schema

@@ -1,0 +1,80 @@
+"""Runs the flow of `killed_flow` with faults in its tasks: ``python failing_flow.py options.json``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import killed_flow
+
+from penstock.errors import PenstockError
+
+
+def faulty(faults, once):
+    """The flow's function; at certain values, once each, it raises or kills a process."""
+
+    def fn(key, event, state):
+        kind = faults.get(str(event.v))
+        if kind is not None:
+            marker = Path(once, f"fault-{event.v}")
+            try:
+                marker.touch(exist_ok=False)
+            except FileExistsError:
+                kind = None
+        if kind == "raise":
+            raise RuntimeError("once")
+        if kind == "kill worker":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == "kill executor":
+            pid = java_above(os.getpid())
+            marker.write_text(f"killed {pid}")
+            os.kill(pid, signal.SIGKILL)
+            signal.pause()
+        return killed_flow.keyed(key, event, state)
+
+    return fn
+
+
+def java_above(pid):
+    """The JVM that started this Python worker."""
+    while Path(f"/proc/{pid}/comm").read_text().strip() != "java":
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        assert pid > 1
+    return pid
+
+
+def sleep_before(step):
+    """A hook that puts this process and its JVM to sleep, once."""
+    seen = []
+
+    def before(name):
+        if name == step and not seen:
+            seen.append(name)
+            os.killpg(0, signal.SIGSTOP)
+
+    return before
+
+
+def main(*, folder, checkpoint, urls, master="local[2]", faults=None, once="", conf=None, sleep_at=None):
+    from penstock.spark.session import session
+
+    spark = session(master, "failing", **{"spark.driver.memory": "1g", **(conf or {})})
+    fn = faulty(faults, once) if faults else killed_flow.keyed
+    flow = killed_flow.flow_of(folder, killed_flow.sql_sinks(urls), fn=fn)
+    before = sleep_before(sleep_at) if sleep_at else None
+    run = flow.start(spark, checkpoint=checkpoint, trigger="available_now", before=before)
+    try:
+        run.await_termination()
+        print("done", flush=True)
+    except PenstockError as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        raise
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(**json.loads(Path(sys.argv[1]).read_text()))

@@ -1,0 +1,340 @@
+"""Tasks, executors, disks and files fail, runs overtake one another: the sinks hold what they hold when nothing fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import children
+import killed_flow
+import pytest
+
+from penstock import errors
+from penstock.runtime.checkpoint import Checkpoint
+
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+class Place:
+    """Folders and sinks of one test, all in SQLite."""
+
+    def __init__(self, folder):
+        self.folder, self.files = folder, []
+        self.input, self.checkpoint, self.local = folder / "in", folder / "checkpoint", folder / "local"
+        self.database = folder / "sinks.db"
+
+    @property
+    def urls(self):
+        return dict.fromkeys(("sqlite", "postgres"), f"sqlite:///{self.database}")
+
+    def add(self, files):
+        killed_flow.write_files(self.input, files, len(self.files))
+        self.files += files
+
+    def start(self, spark, **options):
+        options = {"checkpoint": str(self.checkpoint), "workers": 2, "trigger": "available_now", "drain": False, **options}
+        return killed_flow.flow_of(self.input, killed_flow.sql_sinks(self.urls)).start(spark, **options)
+
+    def run(self, spark, **options):
+        run = self.start(spark, **options)
+        assert run.await_termination(200)
+        return run
+
+    def fails(self, spark, kind, **options):
+        """Start, and give the error that it must end with, be it at once or later."""
+        with pytest.raises(kind) as caught:
+            self.run(spark, **options)
+        return str(caught.value)
+
+    def check(self):
+        assert killed_flow.content(self.urls) == killed_flow.expected(self.files)
+
+    def record(self):
+        """The last epoch's record, as kept in the checkpoint."""
+        return Checkpoint(str(self.checkpoint)).last()
+
+    def child(self, **options):
+        given = {"folder": str(self.input), "checkpoint": str(self.checkpoint), "urls": self.urls, **options}
+        return children.run("failing_flow.py", given, self.folder, PENSTOCK_LOCAL_DIR=str(self.local))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    made = Place(tmp_path)
+    monkeypatch.setenv("PENSTOCK_LOCAL_DIR", str(made.local))
+    return made
+
+
+# ------------------------------------------------------------------------------------------------------ tasks and executors
+
+
+def test_task_when_it_fails_at_its_first_attempt_is_run_again_and_rows_come_once(place):
+    place.add(killed_flow.records(11, 3))
+    # One function raises, one Python worker is killed; both once.
+    ended = place.child(master="local[2,3]", faults={"5": "raise", "20": "kill worker"}, once=str(place.folder))
+    assert ended.code == 0, ended
+    assert {p.name for p in place.folder.glob("fault-*")} == {"fault-5", "fault-20"}
+    place.check()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """A standalone cluster of two workers with one core each, on loopback."""
+    import pyspark
+
+    from penstock.spark.java import ensure_java
+
+    ensure_java()
+    home = Path(pyspark.__file__).parent
+    env = children.environment(SPARK_HOME=str(home), SPARK_NO_DAEMONIZE="1", SPARK_WORKER_DIR=str(tmp_path / "work"))
+    processes = []
+
+    def launch(name, *arguments):
+        log = tmp_path / f"{name}.log"
+        with log.open("wb") as output:
+            command = [str(home / "bin" / "spark-class"), *arguments]
+            processes.append(
+                subprocess.Popen(command, stdout=output, stderr=output, env=env, cwd=tmp_path, start_new_session=True)
+            )
+        return log
+
+    def wait_for(log, text):
+        deadline = time.monotonic() + 120
+        while text not in log.read_text(errors="replace"):
+            assert time.monotonic() < deadline, log.read_text(errors="replace")
+            time.sleep(0.1)
+        return next(line for line in log.read_text(errors="replace").splitlines() if text in line)
+
+    try:
+        package = "org.apache.spark.deploy"
+        master = launch("master", f"{package}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        url = wait_for(master, "Starting Spark master at").split()[-1]
+        workers = [
+            launch(
+                f"worker{i}", f"{package}.worker.Worker", "--host", "127.0.0.1", "-c", "1", "-m", "1g", "--webui-port", "0", url
+            )
+            for i in range(2)
+        ]
+        for log in workers:
+            wait_for(log, "Successfully registered with master")
+        yield url
+    finally:
+        for process in reversed(processes):
+            children.end_group(process)
+            process.wait(30)
+
+
+def test_executor_when_it_is_killed_in_an_epoch_is_replaced_and_rows_come_once(place, cluster):
+    place.add(killed_flow.records(12, 3))
+    conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
+    ended = place.child(master=cluster, faults={"20": "kill executor"}, once=str(place.folder), conf=conf)
+    assert ended.code == 0, ended
+    assert (place.folder / "fault-20").read_text().startswith("killed")
+    place.check()
+
+
+# ------------------------------------------------------------------------------------------------------------ local state
+
+
+def test_local_state_when_it_is_deleted_or_torn_between_epochs_is_rebuilt(place, spark):
+    place.add(killed_flow.records(13, 5))
+    epochs = iter(range(100))
+
+    def before(step):
+        if step == "decide":
+            epoch = next(epochs)
+            stores = list(place.local.rglob("data.mdb"))
+            assert stores or epoch == 0
+            if epoch in (1, 3):
+                shutil.rmtree(place.local)
+            for store in stores if epoch == 2 else ():
+                os.truncate(store, store.stat().st_size // 2)
+
+    place.run(spark, before=before, drain=True)
+    place.check()
+
+
+# ---------------------------------------------------------------------------------------------------- files of the checkpoint
+
+
+def test_delta_when_it_is_torn_or_gone_is_named_and_nothing_is_lost(place, spark):
+    data = killed_flow.records(14, 4)
+    place.add(data[:3])
+    place.run(spark)
+    place.add(data[3:])
+    deltas = sorted(d.path for v in place.record().regions["k"].versions for d in v.deltas)
+    assert len(deltas) > 2
+    newest, oldest = place.checkpoint / max(deltas, key=lambda p: p.split("-e")[1]), place.checkpoint / deltas[0]
+
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[: len(whole) // 2])
+    before = killed_flow.content(place.urls), place.record().epoch
+    message = place.fails(spark, errors.TornFileError)
+    assert str(newest) in message
+    assert "is truncated" in message
+    newest.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    message = place.fails(spark, errors.TornFileError)
+    assert str(newest) in message
+    assert "was altered" in message
+    newest.write_bytes(whole)
+
+    shutil.rmtree(place.local)  # else nobody needs the oldest
+    whole = oldest.read_bytes()
+    oldest.unlink()
+    message = place.fails(spark, errors.TornFileError)
+    assert str(oldest) in message
+    assert "is missing" in message
+    assert (killed_flow.content(place.urls), place.record().epoch) == before
+
+    oldest.write_bytes(whole)
+    place.run(spark, drain=True)
+    place.check()
+
+
+def test_epoch_record_when_it_is_torn_is_named_and_the_start_refused(place, spark):
+    place.add(killed_flow.records(15, 2))
+    place.run(spark)
+    newest = max((place.checkpoint / "epochs").glob("*.json"))
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-20])
+    message = place.fails(spark, errors.TornFileError)
+    assert str(newest) in message
+    newest.write_bytes(whole)
+    place.run(spark, drain=True)
+    place.check()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system with little room."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def test_disk_when_it_is_full_is_named_and_after_making_room_the_flow_goes_on(place, spark, small_disk):
+    place.checkpoint = small_disk / "checkpoint"
+    ballast = small_disk / "ballast"
+
+    def fill():
+        with ballast.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    def fill_before(step):
+        seen = []
+
+        def before(name):
+            if name == step and not seen:
+                seen.append(name)
+                fill()
+
+        return before
+
+    place.add(killed_flow.records(16, 4))
+    for step in ("compute totals", "commit", "committed"):  # in a task's delta, in the epoch's record, in Spark's own log
+        kinds = (errors.StateError, errors.PenstockError)
+        message = place.fails(spark, kinds, before=fill_before(step))
+        assert "disk is full" in message, f"{step}: {message}"
+        ballast.unlink()
+    fill()
+    assert "disk is full" in place.fails(spark, errors.StateError)  # at the start already
+    ballast.unlink()
+    place.run(spark, drain=True)
+    place.check()
+
+
+# ------------------------------------------------------------------------------------------------------------- two at once
+
+
+def test_run_when_another_is_started_on_its_checkpoint_stops_as_fenced(place, spark):
+    data = killed_flow.records(17, 4)
+    place.add(data[:2])
+    older = place.start(spark, trigger="100 milliseconds")
+    _until(lambda: place.record().epoch >= 0)
+    newer = place.start(spark, trigger="100 milliseconds")
+    place.add(data[2:])
+    with pytest.raises(errors.FencedError) as caught:
+        assert older.await_termination(100)
+    assert older.exception is caught.value
+    assert not older.active
+    newer.shutdown(drain=True, timeout=200)
+    assert newer.exception is None
+    place.check()
+
+
+@pytest.mark.parametrize("step", ["compute totals", "commit"])
+def test_driver_when_it_wakes_up_after_another_took_over_is_fenced(place, spark, step):
+    if step != "compute totals" and os.environ.get("HYPOTHESIS_PROFILE") != "soak":
+        pytest.skip("only in the soak run")
+    place.add(killed_flow.records(18, 3))
+    options = {"folder": str(place.input), "checkpoint": str(place.checkpoint), "urls": place.urls, "sleep_at": step}
+    process, err = children.start("failing_flow.py", options, place.folder, PENSTOCK_LOCAL_DIR=str(place.local))
+    try:
+        _until(lambda: _state(process.pid) == "T" or process.poll() is not None, 200)
+        assert process.poll() is None, err.read_text()
+        place.run(spark, drain=True)
+        place.check()
+        os.killpg(process.pid, signal.SIGCONT)
+        ended = children.wait(process, err)
+        assert "FencedError: Run 1 " in ended.out, ended
+        place.check()
+    finally:
+        children.end_group(process)
+
+
+def _until(true, seconds=100):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+# --------------------------------------------------------------------------------------------- sinks that do not belong here
+
+
+def test_sink_when_it_is_anothers_or_ahead_or_behind_is_refused_and_the_right_one_goes_on(place, spark):
+    data = killed_flow.records(19, 5)
+    place.add(data[:2])
+    place.run(spark)
+    old_checkpoint, old_database = place.folder / "old-checkpoint", place.folder / "old.db"
+    shutil.copytree(place.checkpoint, old_checkpoint)
+    shutil.copy(place.database, old_database)
+    place.add(data[2:4])
+    place.run(spark)
+    before = killed_flow.content(place.urls)
+    right_checkpoint, right_database = place.checkpoint, place.database
+
+    place.checkpoint = place.folder / "new-checkpoint"
+    message = place.fails(spark, errors.SinkAheadError)
+    assert "holds the rows of another flow or checkpoint" in message
+    place.checkpoint = old_checkpoint
+    message = place.fails(spark, errors.SinkAheadError)
+    assert "up to epoch 3, but the checkpoint knows only 1" in message
+    place.checkpoint, place.database = right_checkpoint, old_database
+    message = place.fails(spark, errors.SinkError)
+    assert "was given the rows of epoch 3" in message
+    assert "holds only epoch 1; restore the sink" in message
+
+    place.database = right_database
+    assert killed_flow.content(place.urls) == before
+    place.add(data[4:])
+    place.run(spark, drain=True)
+    place.check()
