@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import AggregateStep
-from penstock.schema import as_schema, check_expression
+from penstock.schema import as_schema, check_expression, quoted
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
