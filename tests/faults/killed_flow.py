@@ -186,7 +186,7 @@ def run_child(*, folder, checkpoint, urls, workers=2, kill=None, stop_java=False
     flow = flow_of(folder, sql_sinks(urls), max_files=max_files)
     run = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now", before=before)
     run.await_termination()
-    print("done", run.progress["epoch"] if "epoch" in run.progress else "", flush=True)
+    print("done", run.progress.get("epoch", ""), flush=True)
     spark.stop()
 
 

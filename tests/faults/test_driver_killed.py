@@ -10,6 +10,7 @@ import time
 import children
 import killed_flow
 import pytest
+
 import servers
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -24,24 +25,19 @@ def watch(run: Any, *, every: float = 0.5) -> None:
 
 
 def progress_table(progress: dict[str, Any]) -> Table:
-    """An epoch's figures as a table."""
-    rows = progress.get("rows_in", 0)
-    took = max(progress.get("epoch_ms", 0), 1)
-    table = Table(
-        title=f"epoch {progress['epoch']} · frontier {progress.get('frontier', '-')} · {rows:,} rows in {took} ms",
-        title_justify="left",
-    )
-    for column in ("region", "workers", "rows in", "rows out", "changed keys", "state", "files", "skipped"):
-        table.add_column(column, justify="left" if column == "region" else "right")
-    for name, r in progress.get("regions", {}).items():
-        figures = (r["rows_in"], r["rows_out"], r["changes"])
+    """An epoch's figures as a table that fits 80 columns."""
+    if progress["epoch"] < 0:
+        return Table(title="starting: the first epoch is under way", title_justify="left", box=None)
+    total = sum(s["rows"] for s in progress.get("sources", {}).values())
+    title = f"epoch {progress['epoch']} · {progress.get('frontier', '')} · {total:,} rows so far · {progress.get('epoch_ms', 0):,} ms"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    skipped = any(r["skipped"] for r in progress["regions"].values())
+    for column in ("region", "workers", "in", "out", "changed", "state", "files", *(("skipped",) if skipped else ())):
+        table.add_column(column, justify="left" if column == "region" else "right", no_wrap=True)
+    for name, r in progress["regions"].items():
+        figures = [f"{r[k]:,}" for k in ("workers", "rows_in", "rows_out", "changes")]
         table.add_row(
-            name,
-            str(r["workers"]),
-            *(f"{f:,}" for f in figures),
-            _bytes(r["state_bytes"]),
-            str(r["state_files"]),
-            str(r["skipped"]),
+            name, *figures, _bytes(r["state_bytes"]), str(r["state_files"]), *((f"{r['skipped']:,}",) if skipped else ())
         )
     return table
 

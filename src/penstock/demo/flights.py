@@ -40,7 +40,7 @@ def run_demo(folder: str | None = None, workers: int = 2) -> None:
         MissingToolError: The data or Java are not installed.
         PenstockError: The flow failed, was interrupted, or stored rows that differ from those of pandas; these were printed.
     """
-    run_on(read_flights(), Path(folder or tempfile.mkdtemp(prefix="penstock-demo-")), workers)
+    run_on(read_flights(), Path(folder or tempfile.mkdtemp(prefix="penstock-demo-")).resolve(), workers)
 
 
 def run_on(flights: pd.DataFrame, folder: Path, workers: int) -> None:

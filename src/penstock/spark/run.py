@@ -409,7 +409,11 @@ def _translated(error: BaseException) -> PenstockError:
         return FencedError("Another run uses the same checkpoint; this run stops.")
     if "No space left on device" in text:
         return errors.StateError("The disk is full; the epoch was not committed. Make room and start the flow again.")
-    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    python = re.findall(
+        r"^\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt): .+)$", text.split("\tat ", maxsplit=1)[0], re.MULTILINE
+    )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = python[-1] if "Python worker" in text and python else lines[0] if lines else type(error).__name__
     return PenstockError(f"The flow failed: {first}")
 
 
