@@ -45,12 +45,17 @@ def in_pandas(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[
 
 def run(spark: SparkSession, name: str, folder: Any, schema: str, files: int, checkpoint: str) -> list[float]:
     """Periods (s) of the epochs."""
-    spark.conf.set("spark.sql.streaming.stateStore.providerClass", "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    spark.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", files).parquet(str(folder))
     if name == "transformWithState":
         out = stream.groupBy("k").transformWithState(Counter(), OUT, "append", "None")
     else:
-        out = stream.groupBy("k").applyInPandasWithState(in_pandas, OUT, "n long, total double", "append", GroupStateTimeout.NoTimeout)
+        out = stream.groupBy("k").applyInPandasWithState(
+            in_pandas, OUT, "n long, total double", "append", GroupStateTimeout.NoTimeout
+        )
     ends: list[float] = []
 
     def epoch(frame: DataFrame, _: int) -> None:

@@ -65,7 +65,9 @@ def write_epochs(folder: Path, epochs: int, rows: int, keys: int, files: int = 4
     for epoch in range(epochs):
         start = 1_700_000_000_000_000 + epoch * 60_000_000
         at = (start + np.arange(rows) * 60_000_000 // rows).astype("datetime64[us]")
-        table = pa.table({"k": rng.integers(0, keys, rows), "at": pa.array(at, pa.timestamp("us", "UTC")), "v": rng.random(rows)})
+        table = pa.table(
+            {"k": rng.integers(0, keys, rows), "at": pa.array(at, pa.timestamp("us", "UTC")), "v": rng.random(rows)}
+        )
         for i in range(files):
             part = table.slice(i * rows // files, rows // files)
             pq.write_table(part, folder / f"{epoch:05d}-{i}.parquet")
@@ -84,7 +86,9 @@ def run_plan(spark: SparkSession, folder: Path, files: int, plan: Callable[[Data
 
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).parquet(str(folder))
     checkpoint = tempfile.mkdtemp(dir=work)
-    stream.writeStream.foreachBatch(epoch).option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+    stream.writeStream.foreachBatch(epoch).option("checkpointLocation", checkpoint).trigger(
+        availableNow=True
+    ).start().awaitTermination()
     return list(np.diff(ends))  # a whole period: Spark's own logs included
 
 
@@ -104,10 +108,12 @@ def floor(spark: SparkSession, folder: Path, files: int, work: Path, *, sort: bo
     return run_plan(spark, folder, files, plan, work)
 
 
-def ours(spark: SparkSession, folder: Path, files: int, declare: Callable[[ps.Stream], None], work: Path, *, timed: bool) -> list[float]:
-    """Our epochs' periods (s)."""
+def ours(
+    spark: SparkSession, folder: Path, files: int, declare: Callable[[ps.Stream], None], work: Path, *, timed: str | None
+) -> list[float]:
+    """Our epochs' periods (s). `timed`: the lateness of event time; None: without event time."""
     flow = ps.Flow("bench")
-    time_of = {"time": "at"} if timed else {}
+    time_of = {"time": "at", "lateness": timed} if timed else {}
     declare(flow.source("events", ps.files(str(folder), SCHEMA, max_files_per_epoch=files), **time_of))
     ends: list[float] = []
     run = flow.start(
@@ -134,13 +140,17 @@ def throughput(spark: SparkSession, work: Path) -> dict[str, float]:
     base = median(floor(spark, folder, files, work))
     unsorted = median(floor(spark, folder, files, work, sort=False))
     cases = {
-        "aggregate(count, sum)": (lambda s: s.key_by("k").aggregate(n=ps.count(), total=ps.sum("v")).sink(ps.noop()), False),
-        "aggregate(count, sum), event time": (
+        "aggregate(count, sum)": (lambda s: s.key_by("k").aggregate(n=ps.count(), total=ps.sum("v")).sink(ps.noop()), None),
+        "window aggregate(count, sum), event time": (
             lambda s: s.key_by("k").window(ps.tumbling("1 minute")).aggregate(n=ps.count(), total=ps.sum("v")).sink(ps.noop()),
-            True,
+            "5 seconds",
         ),
-        "ordered vectorised operator": (lambda s: s.key_by("k").process(Difference()).sink(ps.noop()), False),
-        "ordered vectorised operator, event time": (lambda s: s.key_by("k").process(Difference()).sink(ps.noop()), True),
+        "ordered vectorised operator": (lambda s: s.key_by("k").process(Difference()).sink(ps.noop()), None),
+        "ordered vectorised operator, event time": (lambda s: s.key_by("k").process(Difference()).sink(ps.noop()), "5 seconds"),
+        "ordered vectorised operator, event time, lateness 0": (
+            lambda s: s.key_by("k").process(Difference()).sink(ps.noop()),
+            "0 seconds",
+        ),
     }
     found = {"floor s": base, "floor without sort s": unsorted}
     for name, (declare, timed) in cases.items():
@@ -152,7 +162,7 @@ def throughput(spark: SparkSession, work: Path) -> dict[str, float]:
 
 def spark_stateful(spark: SparkSession, work: Path) -> dict[str, float]:
     """200 k events on 10 k keys per epoch against Spark's own stateful Python."""
-    import benchmarks.native as native
+    from benchmarks import native
 
     rows, files = 200_000, 4
     folder = work / "small"
@@ -166,7 +176,7 @@ def spark_stateful(spark: SparkSession, work: Path) -> dict[str, float]:
         "stateful_map": lambda s: s.key_by("k").stateful_map(count_events, "k long, n long, total double").sink(ps.noop()),
     }
     for name, declare in cases.items():
-        took = median(ours(spark, folder, files, declare, work, timed=False))
+        took = median(ours(spark, folder, files, declare, work, timed=None))
         found[f"{name} s"] = took
         for other in ("applyInPandasWithState", "transformWithState"):
             found[f"{name} × {other}"] = found[f"{other} s"] / took
@@ -180,10 +190,13 @@ def epoch(spark: SparkSession, work: Path) -> dict[str, float]:
     base = median(floor(spark, folder, 1, work))
     found = {"identity plan s": base}
     cases = {
-        "aggregate": (lambda s: s.key_by("k").aggregate(n=ps.count(), total=ps.sum("v")).sink(ps.noop()), False),
-        "ordered operator": (lambda s: s.key_by("k").process(Difference()).sink(ps.noop()), False),
-        "stateful_map": (lambda s: s.key_by("k").stateful_map(count_events, "k long, n long, total double").sink(ps.noop()), False),
-        "ordered operator, event time": (lambda s: s.key_by("k").process(Difference()).sink(ps.noop()), True),
+        "aggregate": (lambda s: s.key_by("k").aggregate(n=ps.count(), total=ps.sum("v")).sink(ps.noop()), None),
+        "ordered operator": (lambda s: s.key_by("k").process(Difference()).sink(ps.noop()), None),
+        "stateful_map": (
+            lambda s: s.key_by("k").stateful_map(count_events, "k long, n long, total double").sink(ps.noop()),
+            None,
+        ),
+        "ordered operator, event time": (lambda s: s.key_by("k").process(Difference()).sink(ps.noop()), "5 seconds"),
     }
     for name, (declare, timed) in cases.items():
         took = median(ours(spark, folder, 1, declare, work, timed=timed))
@@ -199,7 +212,9 @@ def main() -> None:
     work = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     results: dict[str, object] = {
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, Spark {spark.version}",
-        "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip(),
+        "commit": subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        ).stdout.strip(),
     }
     try:
         for name in chosen:

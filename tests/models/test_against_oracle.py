@@ -50,7 +50,7 @@ def _no_fsync(monkeypatch):
 # ------------------------------------------------------------------------------------------------------------- properties
 
 
-@examples(120)
+@examples(100)
 @given(data=st.data())
 def test_results_when_anything_happens_equal_one_sequential_pass(data):
     recipe = data.draw(drawing.recipes())
@@ -229,3 +229,14 @@ def test_keyed_stream_when_filtered_for_one_reader_stays_whole_for_others():
         "large": 2, "all": 5, "input": 5, "input of large": 2, "shifted": 1,
     }  # fmt: skip
     assert sinks["shifted"].rows() == [{"k": "a", "n": 15}]
+
+
+def test_join_with_a_stream_keyed_by_another_column_keeps_a_column_named_like_the_key():
+    flow = ps.Flow("keys of two names")
+    source = flow.source("a", r.Reader(r.TIMED), time="at", position=("p", "o"), partitions=[0]).select(*r.STANDARD)
+    sink = ps.memory("keys of two names")
+    source.key_by("k").join(source.select("k", "s").key_by("s", name="other"), "1 second").sink(sink)
+    with drawing.Harness(flow) as harness:
+        harness.push("a", r.table(SOURCE, [row(0, 0, k="a", s="b"), row(1, 0, k="b", s="c")]))
+        harness.finish()
+    assert [(found["k"], found["s"], found["k_right"]) for found in sink.rows()] == [("b", "c", "a")]

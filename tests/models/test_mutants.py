@@ -42,6 +42,7 @@ def search() -> None:
         max_examples=40,
         derandomize=True,
         database=None,
+        report_multiple_bugs=False,
         deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
@@ -111,7 +112,7 @@ def routing_changes_with_every_run(patch):
     restart, bins = Harness.restart, backend.bins_of
 
     def salted(self, **how):
-        runs[0] += 1
+        runs[0] = self.runs = getattr(self, "runs", 0) + 1
         restart(self, **how)
 
     patch.setattr(Harness, "restart", salted)

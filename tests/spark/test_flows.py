@@ -191,7 +191,16 @@ def declare(left, right, **source):
         pair.stateful_map(trail, "k string, n long, text string", state="n long, text string").sink(sink("pair trail"))
         # Sessions keyed by a timestamp, running totals keyed by a decimal.
         a.key_by("day", name="sessions").window(ps.session("2 seconds")).aggregate(
-            n=ps.count(), total=ps.sum("größe cm", exact=True)
+            n=ps.count(),
+            total=ps.sum("größe cm", exact=True),
+            all=ps.collect("v"),
+            first=ps.first("k"),
+            most=ps.max("d"),
+            longest=Longest("k"),
+            kinds=ps.count_distinct("k"),
+            mean=ps.mean("d"),
+            spread=ps.stddev("v"),
+            some=ps.quantile("v", 0.2),
         ).sink(sink("sessions"))
         a.key_by("d", name="running").aggregate(n=ps.count(), newest=ps.last("v"), total=ps.sum("v")).sink(sink("running"))
         # Two sources: joined, and united.
@@ -324,21 +333,42 @@ def test_malformed_lines_fail_with_file_and_row_or_are_skipped_or_kept(spark, tm
     assert Checkpoint(str(tmp_path / "kept")).last().sources["events"].malformed == 2
 
 
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_malformed_value_in_a_column_that_nobody_reads_is_seen_nevertheless(spark, tmp_path, kind):
+    bad = {"csv": "k,at,v\na,2024-03-10T07:00:01Z,many\n", "json": '{"k":"a","at":"2024-03-10T07:00:01Z","v":"many"}\n'}
+    fr.write_text(tmp_path / "in", GOOD[kind], 0, kind)
+    fr.write_text(tmp_path / "in", bad[kind], 1, kind)
+    files = ps.files(str(tmp_path / "in"), "k string, at timestamp, v int", kind)
+
+    def counting(on_error):
+        def given(sink):
+            flow = ps.Flow("counting")
+            events = flow.source("events", files, time="at", on_error=on_error)
+            events.key_by("k").aggregate(n=ps.count()).sink(sink("counts"))
+            return flow
+
+        return given
+
+    with pytest.raises(errors.RecordError, match="has 1 malformed record, the first at f001"):
+        fr.over_spark(spark, tmp_path / "fail", counting("fail"))
+    assert fr.over_spark(spark, tmp_path / "skip", counting("skip")) == {"counts": fr.multiset([{"k": "a", "n": 1}])}
+
+
 def test_csv_file_without_a_declared_column_is_refused_by_name(spark, tmp_path):
     fr.write_text(tmp_path / "in", "k,at\na,2024-03-10T07:00:00Z\n", 0, "csv")
     files = ps.files(str(tmp_path / "in"), "k string, at timestamp, v int", "csv")
-    with pytest.raises(errors.PenstockError) as caught:
+    with pytest.raises(errors.RecordError) as caught:
         fr.over_spark(spark, tmp_path / "c", text_flow(files))
-    assert "f000.csv" in str(caught.value)
+    assert "f000.csv. Number of column in CSV header is not equal" in str(caught.value)
 
 
 def test_parquet_file_with_another_type_is_refused_by_name(spark, tmp_path):
     schema = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v", pa.string())])
     fr.write_parquet(tmp_path / "in", [{"k": "a", "at": fr.BEGIN, "v": "one"}], schema, 0)
     files = ps.files(str(tmp_path / "in"), "k string, at timestamp, v int")
-    with pytest.raises(errors.PenstockError) as caught:
+    with pytest.raises(errors.RecordError) as caught:
         fr.over_spark(spark, tmp_path / "c", text_flow(files))
-    assert "f000.parquet" in str(caught.value)
+    assert "f000.parquet. Data type mismatches when reading Parquet column [v]" in str(caught.value)
 
 
 # --------------------------------------------------------------------------------------------------------- users' functions
@@ -372,7 +402,13 @@ def test_function_that_raises_names_operator_key_and_position_or_is_skipped_or_k
     with pytest.raises(errors.OperatorError) as caught:
         fr.over_spark(spark, tmp_path / "fail", flow_with(picky, "fail"))
     message = str(caught.value)
-    for part in ("stateful_map(picky) of region 'k'", "key 'b'", "position 0 @ ", "ValueError: no threes", 'on_error="skip"'):
+    for part in (
+        "stateful_map(picky) of region 'k'",
+        "key 'b'",
+        "position events/0 @ 3",
+        "ValueError: no threes",
+        'on_error="skip"',
+    ):
         assert part in message
 
     kept = ps.memory(f"{tmp_path}-kept")
@@ -381,6 +417,14 @@ def test_function_that_raises_names_operator_key_and_position_or_is_skipped_or_k
     [row] = kept.rows()
     assert (row["operator"], row["key"], row["error"]) == ("stateful_map(picky)", "'b'", "ValueError: no threes")
     assert "v=3" in row["record"]
+
+    sinks = fr.Sinks()
+    run = flow_with(picky, "skip")(sinks).start(spark, checkpoint=str(tmp_path / "skip"), trigger="available_now", drain=False)
+    run.await_termination(200)
+    assert (run.regions["k"]["skipped"], run.regions["k"]["first_skipped"]) == (
+        1,
+        "key 'b' at events/0 @ 3: ValueError: no threes",
+    )
 
     with pytest.raises(errors.PenstockError) as caught:
         fr.over_spark(spark, tmp_path / "state", flow_with(unpicklable, "fail"))

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.stream import Stream
-from penstock.schema import parse_schema, unknown_column
+from penstock.schema import parse_schema, quoted, unknown_column
 from penstock.types import duration_us
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ def _connector_schema(source: Any, name: str) -> pa.Schema:
     if hasattr(source, "isStreaming") and hasattr(source, "schema"):
         if not source.isStreaming:
             raise DeclarationError(f"Source {name!r} is a batch DataFrame; use spark.readStream, or penstock.files(...).")
-        return parse_schema(source.schema.simpleString(), f"the schema of source {name!r}")
+        columns = (f"{quoted(f.name)} {f.dataType.simpleString()}" for f in source.schema.fields)
+        return parse_schema(", ".join(columns), f"the schema of source {name!r}")
     schema = getattr(source, "schema", None)
     if not isinstance(schema, pa.Schema):
         raise DeclarationError(

@@ -198,7 +198,9 @@ class KeyedStream(Stream):
                 )
         renamed = Stream(self._flow, node)
         if keys.names != self._region.keys.names:
-            mapping = dict(zip(keys.names, self._region.keys.names, strict=True))
+            # A column that is named like a key here, but is none there, stays.
+            mapping = {n: f"{n}_right" for n in node.schema.names if n in self._region.keys.names}
+            mapping |= dict(zip(keys.names, self._region.keys.names, strict=True))
             renamed = renamed.select(**{mapping.get(n, n): quoted(n) for n in node.schema.names})
         self._region.inputs.append(renamed._node)
         port = ("port", len(self._region.inputs) - 1)

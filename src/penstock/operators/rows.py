@@ -265,3 +265,20 @@ def _as_rows(part: Emitted) -> Rows:
     present = part.group[first]
     keys = part.keys if len(present) == len(part.keys) else part.keys.take(present)
     return Rows(part.data, part.order, keys, np.append(first, len(part)))
+
+
+def running_max(group: Ints, values: Ints) -> Any:
+    """The greatest value so far within each run of equal `group`."""
+    if not len(values):
+        return values
+    rank = np.cumsum(np.concatenate(([0], group[1:] != group[:-1])))
+    least = int(values.min())
+    width = int(values.max()) - least + 1
+    if width * (int(rank[-1]) + 1) < 1 << 62:  # each run in a range of its own, so that one running maximum serves all
+        lift = rank * width
+        return np.maximum.accumulate(values - least + lift) - lift + least
+    out = values.copy()
+    for i in range(1, len(out)):
+        if group[i] == group[i - 1] and out[i] < out[i - 1]:
+            out[i] = out[i - 1]
+    return out

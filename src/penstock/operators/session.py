@@ -19,7 +19,7 @@ from penstock.operators.aggregates.codec import decode, encode
 from penstock.operators.aggregates.user import Aggregate
 from penstock.operators.base import Context, KeyedState, Operator, Output
 from penstock.operators.keys import Ints, places
-from penstock.operators.rows import Emitted, Keys, Rows
+from penstock.operators.rows import Emitted, Keys, Rows, running_max
 from penstock.operators.windows import Session
 
 
@@ -130,7 +130,7 @@ class SessionStep(Operator):
             concat_columns([stored.states, new.states]),
         )
         both = both.take(np.lexsort((both.first, both.group)))
-        reach = _running_max(both.group, both.last)
+        reach = running_max(both.group, both.last)
         cut = (both.group[1:] != both.group[:-1]) | (both.first[1:] - reach[:-1] >= self.window.gap_us)
         starts = np.flatnonzero(np.concatenate(([True], cut)))
         states = [b.reduce(c, starts) for b, c in zip(self._bounds, both.states, strict=True)]
@@ -165,19 +165,3 @@ class SessionStep(Operator):
             [*columns, as_times(spans.first), as_times(ends), *results], schema=self.context.output
         )
         return state.emit(data, keys, ends - 1, spans.group)
-
-
-def _running_max(group: Ints, values: Ints) -> Any:
-    """The greatest value so far within each run of equal `group`."""
-    if not len(values):
-        return values
-    rank: Any = np.cumsum(np.concatenate(([0], group[1:] != group[:-1]))).astype(object)
-    if values.max() - values.min() < 2**62 // (int(rank[-1]) + 1):
-        width = int(values.max() - values.min()) + 1
-        shifted = (values - values.min()) + rank.astype(np.int64) * width
-        return np.maximum.accumulate(shifted) - rank.astype(np.int64) * width + values.min()
-    out = values.copy()
-    for i in range(1, len(out)):
-        if group[i] == group[i - 1] and out[i] < out[i - 1]:
-            out[i] = out[i - 1]
-    return out

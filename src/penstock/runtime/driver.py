@@ -25,7 +25,7 @@ from penstock.protocol.messages import Barrier, Frontier, Message, Shutdown
 from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledFlow, CompiledRegion
-from penstock.runtime.lateness import Base, Chunk, Judgement, judge
+from penstock.runtime.lateness import Base, Chunk, ChunkId, Judgement, judge
 from penstock.runtime.record import EpochRecord, RegionState, SourceState
 from penstock.state.deltas import Version
 from penstock.types import MAX_TIME, MIN_TIME, Mark, time_text
@@ -71,8 +71,8 @@ class Backend(Protocol):
         """Look at a source's records of this epoch."""
         ...
 
-    def source(self, source: p.SourceNode, ordinal: int, bases: dict[int, Base] | None) -> SourceFrames:
-        """The records of a source. `bases`: mark late records exactly; None: none is late."""
+    def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
+        """The records of a source; late ones can only be in the chunks `suspects`."""
         ...
 
     def step(self, node: p.Node, inputs: Sequence[Frame]) -> Frame:
@@ -365,8 +365,7 @@ class _Frames:
     def _source(self, source: p.SourceNode) -> SourceFrames:
         if source.name not in self._sources:
             judged = self._decision.judgements[source.name]
-            bases = judged.bases if judged.suspects and source.time else None
-            frames = self._backend.source(source, self._flow.ordinal(source), bases)
+            frames = self._backend.source(source, self._flow.ordinal(source), judged.suspects if source.time else {})
             if self._flow.consumers.get(id(source), 0) > 1:
                 frames = replace(frames, on_time=self._backend.keep(frames.on_time))
             judged.state.late += frames.late_rows

@@ -4,8 +4,8 @@ A record is late if, in offset order, it lies more than the lateness bound behin
 had shown before it. That depends on nothing else: not on epochs, not on other partitions. The source's frontier is the least
 ``greatest time − lateness`` over its partitions.
 
-A scan of an epoch gives times per chunk of consecutive offsets. If no chunk can hold a late record, none is looked for; else the
-backend marks late records exactly.
+A scan of an epoch gives times per chunk of consecutive offsets. Chunks that may hold a late record are suspects; only in these
+does the backend look at single records, starting from what is known before the chunk.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 
 from penstock.runtime.record import PartitionState, SourceState
 from penstock.types import MAX_TIME, MIN_TIME
+
+ChunkId = tuple[int, int]
+"""A partition's number and a chunk's."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Chunk:
 
 @dataclass
 class Base:
-    """Where the judgement of an epoch starts for one partition: the greatest time before it, and the floor (µs)."""
+    """Where the judgement of a chunk starts: the greatest time of its partition before it, and the floor (µs)."""
 
     latest: int
     floor: int
@@ -45,13 +48,11 @@ class Judgement:
 
     Attributes:
         state: The source's state after the epoch.
-        suspects: Whether some record may be late, so that they must be looked for.
-        bases: By partition number, what exact marking starts from.
+        suspects: Chunks that may hold late records, by (partition number, chunk number).
     """
 
     state: SourceState
-    suspects: bool
-    bases: dict[int, Base] = field(default_factory=dict)
+    suspects: dict[ChunkId, Base] = field(default_factory=dict)
 
 
 def behind(latest: int, lateness: int) -> int:
@@ -81,17 +82,16 @@ def judge(
     state = deepcopy(before)
     for name, part in declared:
         state.partitions.setdefault(name, PartitionState(part, heard_us=now_us))
-    bases: dict[int, Base] = {}
-    suspects = False
+    suspects: dict[ChunkId, Base] = {}
     for chunk in sorted(chunks, key=lambda c: (c.partition, c.number)):
         known = state.partitions.get(chunk.partition)
         if known is None:
             known = state.partitions[chunk.partition] = PartitionState(chunk.part, floor=before.frontier)
         if known.idle:  # back again: what the frontier has passed meanwhile cannot be undone
             known.idle, known.floor = False, max(known.floor, before.frontier)
-        bases.setdefault(chunk.part, Base(known.latest, known.floor))
         latest = max(known.latest, chunk.greatest)
-        suspects = suspects or chunk.least < max(behind(latest, lateness_us), known.floor)
+        if chunk.least < max(behind(latest, lateness_us), known.floor):
+            suspects[chunk.part, chunk.number] = Base(known.latest, known.floor)
         known.latest, known.offset, known.heard_us = latest, max(known.offset, chunk.last_offset), now_us
         state.rows += chunk.rows
     for known in state.partitions.values():
@@ -100,4 +100,4 @@ def judge(
     state.frontier = max(before.frontier, min(active, default=before.frontier))
     if before.frontier == MAX_TIME:
         state.frontier = MAX_TIME
-    return Judgement(state, suspects, bases)
+    return Judgement(state, suspects)

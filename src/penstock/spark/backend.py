@@ -18,7 +18,7 @@ from penstock.runtime.batches import map_batch
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledRegion
 from penstock.runtime.driver import Scan, SourceFrames
-from penstock.runtime.lateness import Base
+from penstock.runtime.lateness import Base, ChunkId
 from penstock.runtime.record import SourceState
 from penstock.runtime.spec import HASH, OUT, Port, RegionSpec
 from penstock.runtime.worker import Assignment
@@ -66,9 +66,9 @@ class SparkBackend:
         self._malformed[source.name] = found.malformed
         return found
 
-    def source(self, source: p.SourceNode, ordinal: int, bases: dict[int, Base] | None) -> SourceFrames:
+    def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
         del ordinal
-        return self._readers[source.name].frames(bases, malformed=self._malformed[source.name] > 0)
+        return self._readers[source.name].frames(suspects, malformed=self._malformed[source.name] > 0)
 
     def step(self, node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
         if isinstance(node, p.Union):
@@ -149,14 +149,15 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
             frame = frame.unionByName(other)
         return frame
     if isinstance(node, p.MapBatches):
-        fn, schema = node.fn, node.schema
+        fn, schema, names = node.fn, node.schema, frame.columns
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 if batch.num_rows:
-                    yield map_batch(fn, to_utc(batch), schema)
+                    yield map_batch(fn, to_utc(batch).rename_columns(names), schema)
 
-        return frame.mapInArrow(run, spark_schema(with_order(schema)))
+        plain = frame.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow does not quote names
+        return plain.mapInArrow(run, spark_schema(with_order(schema)))
     if isinstance(node, p.Transform):
         out: DataFrame = node.fn(frame)
         missing = [n for n in ORDER if n not in out.columns]

@@ -135,6 +135,7 @@ class Run:
         self._flow, self._spark, self._checkpoint = flow, spark, checkpoint
         self._interval_ms, self._drain = interval_ms, drain
         self._error: PenstockError | None = None
+        self._cause: BaseException | None = None
         self._query: Any = None
         self._ended = threading.Event()
         self._stopping = threading.Event()
@@ -238,9 +239,10 @@ class Run:
             self._maintenance.look(record)
             if record.stopped:
                 self._stopping.set()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
             self._error = self._error or _translated(error)
-            raise
+            self._cause = self._cause or (error.__cause__ if error is self._error else error)
+            raise self._error from None  # Spark chokes on the text of a long chain of causes
 
     def _running_query(self) -> Any:
         """The Java object of the query; asked of Spark because the first epoch may run before `start` has returned."""
@@ -271,10 +273,23 @@ class Run:
         except BaseException as error:  # noqa: BLE001  (handed to whoever waits)
             self._error = self._error or _translated(error)
         finally:
+            self._error = self._replaced() or self._error
             self._maintenance.close()
             for output in self._flow.plan.outputs:
                 output.sink.close()
             self._ended.set()
+
+    def _replaced(self) -> FencedError | None:
+        """Whether the query ended for no reason of its own because a newer run of this session took the checkpoint over."""
+        unexplained = type(self._error) is PenstockError or (self._error is None and not self._driver.last.stopped)
+        try:
+            if unexplained:
+                self._checkpoint.check_owner(self._settings.run)
+        except FencedError as error:
+            return error
+        except (OSError, PenstockError):  # what is known says more
+            return None
+        return None
 
     def _finish_available(self) -> None:
         self._query = self._start_query(available_now=True)
@@ -331,7 +346,7 @@ class Run:
         """
         ended = self._ended.wait(timeout)
         if self._error is not None:
-            raise self._error
+            raise self._error from self._cause
         return ended
 
     @property
@@ -409,10 +424,16 @@ def _translated(error: BaseException) -> PenstockError:
         return FencedError("Another run uses the same checkpoint; this run stops.")
     if "No space left on device" in text:
         return errors.StateError("The disk is full; the epoch was not committed. Make room and start the flow again.")
+    if read := re.search(r"\[FAILED_READ_FILE[.\w]*\] (.+)", text):
+        causes = re.findall(r"^Caused by: (?!.*FAILED_READ_FILE)[\w.$]+: (.+)$", text, re.MULTILINE)
+        told = re.sub(r"\s*SQLSTATE.*|\s*$", "", read[1])
+        why = f" {causes[-1].rstrip('.:')}." if "NO_HINT" in read[0] and causes else ""
+        return errors.RecordError(f"{told}{why} Mend or remove the file and start the flow again; the epoch was not committed.")
     python = re.findall(
         r"^\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt): .+)$", text.split("\tat ", maxsplit=1)[0], re.MULTILINE
     )
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip(" :") for line in text.splitlines() if not line.startswith("An error occurred while calling ")]
+    lines = [line for line in lines if line]
     first = python[-1] if "Python worker" in text and python else lines[0] if lines else type(error).__name__
     return PenstockError(f"The flow failed: {first}")
 

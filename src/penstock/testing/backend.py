@@ -21,13 +21,13 @@ from penstock.routing.table import worker_of
 from penstock.runtime.batches import map_batch
 from penstock.runtime.compile import CompiledRegion
 from penstock.runtime.driver import Scan, SourceFrames, part_number
-from penstock.runtime.lateness import Base, Chunk, behind
+from penstock.runtime.lateness import Base, Chunk, ChunkId, behind
 from penstock.runtime.record import SourceState
 from penstock.runtime.spec import HASH, PORT, Port
 from penstock.runtime.worker import Assignment, States, run_worker
 from penstock.schema import run_sql, to_duckdb
 from penstock.state.deltas import Version
-from penstock.types import MIN_TIME, OFFSET, ORDER, PART, SUB, TIME
+from penstock.types import OFFSET, ORDER, PART, SUB, TIME
 
 PARTITION = "__ps_partition"
 CHUNK_ROWS = 4
@@ -100,7 +100,7 @@ class LocalBackend:
         part = np.array([known[name] for name in names], np.int64)
         return {TIME: time, PART: part, OFFSET: table.column(OFFSET).to_numpy().astype(np.int64), SUB: np.zeros(n, np.int64)}
 
-    def source(self, source: p.SourceNode, ordinal: int, bases: dict[int, Base] | None) -> SourceFrames:
+    def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
         table = self._inputs.get(source.name)
         if table is None or not table.num_rows:
             return SourceFrames(_empty(source.schema))
@@ -121,9 +121,9 @@ class LocalBackend:
         frame = table.select(source.schema.names)
         for name in ORDER:
             frame = frame.append_column(name, pa.array(hidden[name]))
-        if bases is None:
+        if not suspects:
             return SourceFrames(frame, None, malformed)
-        late = _late(hidden, bases, source.lateness_us)
+        late = _late(hidden, suspects, source.lateness_us)
         return SourceFrames(frame.filter(pa.array(~late)), frame.filter(pa.array(late)), malformed, int(late.sum()))
 
     def step(self, node: p.Node, inputs: Sequence[pa.Table]) -> pa.Table:
@@ -187,15 +187,15 @@ class LocalBackend:
         """Nothing is kept."""
 
 
-def _late(hidden: dict[str, Any], bases: dict[int, Base], lateness: int) -> Any:
+def _late(hidden: dict[str, Any], suspects: dict[ChunkId, Base], lateness: int) -> Any:
     """Exactly which records are late."""
     late = np.zeros(len(hidden[TIME]), bool)
-    seen: dict[int, int] = {part: base.latest for part, base in bases.items()}
+    seen = {chunk: base.latest for chunk, base in suspects.items()}
     for i in np.lexsort((hidden[OFFSET], hidden[PART])).tolist():
-        part, time = int(hidden[PART][i]), int(hidden[TIME][i])
-        base = bases.get(part, Base(MIN_TIME, MIN_TIME))
-        late[i] = time < max(behind(seen.get(part, MIN_TIME), lateness), base.floor)
-        seen[part] = max(seen.get(part, MIN_TIME), time)
+        chunk, time = (int(hidden[PART][i]), int(hidden[OFFSET][i]) // CHUNK_ROWS), int(hidden[TIME][i])
+        if chunk in suspects:
+            late[i] = time < max(behind(seen[chunk], lateness), suspects[chunk].floor)
+            seen[chunk] = max(seen[chunk], time)
     return late
 
 
