@@ -21,7 +21,7 @@ class Counter(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._state = handle.getValueState("s", "n long, total double")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803  (Spark's names)
         n, total = self._state.get() if self._state.exists() else (0, 0.0)
         for row in rows:
             n, total = n + 1, total + row.v

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
 
 import penstock as ps
 from penstock.spark.session import session
@@ -162,7 +162,7 @@ def throughput(spark: SparkSession, work: Path) -> dict[str, float]:
 
 def spark_stateful(spark: SparkSession, work: Path) -> dict[str, float]:
     """200 k events on 10 k keys per epoch against Spark's own stateful Python."""
-    from benchmarks import native
+    from benchmarks import native  # noqa: PLC0415  (found once the path is set)
 
     rows, files = 200_000, 4
     folder = work / "small"
