@@ -127,7 +127,12 @@ def found_at(path: str) -> object:
     """The object that the reference names: ``ps.sql``, ``Stream.where``, ``Harness.push``."""
     homes = {"Harness": "penstock.testing", "Crash": "penstock.testing", "Run": "penstock.spark.run"}
     head, *rest = path.split(".")
-    home = homes.get(head, "penstock.flow.stream" if head.endswith(("Stream", "Flow")) else "penstock")
+    home = homes.get(
+        head,
+        {"Flow": "penstock.flow.flow", "Stream": "penstock.flow.stream"}.get(
+            head, "penstock.flow.keyed" if head.endswith("Stream") else "penstock"
+        ),
+    )
     at = ps if head == "ps" else getattr(importlib.import_module(home), head)
     for name in rest:
         at = inspect.getattr_static(at, name) if inspect.isclass(at) else getattr(at, name)

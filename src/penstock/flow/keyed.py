@@ -212,7 +212,12 @@ class KeyedStream(Stream):
         mine = self._region.keys
         if isinstance(other, KeyedStream) and other._region is self._region:
             raise DeclarationError("A region cannot be joined with itself; key the stream again under another name.")
-        if isinstance(other, KeyedStream) and other._node.operator < 0 and not other._region.steps:
+        if (
+            isinstance(other, KeyedStream)
+            and other._node.operator < 0
+            and not other._region.steps
+            and not self._is_read(other._region)
+        ):
             theirs = other._region
             if len(theirs.keys) != len(mine):
                 raise DeclarationError(f"join needs as many key columns on both sides: {mine.names} and {theirs.keys.names}.")
@@ -223,6 +228,11 @@ class KeyedStream(Stream):
             if name not in node.schema.names:
                 raise unknown_column(name, node.schema.names, "join needs this region's key on the other side, and")
         return node, pa.schema([node.schema.field(n) for n in mine.names])
+
+    def _is_read(self, region: p.Region) -> bool:
+        """Whether something reads a region's rows already."""
+        readers = [i for r in self._flow._regions for i in r.inputs] + [o.node for o in self._flow._outputs]
+        return any(isinstance(n, p.RegionOutput) and n.region is region for r in readers for n in p.upstream(r))
 
     def match(self, *args: Any, **kwargs: Any) -> KeyedStream:
         """Patterns (CEQL) are not available in this version."""

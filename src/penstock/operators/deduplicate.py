@@ -6,9 +6,10 @@ records only, never on the epochs they came in.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,15 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.operators.base import KeyedState, Operator, Output
 from penstock.operators.keys import Ints, KeyCodec, biased, places, unbiased
-from penstock.operators.rows import Rows
+from penstock.operators.rows import Emitted, Rows
 from penstock.types import MAX_TIME, time_text
+
+_LONGEST: Final = 40
+
+
+def _short(value: bytes) -> bytes:
+    """A sub-key of bounded length: long values by a digest of 256 bits, which no two values share in practice."""
+    return value if len(value) <= _LONGEST else hashlib.blake2b(value, digest_size=32).digest()
 
 
 @dataclass
@@ -53,7 +61,7 @@ class Deduplicate(Operator):
             codes = np.unique(np.array(encoded, object), return_inverse=True)[1]
             index = np.lexsort((codes, group))
             new = np.flatnonzero(np.concatenate(([True], (np.diff(group[index]) != 0) | (np.diff(codes[index]) != 0))))
-            subs = [encoded[i] for i in index[new].tolist()]
+            subs = [_short(encoded[i]) for i in index[new].tolist()]
         else:
             index, new = np.arange(len(rows)), rows.starts[:-1]
         names = state.names(rows.keys, group[index[new]], subs)
@@ -69,7 +77,9 @@ class Deduplicate(Operator):
         timers = None if self.within_us is None else np.minimum(last[changed], MAX_TIME - self.within_us - 1) + self.within_us
         state.put([names[i] for i in changed.tolist()], biased(last[changed]), timers)
         out = np.sort(index[chosen])
-        return rows.emit(rows.data.take(places(out)), out)
+        return Emitted(
+            rows.data.take(places(out)), rows.order.take(out), rows.group[out], rows.keys
+        )  # kept rows stay what they are
 
     def show_state(self, value: bytes) -> Any:
         """The time of the record that was kept."""
