@@ -366,8 +366,8 @@ def run(
                 for part in (here[: len(here) // 3], here[len(here) // 3 :]):
                     if part:
                         harness.push(name, r.table(sources[name], part))
-            _survive(harness, course, ["drain"] if course.drain_last and epoch == last else [])
-        _survive(harness, course, ["drain"])
+            _survive(harness, course, ["end"] if course.drain_last and epoch == last else [])
+        _survive(harness, course, ["end"])
         contents = {node: content(node, made) for node, made in built.sinks.items()}
     return Ran(contents, built.markers())
 

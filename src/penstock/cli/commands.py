@@ -93,7 +93,10 @@ def status(checkpoint: CheckpointOption, as_json: Annotated[bool, typer.Option("
 def stop(
     checkpoint: CheckpointOption,
     drain: Annotated[
-        bool, typer.Option("--drain", help="End the input: everything is given out, the flow is finished for good.")
+        bool,
+        typer.Option(
+            "--drain", help="Process what there is and end the input: everything is given out, the flow is finished for good."
+        ),
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 120,
 ) -> None:
@@ -111,7 +114,7 @@ def stop(
     until = time.monotonic() + timeout
     while time.monotonic() < until:
         last = opened.last()
-        if last.epoch > record.epoch and last.stopped:
+        if last.epoch > record.epoch and (last.finished if drain else last.stopped):
             print(f"Stopped after epoch {last.epoch}.")
             return
         time.sleep(0.2)

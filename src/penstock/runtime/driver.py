@@ -138,6 +138,7 @@ class _Decision:
     commands: list[tuple[str, dict[str, Any]]]
     finish: bool
     stop: bool
+    drain: bool
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -194,12 +195,14 @@ class EpochDriver:
     def _decide(self, epoch: int, backend: Backend) -> _Decision:
         self._settings.before("decide")
         commands = backend.control(self.last.control)
-        finish = any(c.get("command") == "drain" for _, c in commands) or self.last.finished
-        stop = finish or any(c.get("command") == "stop" for _, c in commands)
+        words = {c.get("command") for _, c in commands}
+        finish = "end" in words or self.last.finished
+        stop = finish or bool(words & {"stop", "drain"})
+        drain = "drain" in words or self.last.draining
         now_us = self._settings.clock_us()
         if any(s.idle_after_us is not None for s in self._flow.plan.sources):
             now_us = self._checkpoint.decide(epoch, now_us, self._settings.run)
-        decision = _Decision({}, {}, commands, finish, stop)
+        decision = _Decision({}, {}, commands, finish, stop, drain)
         for ordinal, source in enumerate(self._flow.plan.sources):
             before = self.last.sources.get(source.name, SourceState())
             scan = backend.scan(source, ordinal, before)
@@ -303,7 +306,9 @@ class EpochDriver:
         present = set(self._checkpoint.control_names())
         control = [n for n in self.last.control if n in present] + [n for n, _ in decision.commands]
         outputs = {o.name: epoch for o in self._flow.plan.outputs}
-        return EpochRecord(epoch, run, decision.sources, regions, outputs, control, decision.finish, decision.stop, progress)
+        return EpochRecord(
+            epoch, run, decision.sources, regions, outputs, control, decision.finish, decision.stop, decision.drain, progress
+        )
 
 
 def _stepped(batches: Iterable[pa.RecordBatch], before: Callable[[str], None], name: str) -> Iterable[pa.RecordBatch]:

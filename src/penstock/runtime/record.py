@@ -81,6 +81,7 @@ class EpochRecord:
         control: Names of the control files that have been obeyed.
         finished: Whether the frontier is MAX: the flow is never scheduled again.
         stopped: Whether a stop was asked for in this epoch.
+        draining: Whether the flow was told to process what there is and then to end.
         progress: Figures of the epoch for people: rows, durations in ms, bytes, files.
     """
 
@@ -92,6 +93,7 @@ class EpochRecord:
     control: list[str] = field(default_factory=list)
     finished: bool = False
     stopped: bool = False
+    draining: bool = False
     progress: dict[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 import re
 import socket
@@ -118,6 +119,13 @@ def _workers(plan: p.Plan, workers: int | Mapping[str, int]) -> dict[str, int]:
     return given
 
 
+logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)  # it prints what is raised into Spark; `Run` tells it better
+
+
+class _Stopped(Exception):  # noqa: N818  (no error: the flow was told to)
+    """Raised into Spark instead of an epoch after the flow was stopped."""
+
+
 class Run:
     """A running flow. Made by `Flow.start`."""
 
@@ -151,6 +159,8 @@ class Run:
                 )
             self._ended.set()
             return
+        if self._driver.last.draining:
+            self._interval_ms = interval_ms = None  # it was told to end before it was interrupted
         if interval_ms is not None:
             self._query = self._start_query(available_now=False)  # errors of the first plan belong to the caller
         self._thread = threading.Thread(target=self._supervise, name=f"penstock-{flow.plan.name}", daemon=True)
@@ -228,16 +238,16 @@ class Run:
 
     def _epoch(self, frame: DataFrame, epoch: int) -> None:
         """One micro-batch."""
+        if self._stopping.is_set():
+            raise _Stopped  # returning would let Spark count as done what was not processed
         try:
-            if self._stopping.is_set():
-                return
             spark = frame.sparkSession
             slices = Slices(frame, self._running_query())
             backend = SparkBackend(spark, slices, epoch, self._checkpoint, self._assign(epoch))
             self._driver.last = self._maintenance.adopt(self._driver.last)
             record = self._driver.run(epoch, backend)
             self._maintenance.look(record)
-            if record.stopped:
+            if record.stopped and record.run == self._settings.run:  # not an earlier run's last epoch, seen again
                 self._stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
             self._error = self._error or _translated(error)
@@ -270,6 +280,8 @@ class Run:
                 self._finish_available()
             else:
                 self._follow()
+                if self._driver.last.draining and not self._driver.last.finished:
+                    self._finish_available()
         except BaseException as error:  # noqa: BLE001  (handed to whoever waits)
             self._error = self._error or _translated(error)
         finally:
@@ -292,17 +304,32 @@ class Run:
         return None
 
     def _finish_available(self) -> None:
+        """Process what there is; then, if it counts as the whole input, end it."""
+        self._run_available()
+        if self._stopping.is_set() and not self._driver.last.draining:
+            return
+        if self._drain or self._driver.last.draining:
+            self._command("end")
+            self._run_available()
+
+    def _run_available(self) -> None:
+        self._stopping.clear()
         self._query = self._start_query(available_now=True)
-        self._query.awaitTermination()
-        if self._drain and not self._driver.last.stopped:
-            self._command("drain")
-            self._query = self._start_query(available_now=True)
-            self._query.awaitTermination()
+        self._ends(None)
+
+    def _ends(self, seconds: float | None) -> bool:
+        """Wait for the query; that it was stopped between two epochs is no failure."""
+        try:
+            return bool(self._query.awaitTermination(seconds) if seconds else self._query.awaitTermination() or True)
+        except Exception:
+            if self._stopping.is_set() and self._error is None:
+                return True
+            raise
 
     def _follow(self) -> None:
         idle = [s.idle_after_us for s in self._flow.plan.sources if s.idle_after_us is not None]
         last_epoch, since = -1, time.monotonic()
-        while not self._query.awaitTermination(0.2):
+        while not self._ends(0.2):
             if self._stopping.is_set():
                 self._query.stop()
                 return
@@ -321,8 +348,8 @@ class Run:
         """End the flow.
 
         Args:
-            drain: True: the frontier goes to MAX, everything is given out, and the flow is finished for good. False: stop after
-                the epoch that sees the command; the flow can be started again.
+            drain: True: what the sources hold now is processed, the frontier goes to MAX, everything is given out, and the flow is
+                finished for good. False: stop after the epoch that sees the command; the flow can be started again.
             timeout: Seconds to wait; None: as long as it takes.
 
         Raises:

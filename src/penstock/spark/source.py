@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -150,6 +151,9 @@ class SourceReader:
             wanted = list(dict.fromkeys([*columns, *extra]))
         frame, files = self._slices.rows(self._ordinal + 1, wanted)
         if before is not None and is_files:
+            # The plan also names the files of the control log and of other sources if they have any in this epoch.
+            folder = re.split(r"[*?\[{]", connector.path)[0]
+            files = [f for f in files if folder in unquote(f)]
             self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
         if is_files and len(self._files) > _MANY_FILES:
             frame = self._joined(frame)

@@ -115,7 +115,7 @@ class Harness:
         """Run one epoch over what was pushed since the last.
 
         Args:
-            *commands: Commands to the controller, such as ``"drain"``.
+            *commands: Commands to the controller, such as ``"end"``.
             advance_us: How much clock time passes before it.
         """
         self._clock_us += advance_us
@@ -144,7 +144,7 @@ class Harness:
 
     def finish(self) -> EpochRecord:
         """End of input: the frontier goes to MAX and everything is given out."""
-        return self.epoch("drain")
+        return self.epoch("end")
 
     def restart(self, *, forget_local_state: bool = False) -> None:
         """Start a new run on the same checkpoint, as after a crash. Older runs are fenced."""
