@@ -45,20 +45,6 @@ KERNELS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def spark():
-    from pyspark.sql import SparkSession
-
-    from penstock.spark.java import ensure_java
-
-    ensure_java()
-    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1", "spark.sql.session.timeZone": "UTC"}
-    builder = SparkSession.builder.master("local[1]").appName("aggregates")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()  # not stopped here: other tests of the process may share it
-
-
 def table(n):
     random_ = random.Random(20)
     order = list(range(n))
