@@ -242,7 +242,7 @@ class Run:
             raise _Stopped  # returning would let Spark count as done what was not processed
         try:
             spark = frame.sparkSession
-            slices = Slices(frame, self._running_query())
+            slices = Slices(frame, self._running_query(), epoch)
             backend = SparkBackend(spark, slices, epoch, self._checkpoint, self._assign(epoch))
             self._driver.last = self._maintenance.adopt(self._driver.last)
             record = self._driver.run(epoch, backend)

@@ -85,16 +85,20 @@ class Slices:
     Args:
         frame: What ``foreachBatch`` got.
         query: The running query (its Java object), or None.
+        epoch: Number of the epoch; a plan of another one is not used.
     """
 
-    def __init__(self, frame: DataFrame, query: Any) -> None:
+    def __init__(self, frame: DataFrame, query: Any, epoch: int) -> None:
         self._frame = frame
-        self._plan = self._logical_plan(query) if query is not None else None
+        self._plan = self._logical_plan(query, epoch) if query is not None else None
 
-    def _logical_plan(self, query: Any) -> DataFrame | None:
+    def _logical_plan(self, query: Any, epoch: int) -> DataFrame | None:
         try:
             session = self._frame.sparkSession
-            logical = query.streamingQuery().lastExecution().logical().child()
+            execution = query.streamingQuery().lastExecution()
+            if int(execution.currentBatchId()) != epoch:
+                return None  # a query on the same checkpoint that is just ending
+            logical = execution.logical().child()
             jvm: Any = session._jvm
             return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._frame._jdf.sparkSession(), logical), session)
         except Exception:  # noqa: BLE001  (internals of Spark; the public way below gives the same rows)
