@@ -231,7 +231,7 @@ class KeyedStream(Stream):
 
     def _is_read(self, region: p.Region) -> bool:
         """Whether something reads a region's rows already."""
-        readers = [i for r in self._flow._regions for i in r.inputs] + [o.node for o in self._flow._outputs]
+        readers = p.readers(self._flow._regions, self._flow._outputs)
         return any(isinstance(n, p.RegionOutput) and n.region is region for r in readers for n in p.upstream(r))
 
     def match(self, *args: Any, **kwargs: Any) -> KeyedStream:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -213,6 +213,11 @@ def inputs_of(node: Node) -> list[Node]:
         return list(node.region.inputs)
     found = getattr(node, "input", None)
     return [] if found is None else [found]
+
+
+def readers(regions: Iterable[Region], outputs: Iterable[Output]) -> list[Node]:
+    """Nodes that something reads: inputs of regions, and what sinks hang on."""
+    return [i for r in regions for i in r.inputs] + [o.node for o in outputs]
 
 
 def upstream(node: Node) -> list[Node]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
-from penstock.flow.plan import Node, Output, Plan, Region, RegionOutput, SourceNode, inputs_of, upstream
+from penstock.flow.plan import Node, Output, Plan, Region, RegionOutput, SourceNode, inputs_of, readers, upstream
 from penstock.operators.aggregate import AggregateStep, bind_kernels
 from penstock.operators.session import SessionStep
 from penstock.runtime.spec import ERROR_SCHEMA, Input, Out, Port, RegionSpec, Step
@@ -161,15 +161,10 @@ def _needed(operator: object, schema: pa.Schema, keys: pa.Schema) -> pa.Schema:
     return schema
 
 
-def _readers(plan: Plan) -> list[Node]:
-    """Nodes that something reads: inputs of regions, and what sinks hang on."""
-    return [i for r in plan.regions for i in r.inputs] + [o.node for o in plan.outputs]
-
-
 def _wanted_outputs(plan: Plan) -> dict[str, list[tuple[int, bool]]]:
     """For each region, the operators whose rows leave it."""
     wanted: dict[str, list[tuple[int, bool]]] = {}
-    for reader in _readers(plan):
+    for reader in readers(plan.regions, plan.outputs):
         for node in upstream(reader):
             if isinstance(node, RegionOutput):
                 outs = wanted.setdefault(node.region.name, [])

@@ -391,13 +391,14 @@ class _Frames:
         return self._regions[name]
 
     def _readers(self, name: str) -> int:
-        nodes = {id(n): n for reader in _readers(self._flow.plan) for n in p.upstream(reader) if isinstance(n, p.RegionOutput)}
+        nodes = {
+            id(n): n
+            for reader in p.readers(self._flow.plan.regions, self._flow.plan.outputs)
+            for n in p.upstream(reader)
+            if isinstance(n, p.RegionOutput)
+        }
         return sum(self._flow.consumers.get(i, 0) for i, n in nodes.items() if n.region.name == name)
 
     def unread(self) -> list[str]:
         """Regions whose rows nobody reads."""
         return [r.name for r in self._flow.plan.regions if not self._readers(r.name)]
-
-
-def _readers(plan: p.Plan) -> list[p.Node]:
-    return [i for r in plan.regions for i in r.inputs] + [o.node for o in plan.outputs]

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from penstock.flow.plan import MapBatches, Plan, Transform, upstream
+from penstock.flow.plan import MapBatches, Plan, Transform, readers, upstream
 
 
 def ship_user_code(plan: Plan) -> None:
@@ -31,7 +31,7 @@ def _functions(plan: Plan) -> Iterator[Any]:
             yield from (v for v in vars(step.operator).values() if callable(v))
             for _, kernel in getattr(step.operator, "kernels", ()):
                 yield type(kernel)
-    for reader in [i for r in plan.regions for i in r.inputs] + [o.node for o in plan.outputs]:
+    for reader in readers(plan.regions, plan.outputs):
         for node in upstream(reader):
             if isinstance(node, (MapBatches, Transform)):
                 yield node.fn

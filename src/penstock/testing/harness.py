@@ -12,7 +12,7 @@ Everything but Spark is the real thing: lateness, frontier, state files, sinks, 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import cloudpickle
@@ -190,8 +190,3 @@ class Harness:
                 state.apply(batch)
         self._caches[identity] = (version.lineage(), state)
         return state
-
-
-def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Rows as dicts."""
-    return [row for batch in batches for row in batch.to_pylist()]
