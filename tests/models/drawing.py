@@ -14,6 +14,7 @@ import recipes as r
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.protocol.rescale import Limits
 from penstock.testing import Crash, Harness
 
 NUMBERS = itertools.count()
@@ -309,6 +310,10 @@ class Course:
         crashes: At which steps of the run (counted from 0) it crashes, and whether local state is then lost.
         seed: Order in which an epoch's records arrive.
         drain_last: The end of input comes in the last epoch with records, not after it.
+        steering: By epoch, commands: ("scale", region or None, workers) or ("move", region, which key, worker or None);
+            regions and keys by number, taken modulo what there is.
+        limits: Bounds of a step of a rescale: bytes per step, bytes of a key that is put on hold.
+        copy_every: After so many epochs the state of keys on hold has been copied.
     """
 
     workers: int = 1
@@ -316,14 +321,24 @@ class Course:
     seed: int = 0
     drain_last: bool = False
     lmdb: bool = False
+    steering: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
+    limits: tuple[int, int] = (1 << 20, 1 << 20)
+    copy_every: int = 2
 
 
+_commands = st.one_of(
+    st.tuples(st.just("scale"), st.one_of(st.none(), st.integers(0, 3)), st.integers(1, 8)),
+    st.tuples(st.just("move"), st.integers(0, 3), st.integers(0, 9), st.one_of(st.none(), st.integers(0, 7))),
+)
 courses = st.builds(
     Course,
     workers=st.integers(1, 8),
     crashes=st.dictionaries(st.one_of(st.integers(0, 30), st.integers(0, 300)), st.booleans(), max_size=4),
     seed=st.integers(0, 5),
     drain_last=st.booleans(),
+    steering=st.dictionaries(st.integers(0, 12), st.lists(_commands, min_size=1, max_size=3), max_size=5),
+    limits=st.tuples(st.sampled_from([40, 300, 1 << 20]), st.sampled_from([60, 400, 1 << 20])),
+    copy_every=st.integers(1, 4),
 )
 CALM = Course()
 
@@ -357,7 +372,9 @@ def run(
 
     shuffle = random.Random(course.seed)
     sources = {s.name: s for s in recipe.sources()}
-    with Harness(built.flow, workers=course.workers, before=before, lmdb=course.lmdb) as harness:
+    step, hold = course.limits
+    limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
+    with Harness(built.flow, workers=course.workers, before=before, lmdb=course.lmdb, limits=limits) as harness:
         last = max((epoch for rows in data.values() for epoch, _ in rows), default=0)
         for epoch in range(last + 1):
             for name, rows in data.items():
@@ -366,13 +383,36 @@ def run(
                 for part in (here[: len(here) // 3], here[len(here) // 3 :]):
                     if part:
                         harness.push(name, r.table(sources[name], part))
-            _survive(harness, course, ["end"] if course.drain_last and epoch == last else [])
+            steered = _steer(harness, course, epoch)
+            _survive(harness, course, [*steered, "end"] if course.drain_last and epoch == last else steered)
         _survive(harness, course, ["end"])
+        while not harness.record.finished:
+            _survive(harness, course, harness.copy())
         contents = {node: content(node, made) for node, made in built.sinks.items()}
     return Ran(contents, built.markers())
 
 
-def _survive(harness: Harness, course: Course, commands: list[str]) -> None:
+def _steer(harness: Harness, course: Course, epoch: int) -> list[Any]:
+    """The commands of an epoch; a key that does not exist yet is not moved."""
+    out: list[Any] = harness.copy() if epoch % course.copy_every == 0 else []
+    regions = harness.record.regions
+    names = list(regions)
+    for kind, which, *rest in course.steering.get(epoch, ()):
+        if not names:
+            continue
+        name = None if which is None else names[which % len(names)]
+        if kind == "scale":
+            out.append({"command": "scale", "region": name, "workers": rest[0]})
+            continue
+        state = regions[name]
+        wanted = state.control.goal.workers if state.control.goal else state.control.workers
+        keys = harness.keys(name)
+        if keys and (rest[1] is None or rest[1] < wanted):
+            out.append({"command": "move", "region": name, "keys": [keys[rest[0] % len(keys)]], "worker": rest[1]})
+    return out
+
+
+def _survive(harness: Harness, course: Course, commands: list[Any]) -> None:
     """Run an epoch, starting again after each crash."""
     crashes = iter(course.crashes.values())
     try:

@@ -16,6 +16,7 @@ from test_against_oracle import check
 from penstock.errors import PenstockError
 from penstock.operators import rows as rows_module
 from penstock.operators.waiting import Waiting
+from penstock.routing.table import Routing
 from penstock.runtime import driver
 from penstock.sinks import marks
 from penstock.state.worker import MemoryState
@@ -109,14 +110,14 @@ def changes_of_an_epoch_that_was_not_committed_stay(patch):
 
 def routing_changes_with_every_run(patch):
     runs = [0]
-    restart, bins = Harness.restart, backend.bins_of
+    restart, workers = Harness.restart, Routing.workers_of
 
     def salted(self, **how):
         runs[0] = self.runs = getattr(self, "runs", 0) + 1
         restart(self, **how)
 
     patch.setattr(Harness, "restart", salted)
-    patch.setattr(backend, "bins_of", lambda hashes: bins(hashes + runs[0] * 7919))
+    patch.setattr(Routing, "workers_of", lambda table, hashes: workers(table, hashes + runs[0] * 7919))
 
 
 def rows_in_order_of_arrival(patch):

@@ -138,8 +138,12 @@ class AggregateStep(Operator):
         return self._merge(keys, group, panes, states, state)
 
     def _merge(self, keys: Keys, group: Ints, panes: Ints, states: list[Columns], state: KeyedState) -> Output:
-        """Merge partial states, one per (key, pane), with the stored ones; give out what is complete."""
+        """Merge partial states, sorted by (key, pane), with the stored ones; give out what is complete."""
         subs = None
+        new = np.flatnonzero(np.concatenate(([True], (group[1:] != group[:-1]) | (panes[1:] != panes[:-1]))))
+        if len(new) < len(group):  # those of several epochs, queued while a key was on hold
+            states = [b.reduce(c, new) for b, c in zip(self._bounds, states, strict=True)]
+            group, panes = group[new], panes[new]
         starts = panes
         if self.window is not None:
             index, starts = self.window.spread(panes)

@@ -1,4 +1,9 @@
-"""What the controller tells a worker of a region in one epoch. Plain values; the transport is somebody else's."""
+"""What the controller tells a worker of a region in one epoch, and what the worker answers. Plain values; the transport is
+somebody else's.
+
+Order within an epoch: Hold and Release before the rows, Frontier with them, then Interrogate and Collect, then Barrier, Shutdown.
+What a worker acquires comes with its state, before any row.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,74 @@ class Frontier:
 
 
 @dataclass(frozen=True, slots=True)
+class Acquire:
+    """State has come to this worker since the last epoch; of so many keys (0: not known). Only operators with a hook hear of it."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The state of these keys (hashes) is on its way here: queue their rows."""
+
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The state of these keys (hashes) is here: process their queued rows, then this epoch's."""
+
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Interrogate:
+    """Say how large the state of your bins is.
+
+    Attributes:
+        start: First bin to measure.
+        entries: Stop after the bin in which so many entries of state have been seen.
+    """
+
+    start: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Something to give up.
+
+    Attributes:
+        to: Worker that gets it.
+        bin: A bin; −1 if it is a single key.
+        start: Of the bin, the first part (`penstock.routing.table.sub_of`) that is still here.
+        key: Hash of a single key.
+    """
+
+    to: int
+    bin: int = -1
+    start: int = 0
+    key: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """Give up, at the end of this epoch, as much of these as fits the budget, in this order.
+
+    Attributes:
+        items: What to give up.
+        budget_bytes: How much; something is always given up, unless it is a single key larger than `hold_bytes`.
+        hold_bytes: A single key larger than this is not moved but named, so that it is put on hold.
+        apart: Keys (hashes) that stay even if their bin goes.
+    """
+
+    items: tuple[Item, ...]
+    budget_bytes: int
+    hold_bytes: int
+    apart: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """The epoch ends here."""
 
@@ -25,4 +98,48 @@ class Shutdown:
     """Nothing will come after this epoch."""
 
 
-Message = Frontier | Barrier | Shutdown
+Message = Frontier | Acquire | Hold | Release | Interrogate | Collect | Barrier | Shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """Answer to `Interrogate`: bytes by bin, and the bin to go on from (the number of bins: finished)."""
+
+    bytes_by_bin: tuple[tuple[int, int], ...]
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Answer to `Collect`.
+
+    Attributes:
+        bins: (bin, to) of bins that are wholly gone.
+        splits: (bin, to, upto) of bins of which the keys with ``sub < upto`` are gone.
+        keys: (hash, to) of single keys that are gone.
+        too_large: (hash, to, bytes) of keys to be put on hold: their rows are gone from here, their state awaits its move.
+        moved_keys: Number of keys whose state was handed over.
+        moved_bytes: Their bytes.
+    """
+
+    bins: tuple[tuple[int, int], ...] = ()
+    splits: tuple[tuple[int, int, int], ...] = ()
+    keys: tuple[tuple[int, int], ...] = ()
+    too_large: tuple[tuple[int, int, int], ...] = ()
+    moved_keys: int = 0
+    moved_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one worker answers in one epoch.
+
+    Attributes:
+        sized: To `Interrogate`.
+        taken: To `Collect`.
+        cost_us: Time that giving up and acquiring state has added to the worker's task.
+    """
+
+    sized: Sized | None = None
+    taken: Taken | None = None
+    cost_us: int = 0

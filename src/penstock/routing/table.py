@@ -1,18 +1,145 @@
-"""Which worker a key group belongs to: equal ranges of bins."""
+"""Which worker a key belongs to: the routing table of a region.
+
+The usual unit of placement is the bin; a bin in motion is split by a range of hashes, and single keys can be placed apart. All
+three are looked up by the key's hash alone, so a table says the same in the JVM, in a task and in a simulator.
+
+Invariant: a key has exactly one worker in every table; a table is a frozen value and a change gives a new one.
+
+Read next: `penstock.protocol.rescale`, which changes tables.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.types import BINS
 
+Ints = npt.NDArray[np.int64]
 
-def worker_of(bins: npt.NDArray[np.int64], workers: int) -> npt.NDArray[np.int64]:
-    """The worker of each bin.
+SUB_BITS: Final = 20
+SUBS: Final = 1 << SUB_BITS
+"""Parts that a bin can be cut into: ``(hash >> 12) mod 2^20``."""
+_SHIFT: Final = 12
+
+
+def sub_of(key: Any) -> Any:
+    """Which part of its bin a hash (an int or an int64 array) belongs to."""
+    return (key >> _SHIFT) & (SUBS - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A bin of which the keys with ``sub < upto`` belong to worker `to` already and the others still to the bin's owner."""
+
+    to: int
+    upto: int
+
+
+@dataclass(frozen=True)
+class Routing:
+    """A region's table.
+
+    Attributes:
+        owners: By bin, its worker.
+        splits: By bin, for bins in motion.
+        apart: By hash, the worker of single keys that do not go with their bin.
 
     Example:
-        >>> worker_of(np.array([0, 2047, 2048, 4095]), 2)
-        array([0, 0, 1, 1])
+        >>> table = Routing.even(2)
+        >>> table.worker_of(2047), table.worker_of(2048)
+        (0, 1)
     """
-    return bins * workers // BINS
+
+    owners: tuple[int, ...]
+    splits: Mapping[int, Split] = field(default_factory=dict)
+    apart: Mapping[int, int] = field(default_factory=dict)
+
+    @staticmethod
+    def even(workers: int, bins: int = BINS) -> Routing:
+        """Equal ranges of bins, in the order of the workers."""
+        return Routing(tuple(b * workers // bins for b in range(bins)))
+
+    def home_of(self, key: int) -> int:
+        """The worker of a hash if it goes with its bin."""
+        at = key % len(self.owners)
+        split = self.splits.get(at)
+        return split.to if split is not None and sub_of(key) < split.upto else self.owners[at]
+
+    def worker_of(self, key: int) -> int:
+        """The worker of a hash."""
+        placed = self.apart.get(key)
+        return self.home_of(key) if placed is None else placed
+
+    def workers_of(self, hashes: Ints) -> Ints:
+        """The worker of each hash (int64, n)."""
+        bins = hashes % len(self.owners)
+        out = self._owners[bins]
+        for at, split in self.splits.items():
+            out[(bins == at) & (sub_of(hashes) < split.upto)] = split.to
+        for key, worker in self.apart.items():
+            out[hashes == key] = worker
+        return out
+
+    @cached_property
+    def _owners(self) -> Ints:
+        return np.array(self.owners, np.int64)
+
+    @property
+    def used(self) -> int:
+        """Least number of workers that the table needs: 1 + the greatest worker in it."""
+        return 1 + max(*self.owners, *(s.to for s in self.splits.values()), *self.apart.values(), 0)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the table is the plain one of `even`, which a formula says faster."""
+        return not self.splits and not self.apart and self.owners == Routing.even(self.used, len(self.owners)).owners
+
+    def with_owners(self, bins: Mapping[int, int]) -> Routing:
+        """The table with some bins, wholly, at other workers."""
+        owners = list(self.owners)
+        for at, worker in bins.items():
+            owners[at] = worker
+        return replace(self, owners=tuple(owners), splits={b: s for b, s in self.splits.items() if b not in bins})
+
+    def with_split(self, at: int, split: Split) -> Routing:
+        """The table with one bin cut."""
+        return replace(self, splits={**self.splits, at: split})
+
+    def with_apart(self, keys: Mapping[int, int]) -> Routing:
+        """The table with single keys placed; a key whose bin is at that very worker needs no place of its own."""
+        apart = {k: w for k, w in {**self.apart, **keys}.items() if self.home_of(k) != w}
+        return replace(self, apart=apart)
+
+    def keeping_apart(self, keys: Mapping[int, int]) -> Routing:
+        """The table with single keys placed, also those that are at home for now."""
+        return replace(self, apart={**self.apart, **keys})
+
+    def to_json(self) -> dict[str, Any]:
+        """The table as plain values; bins as runs ``worker*count``."""
+        runs: list[list[int]] = []
+        for worker in self.owners:
+            if runs and runs[-1][0] == worker:
+                runs[-1][1] += 1
+            else:
+                runs.append([worker, 1])
+        return {
+            "owners": " ".join(f"{w}*{n}" for w, n in runs),
+            "splits": {str(b): [s.to, s.upto] for b, s in self.splits.items()},
+            "apart": {str(k): w for k, w in self.apart.items()},
+        }
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> Routing:
+        """Read what `to_json` gave."""
+        owners: list[int] = []
+        for run in raw["owners"].split():
+            worker, _, count = run.partition("*")
+            owners += [int(worker)] * int(count)
+        splits = {int(b): Split(*s) for b, s in raw["splits"].items()}
+        return Routing(tuple(owners), splits, {int(k): w for k, w in raw["apart"].items()})

@@ -128,6 +128,30 @@ class Checkpoint:
         self.check_owner(run)
         write_atomic(self.fs, self.path("epochs", f"{record.epoch:012d}.json"), record.to_bytes(), f"r{run}")
 
+    def snapshot(self, name: str, record: EpochRecord) -> None:
+        """Keep a record under a name; its files of state are kept as long as the snapshot is."""
+        write_atomic(self.fs, self.path("snapshots", f"{name}.json"), record.to_bytes())
+
+    def snapshot_names(self) -> list[str]:
+        """Names of the snapshots there are."""
+        return sorted(n[:-5] for n in self._names("snapshots") if n.endswith(".json"))
+
+    def read_snapshot(self, name: str) -> EpochRecord:
+        """The record that a snapshot keeps.
+
+        Raises:
+            CheckpointError: There is no such snapshot.
+            TornFileError: It is damaged.
+        """
+        if name not in self.snapshot_names():
+            raise CheckpointError(f"There is no snapshot {name!r}; there are {', '.join(self.snapshot_names()) or 'none'}.")
+        path = self.path("snapshots", f"{name}.json")
+        return EpochRecord.from_bytes(read_bytes(self.fs, path), path)
+
+    def snapshots(self) -> list[EpochRecord]:
+        """The records of all snapshots."""
+        return [self.read_snapshot(name) for name in self.snapshot_names()]
+
     def decide(self, epoch: int, now_us: int, run: int) -> int:
         """Keep the clock time that an epoch's idleness is judged by, so that a re-run judges alike; returns the kept one."""
         path = self.path("epochs", f"{epoch:012d}.decided")
@@ -183,6 +207,11 @@ def delta_name(worker: int, epoch: int, run: int, attempt: int) -> str:
     return f"w{worker:04d}-e{epoch:012d}-r{run:06d}-t{attempt}.delta"
 
 
+def move_name(worker: int, epoch: int, run: int, attempt: int, to: int) -> str:
+    """File name of state that a worker gives up to another; `to` is −1 for names of entries that are only dropped."""
+    return f"w{worker:04d}-e{epoch:012d}-r{run:06d}-t{attempt}-{'held' if to < 0 else f'to{to:04d}'}.move"
+
+
 def parse_delta_name(name: str) -> tuple[int, int, int, int] | None:
     """Worker, epoch, run and attempt of a delta's file name; None if it is no delta."""
     if not name.endswith(".delta"):
@@ -197,10 +226,10 @@ def base_name(worker: int, epoch: int, run: int) -> str:
 
 
 def parse_state_name(name: str) -> tuple[int, int, bool] | None:
-    """Worker and epoch of a file of state, and whether it is a base; None if it is neither base nor delta."""
+    """Worker and epoch of a file of state, and whether it is a base; None if it is no such file."""
     stem, _, kind = name.rpartition(".")
     parts = stem.split("-")
-    if kind not in ("base", "delta") or len(parts) < 3 or not (parts[0][1:].isdigit() and parts[1][1:].isdigit()):
+    if kind not in ("base", "delta", "move") or len(parts) < 3 or not (parts[0][1:].isdigit() and parts[1][1:].isdigit()):
         return None
     return int(parts[0][1:]), int(parts[1][1:]), kind == "base"
 

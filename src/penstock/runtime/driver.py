@@ -15,22 +15,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from penstock.errors import PenstockError, RecordError
 from penstock.flow import plan as p
-from penstock.protocol.messages import Barrier, Frontier, Message, Shutdown
+from penstock.protocol.lifecycle import Decided, decide
+from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Message, Release, Shutdown
+from penstock.protocol.rescale import STANDARD, Control, Limits, advanced, orders
 from penstock.routing.hashing import spark_xxhash64
+from penstock.routing.table import Routing
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledFlow, CompiledRegion
+from penstock.runtime.handover import Deltas, answer_of, hand_over, region_figures
 from penstock.runtime.lateness import Base, Chunk, ChunkId, Judgement, judge
 from penstock.runtime.record import EpochRecord, RegionState, SourceState
-from penstock.state.deltas import Version
+from penstock.state.deltas import FileRef, Version
 from penstock.types import MAX_TIME, MIN_TIME, Mark, time_text
 
 Frame = Any
+KEPT_REFUSALS: Final = 32
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,26 @@ class SourceFrames:
     late_rows: int = 0
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a region's workers are to do in one epoch.
+
+    Attributes:
+        routing: Which rows belong to which worker.
+        messages: By worker, from the controller.
+        versions: By worker, the state to start from.
+    """
+
+    routing: Routing
+    messages: tuple[tuple[Message, ...], ...]
+    versions: tuple[Version, ...]
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that run."""
+        return len(self.versions)
+
+
 class Backend(Protocol):
     """What runs the plan: Spark, or Arrow in this process. A frame is whatever it passes from step to step."""
 
@@ -79,9 +104,7 @@ class Backend(Protocol):
         """Apply a stateless step."""
         ...
 
-    def region(
-        self, compiled: CompiledRegion, inputs: Sequence[Frame], messages: tuple[Message, ...], versions: Sequence[Version]
-    ) -> Frame:
+    def region(self, compiled: CompiledRegion, inputs: Sequence[Frame], work: Work) -> Frame:
         """A region's tasks over its inputs (one frame per port); runs when its rows are asked for."""
         ...
 
@@ -117,7 +140,8 @@ class Settings:
     Attributes:
         flow: Unique id of the flow.
         run: Number of the run.
-        workers: Number of workers by region.
+        workers: Number of workers by region, for a flow that begins.
+        limits: What bounds a step of a rescale.
         clock_us: Gives the clock time; used for idleness and durations only.
         before: Called with the name of each step before it, for fault tests and progress.
     """
@@ -127,6 +151,7 @@ class Settings:
     workers: dict[str, int]
     clock_us: Callable[[], int]
     before: Callable[[str], None] = lambda _: None
+    limits: Limits = STANDARD
 
 
 @dataclass
@@ -136,9 +161,12 @@ class _Decision:
     sources: dict[str, SourceState]
     judgements: dict[str, Judgement]
     commands: list[tuple[str, dict[str, Any]]]
+    decided: Decided
+    ending: bool
     finish: bool
     stop: bool
     drain: bool
+    work: dict[str, Work] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -180,11 +208,14 @@ class EpochDriver:
         started = self._settings.clock_us()
         try:
             decision = self._decide(epoch, backend)
-            frames = _Frames(self._flow, backend, decision, self._messages(epoch, decision), self._versions())
+            self._plan_regions(epoch, decision)
+            frames = _Frames(self._flow, backend, decision)
             self._store(epoch, backend, frames, decision)
             record = self._record(epoch, decision)
             record.progress["epoch_ms"] = (self._settings.clock_us() - started) // 1000
             self._settings.before("commit")
+            for name in decision.decided.snapshots:
+                self._checkpoint.snapshot(name, record)
             self._checkpoint.commit(record, self._settings.run)
         finally:
             backend.done()
@@ -195,14 +226,17 @@ class EpochDriver:
     def _decide(self, epoch: int, backend: Backend) -> _Decision:
         self._settings.before("decide")
         commands = backend.control(self.last.control)
-        words = {c.get("command") for _, c in commands}
-        finish = "end" in words or self.last.finished
-        stop = finish or bool(words & {"stop", "drain"})
-        drain = "drain" in words or self.last.draining
+        decided = decide(
+            commands, self._controls(), self._checkpoint.snapshot_names() if commands else (), self._settings.limits, epoch
+        )
+        ending = decided.end or self.last.ending
+        finish = self.last.finished or (ending and not any(c.held for c in decided.controls.values()))  # rule H7
+        stop = finish or decided.stop
+        drain = decided.drain or self.last.draining
         now_us = self._settings.clock_us()
         if any(s.idle_after_us is not None for s in self._flow.plan.sources):
             now_us = self._checkpoint.decide(epoch, now_us, self._settings.run)
-        decision = _Decision({}, {}, commands, finish, stop, drain)
+        decision = _Decision({}, {}, commands, decided, ending, finish, stop, drain)
         for ordinal, source in enumerate(self._flow.plan.sources):
             before = self.last.sources.get(source.name, SourceState())
             scan = backend.scan(source, ordinal, before)
@@ -228,33 +262,56 @@ class EpochDriver:
             decision.judgements[source.name] = judged
         return decision
 
-    def _messages(self, epoch: int, decision: _Decision) -> dict[str, tuple[Message, ...]]:
-        """What each region is told: how far it may go, and where the epoch ends."""
-        out = {}
+    def _controls(self) -> dict[str, Control]:
+        """Each region's placement after the last epoch."""
+        return {
+            r.name: self.last.regions[r.name].control
+            if r.name in self.last.regions
+            else Control.fresh(self._settings.workers[r.name])
+            for r in self._flow.plan.regions
+        }
+
+    def _plan_regions(self, epoch: int, decision: _Decision) -> None:
+        """What each region's workers are told: how far to go, what to give up, where the epoch ends."""
+        end: tuple[Message, ...] = (Barrier(epoch), Shutdown()) if decision.finish else (Barrier(epoch),)
         for region in self._flow.plan.regions:
-            before = self.last.regions[region.name].frontier if region.name in self.last.regions else MIN_TIME
-            end: tuple[Message, ...] = (Barrier(epoch), Shutdown()) if decision.finish else (Barrier(epoch),)
-            out[region.name] = (Frontier(before, self._frontier(region, decision, before)), *end)
-        return out
+            state = self.last.regions.get(region.name)
+            control = decision.decided.controls[region.name]
+            copied = [c for c in decision.decided.copied if c.region == region.name]
+            versions = list(state.versions) if state else []
+            versions += [Version()] * (control.workers - len(versions))
+            for copy in copied:
+                ref = FileRef.from_json({**copy.file, "version": epoch - 1})
+                versions[copy.held.to] = versions[copy.held.to].with_delta(ref, epoch - 1)
+            before = state.frontier if state else MIN_TIME
+            told = orders(control, self._settings.limits, [c.held for c in copied])
+            acquired = state.acquired if state else {}
+            messages = []
+            for worker in range(control.workers):
+                mine: list[Any] = list(told.get(worker, ()))
+                first: list[Message] = [m for m in mine if isinstance(m, (Hold, Release))]
+                if worker in acquired:
+                    first.append(Acquire(tuple(acquired[worker])))
+                first.append(Frontier(before, self._frontier(region, decision, before)))
+                messages.append((*first, *(m for m in mine if not isinstance(m, (Hold, Release))), *end))
+            decision.work[region.name] = Work(control.routing, tuple(messages), tuple(versions[: control.workers]))
 
     def _frontier(self, region: p.Region, decision: _Decision, before: int) -> int:
         if not region.timed:
             return MAX_TIME
-        names = set().union(*(self._flow.plan.source_of(i) for i in region.inputs))
-        return max(before, min(decision.sources[n].frontier for n in names))
-
-    def _versions(self) -> dict[str, list[Version]]:
-        return {
-            r.name: self.last.regions[r.name].versions
-            if r.name in self.last.regions
-            else [Version()] * self._settings.workers[r.name]
-            for r in self._flow.plan.regions
-        }
+        nodes = [n for i in region.inputs for n in p.upstream(i)]
+        reached = min(decision.sources[n.name].frontier for n in nodes if isinstance(n, p.SourceNode))
+        for node in nodes:
+            if isinstance(node, p.RegionOutput):
+                held = decision.decided.controls[node.region.name].held_frontier
+                reached = reached if held is None else min(reached, held)  # rule H5
+        return max(before, reached)
 
     def _store(self, epoch: int, backend: Backend, frames: _Frames, decision: _Decision) -> None:
         """Hand every sink its rows and mark; run regions that no sink reads."""
         positions = {f"{n}/{k}": ps.offset for n, s in decision.sources.items() for k, ps in s.partitions.items()}
-        frontier = min((s.frontier for s in decision.sources.values()), default=MIN_TIME)
+        holds = [c.held_frontier for c in decision.decided.controls.values() if c.held_frontier is not None]
+        frontier = min([s.frontier for s in decision.sources.values()] + holds, default=MIN_TIME)
         for name in frames.unread():
             self._settings.before(f"region {name}")
             backend.force(frames.region(name))
@@ -274,29 +331,10 @@ class EpochDriver:
         run = self._settings.run
         regions: dict[str, RegionState] = {}
         figures: dict[str, Any] = {}
-        for name, versions in self._versions().items():
+        for name, work in decision.work.items():
             deltas = self._checkpoint.deltas_of(name, epoch, run)
-            new = [
-                v.with_delta(deltas[w][0] if w in deltas and deltas[w][0].rows else None, epoch) for w, v in enumerate(versions)
-            ]
-            before = self.last.regions[name].skipped if name in self.last.regions else 0
-            reports = [r for _, r in deltas.values()]
-            skipped = sum(n for r in reports for n in r["skipped"].values())
-            frontier = next(m.now for m in self._messages(epoch, decision)[name] if isinstance(m, Frontier))
-            kept = self.last.regions[name].frontier if name in self.last.regions else MIN_TIME
-            timed = next(r.timed for r in self._flow.plan.regions if r.name == name)
-            regions[name] = RegionState(len(versions), frontier if timed else kept, new, before + skipped)
-            figures[name] = {
-                "workers": len(versions),
-                "rows_in": sum(r["rows_in"] for r in reports),
-                "rows_out": sum(r["rows_out"] for r in reports),
-                "changes": sum(r["rows"] for r in reports),
-                "delta_bytes": sum(ref.bytes for ref, _ in deltas.values()),
-                "state_files": sum(len(v.files()) for v in new),
-                "state_bytes": sum(f.bytes for v in new for f in v.files()),
-                "skipped": skipped,
-                "first_skipped": next((r["first_skipped"] for r in reports if r["first_skipped"]), ""),
-            }
+            regions[name] = self._advance(name, epoch, decision, work, deltas)
+            figures[name] = region_figures(regions[name], work.workers, deltas, self._settings.clock_us())
         progress = {
             "rows_in": sum(s.rows - self.last.sources.get(n, SourceState()).rows for n, s in decision.sources.items()),
             "rows_out": decision.counts,
@@ -306,8 +344,47 @@ class EpochDriver:
         present = set(self._checkpoint.control_names())
         control = [n for n in self.last.control if n in present] + [n for n, _ in decision.commands]
         outputs = {o.name: epoch for o in self._flow.plan.outputs}
+        refused = dict([*self.last.refused.items(), *decision.decided.refused.items()][-KEPT_REFUSALS:])
         return EpochRecord(
-            epoch, run, decision.sources, regions, outputs, control, decision.finish, decision.stop, decision.drain, progress
+            epoch,
+            run,
+            decision.sources,
+            regions,
+            outputs,
+            control,
+            refused,
+            decision.ending,
+            decision.finish,
+            decision.stop,
+            decision.drain,
+            progress,
+        )
+
+    def _advance(self, name: str, epoch: int, decision: _Decision, work: Work, deltas: Deltas) -> RegionState:
+        """A region after the epoch: its workers' answers advance its placement, and state changes hands with it."""
+        region = next(r for r in self._flow.plan.regions if r.name == name)
+        before = self.last.regions.get(name)
+        reached = next(m.now for m in work.messages[0] if isinstance(m, Frontier))
+        answers = {w: answer_of(report) for w, (_, report) in deltas.items()}
+        control = decision.decided.controls[name]
+        after = advanced(control, answers, self._settings.limits, epoch, reached)
+        versions = [
+            v.with_delta(deltas[w][0] if w in deltas and deltas[w][0].rows else None, epoch)
+            for w, v in enumerate(work.versions)
+        ]
+        going_on = before.copies if before else {}
+        copies = {h.key: going_on[h.key] if h in control.held else versions[h.source] for h in after.held}
+        versions, acquired = hand_over(versions, deltas, after.workers, epoch)
+        skipped = sum(n for _, report in deltas.values() for n in report["skipped"].values())
+        now = self._settings.clock_us()
+        return RegionState(
+            after,
+            reached if region.timed else before.frontier if before else MIN_TIME,
+            versions,
+            (before.skipped if before else 0) + skipped,
+            copies,
+            acquired,
+            0 if after.goal is None else (before.rescale_us if before else 0) or now,
         )
 
 
@@ -331,16 +408,8 @@ def part_number(ordinal: int, partition: Any) -> int:
 class _Frames:
     """Frames of one epoch, made on first use, kept if read more than once."""
 
-    def __init__(
-        self,
-        flow: CompiledFlow,
-        backend: Backend,
-        decision: _Decision,
-        messages: dict[str, tuple[Message, ...]],
-        versions: dict[str, list[Version]],
-    ) -> None:
+    def __init__(self, flow: CompiledFlow, backend: Backend, decision: _Decision) -> None:
         self._flow, self._backend, self._decision = flow, backend, decision
-        self._messages, self._versions = messages, versions
         self._made: dict[int, Frame] = {}
         self._regions: dict[str, Frame] = {}
         self._sources: dict[str, SourceFrames] = {}
@@ -386,7 +455,7 @@ class _Frames:
                 inputs[feed] if inputs[feed] is not None else self._backend.empty(compiled.region.inputs[feed])
                 for feed in compiled.feeds
             ]
-            frame = self._backend.region(compiled, frames, self._messages[name], self._versions[name])
+            frame = self._backend.region(compiled, frames, self._decision.work[name])
             self._regions[name] = self._backend.keep(frame) if self._readers(name) > 1 else frame
         return self._regions[name]
 

@@ -18,10 +18,11 @@ from typing import Any
 import xxhash
 
 from penstock.errors import TornFileError
+from penstock.protocol.rescale import Control
 from penstock.state.deltas import Version
 from penstock.types import MIN_TIME
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass
@@ -60,12 +61,59 @@ class SourceState:
 
 @dataclass
 class RegionState:
-    """What is known of one region: its workers, the frontier up to which it has processed, the files of each worker's state."""
+    """What is known of one region.
 
-    workers: int
+    Attributes:
+        control: Its placement and the rescale under way.
+        frontier: Event time (µs) up to which it has processed.
+        versions: By worker, the files of its state.
+        skipped: Records skipped because a function raised, since the flow began.
+        copies: For each key on hold (hash), the version of its old worker's state from which its own is being copied.
+        acquired: By worker, files of state that came in the last epoch.
+        rescale_us: Clock time at which the rescale under way began; 0: there is none.
+    """
+
+    control: Control
     frontier: int = MIN_TIME
     versions: list[Version] = field(default_factory=list)
     skipped: int = 0
+    copies: dict[int, Version] = field(default_factory=dict)
+    acquired: dict[int, list[str]] = field(default_factory=dict)
+    rescale_us: int = 0
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that the next epoch schedules."""
+        return self.control.workers
+
+    def files(self) -> set[str]:
+        """Paths of all files that it needs."""
+        return {f.path for v in (*self.versions, *self.copies.values()) for f in v.files()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "control": self.control.to_json(),
+            "frontier": self.frontier,
+            "versions": [v.to_json() for v in self.versions],
+            "skipped": self.skipped,
+            "copies": {str(k): v.to_json() for k, v in self.copies.items()},
+            "acquired": {str(w): p for w, p in self.acquired.items()},
+            "rescale_us": self.rescale_us,
+        }
+
+    @staticmethod
+    def from_json(raw: dict[str, Any]) -> RegionState:
+        """Read what `to_json` gave."""
+        return RegionState(
+            Control.from_json(raw["control"]),
+            raw["frontier"],
+            [Version.from_json(v) for v in raw["versions"]],
+            raw["skipped"],
+            {int(k): Version.from_json(v) for k, v in raw["copies"].items()},
+            {int(w): p for w, p in raw["acquired"].items()},
+            raw["rescale_us"],
+        )
 
 
 @dataclass
@@ -79,6 +127,8 @@ class EpochRecord:
         regions: By name.
         outputs: For each output the last epoch whose mark the sink was given.
         control: Names of the control files that have been obeyed.
+        refused: Commands that made no sense, by the name of their file, with the reason; the last few.
+        ending: Whether the end of the input was asked for; it comes once no key is on hold.
         finished: Whether the frontier is MAX: the flow is never scheduled again.
         stopped: Whether a stop was asked for in this epoch.
         draining: Whether the flow was told to process what there is and then to end.
@@ -91,6 +141,8 @@ class EpochRecord:
     regions: dict[str, RegionState] = field(default_factory=dict)
     outputs: dict[str, int] = field(default_factory=dict)
     control: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    ending: bool = False
     finished: bool = False
     stopped: bool = False
     draining: bool = False
@@ -98,9 +150,9 @@ class EpochRecord:
 
     def to_bytes(self) -> bytes:
         """One line of JSON with a checksum before it."""
-        raw = asdict(self)
-        for name, region in self.regions.items():
-            raw["regions"][name]["versions"] = [v.to_json() for v in region.versions]
+        raw = {n: getattr(self, n) for n in self.__dataclass_fields__}
+        raw["sources"] = {name: asdict(source) for name, source in self.sources.items()}
+        raw["regions"] = {name: region.to_json() for name, region in self.regions.items()}
         body = json.dumps({"format": FORMAT, **raw}, sort_keys=True).encode()
         return xxhash.xxh3_64_hexdigest(body).encode() + b"\n" + body
 
@@ -123,10 +175,7 @@ class EpochRecord:
         for name, source in raw.pop("sources").items():
             partitions = {k: PartitionState(**v) for k, v in source.pop("partitions").items()}
             sources[name] = SourceState(**source, partitions=partitions)
-        regions = {}
-        for name, region in raw.pop("regions").items():
-            versions = [Version.from_json(v) for v in region.pop("versions")]
-            regions[name] = RegionState(**region, versions=versions)
+        regions = {name: RegionState.from_json(region) for name, region in raw.pop("regions").items()}
         return EpochRecord(**raw, sources=sources, regions=regions)
 
     @property

@@ -10,20 +10,23 @@ step are complete up to the frontier before the next step sees them; nothing dep
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.base import Context, KeyedState, StateView
+from penstock.operators.base import Context, KeyedState
+from penstock.operators.holding import dequeue, enqueue, split_held
 from penstock.operators.keys import Ints, KeyCodec, places
 from penstock.operators.rows import Emitted, Keys, Order, Rows, group_rows, regroup
-from penstock.operators.waiting import Waiting
-from penstock.protocol.messages import Barrier, Frontier, Message, Shutdown
+from penstock.operators.waiting import Waiting, forget_struck
+from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Interrogate, Message, Release, Shutdown, Sized
+from penstock.runtime.moving import GivenUp, give_up, size_up, tell
 from penstock.runtime.spec import ERROR_SCHEMA, HASH, OUT, PORT, Out, Port, RegionSpec, packed
-from penstock.types import MAX_TIME, MIN_TIME, ORDER
+from penstock.state.worker import WorkerState
+from penstock.types import BINS, MAX_TIME, MIN_TIME, ORDER
 
 
 @dataclass
@@ -35,6 +38,10 @@ class Report:
         rows_out: Rows given, of all outputs.
         skipped: Per operator, the records left out because the user's function raised.
         first_skipped: One of them, as text.
+        held_rows: Rows of keys on hold that were queued.
+        sized: Answer to `Interrogate`.
+        given_up: Answer to `Collect`, with the state itself.
+        answer_s: Seconds that both took.
     """
 
     worker: int
@@ -43,6 +50,17 @@ class Report:
     rows_out: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     first_skipped: str = ""
+    held_rows: int = 0
+    sized: Sized | None = None
+    given_up: GivenUp | None = None
+    answer_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The report without state, as plain values."""
+        raw = {n: getattr(self, n) for n in ("worker", "epoch", "rows_in", "rows_out", "skipped", "first_skipped", "held_rows")}
+        raw["sized"] = self.sized and asdict(self.sized)
+        raw["taken"] = self.given_up and asdict(self.given_up.taken)
+        return raw
 
 
 def run_region_task(
@@ -51,7 +69,9 @@ def run_region_task(
     epoch: int,
     messages: Sequence[Message],
     rows: Iterable[pa.RecordBatch],
-    state: StateView,
+    state: WorkerState,
+    acquired: Sequence[bytes] = (),
+    clock: Callable[[], float] = lambda: 0.0,
 ) -> tuple[list[pa.RecordBatch], Report]:
     """Run one worker of a region through one epoch.
 
@@ -62,6 +82,8 @@ def run_region_task(
         messages: From the controller, in order; a `Frontier` and a `Barrier` at least.
         rows: The worker's rows in the schema ``spec.in_schema``, in any order.
         state: The worker's state as the epoch before left it; holds this epoch's changes afterwards.
+        acquired: Names of entries of state that have come from other workers, if an operator wants to hear of them.
+        clock: Gives seconds, to measure what giving up state costs.
 
     Returns:
         Output rows in the schema ``spec.out_schema``, and the report.
@@ -75,16 +97,29 @@ def run_region_task(
     chain = _Chain(spec, frontier, state)
     received = _unpack(spec, rows)
     report.rows_in = sum(b.num_rows for b in received)
+    chain.released = any(isinstance(m, Release) for m in messages)
+    received = _hold_and_release(spec, received, messages, epoch, state, report)
     inputs = [
         _due(spec, i, port, received[i], frontier, epoch, state) if port.partial_of is None else None
         for i, port in enumerate(spec.ports)
     ]
     chain.run(inputs, received)
+    forget_struck(state, frontier.now)
     for message in messages:
-        if isinstance(message, Barrier):
+        if isinstance(message, Acquire):
+            tell(chain.operators, chain.states, chain.codec, acquired, "on_acquire")
+        elif isinstance(message, Interrogate):
+            chain.each(lambda operator, kept, m=message: operator.on_interrogate(range(m.start, BINS), kept))
+        elif isinstance(message, Barrier):
             chain.each(lambda operator, kept, epoch=message.epoch: operator.on_barrier(epoch, kept))
         elif isinstance(message, Shutdown):
             chain.each(lambda operator, kept: operator.on_shutdown(kept))
+    began = clock()
+    report.sized = size_up(state, messages)
+    report.given_up = give_up(chain.codec, state, messages, epoch, worker)
+    if report.given_up is not None:
+        tell(chain.operators, chain.states, chain.codec, report.given_up.names, "on_collect")
+    report.answer_s = clock() - began
     out = [_pack(spec, i, chain.output(o)) for i, o in enumerate(spec.outs)]
     out = [b for b in out if b.num_rows]
     report.rows_out = sum(b.num_rows for b in out)
@@ -99,7 +134,7 @@ def run_region_task(
 class _Chain:
     """The operators of one region in one task."""
 
-    def __init__(self, spec: RegionSpec, frontier: Frontier, state: StateView) -> None:
+    def __init__(self, spec: RegionSpec, frontier: Frontier, state: WorkerState) -> None:
         self.spec = spec
         self.codec = KeyCodec(spec.keys)
         self.contexts = [
@@ -115,6 +150,7 @@ class _Chain:
         self.frontier = frontier.now
         self.results: list[Rows] = []
         self.inputs: list[Rows | None] = []
+        self.released = False
 
     def each(self, call: Any) -> None:
         for operator, state in zip(self.operators, self.states, strict=True):
@@ -145,12 +181,12 @@ class _Chain:
             return None
         hashes = batch.column(batch.num_columns - 1).to_numpy()
         operator: Any = self.operators[i]
-        if operator.window is None:  # the JVM gave one row per key: nothing to group
+        if operator.window is None and not self.released:  # the JVM gave one row per key: nothing to group
             columns = tuple(batch.columns[: len(self.spec.keys)])
             keys, group = Keys(columns, hashes, self.codec), np.arange(batch.num_rows)
             return operator.on_partials(batch, hashes, keys, group, self.states[i])
         zero = np.zeros(batch.num_rows, np.int64)
-        pane = batch.column(len(self.spec.keys)).to_numpy()
+        pane = zero if operator.window is None else batch.column(len(self.spec.keys)).to_numpy()
         rows = group_rows(batch, Order(pane, zero, zero, zero), hashes, batch.columns[: len(self.spec.keys)], self.codec)
         return operator.on_partials(rows.data, hashes, rows.keys, rows.group, self.states[i])
 
@@ -190,6 +226,33 @@ def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[pa.RecordB
     return out
 
 
+def _hold_and_release(
+    spec: RegionSpec,
+    received: list[pa.RecordBatch],
+    messages: Sequence[Message],
+    epoch: int,
+    state: WorkerState,
+    report: Report,
+) -> list[pa.RecordBatch]:
+    """Queue the rows of keys on hold; put the queued rows of released ones before the epoch's own (rules H1, H4)."""
+    for message in messages:
+        for i, port in enumerate(spec.ports):
+            rows = received[i]
+            if isinstance(message, Hold) and rows.num_rows:
+                at = len(port.schema) + len(port.hidden) - 1
+                rows, held = split_held(rows, rows.column(at).to_numpy(), message.keys)
+                report.held_rows += sum(h.num_rows for h in held.values())
+                enqueue(state, i, epoch, held)
+            elif isinstance(message, Release):
+                in_turn = not port.waits and port.partial_of is None
+                queued = dequeue(state, i, epoch, message.keys, in_turn=in_turn)
+                if queued:
+                    table = pa.Table.from_batches([*(q.cast(rows.schema) for q in queued), rows])
+                    rows = table.combine_chunks().to_batches()[0]
+            received[i] = rows
+    return received
+
+
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Spark's Arrow types may differ in time zone or nullability from ours."""
     arrays = [c if c.type == f.type else c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)]
@@ -197,7 +260,7 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _due(
-    spec: RegionSpec, index: int, port: Port, batch: pa.RecordBatch, frontier: Frontier, epoch: int, state: StateView
+    spec: RegionSpec, index: int, port: Port, batch: pa.RecordBatch, frontier: Frontier, epoch: int, state: WorkerState
 ) -> Rows:
     """The rows of a port that operators may see now: grouped and in order."""
     if port.waits:

@@ -68,6 +68,8 @@ def adopt(record: EpochRecord, bases: Mapping[Place, FileRef]) -> EpochRecord:
     regions: dict[str, RegionState] = dict(record.regions)
     for (name, worker), base in bases.items():
         versions = list(regions[name].versions)
+        if worker >= len(versions) or base.lineage not in versions[worker].lineages():
+            continue  # the worker has gone meanwhile, and perhaps another has come under its number
         versions[worker] = versions[worker].with_base(base)
         regions[name] = replace(regions[name], versions=versions)
     return replace(record, regions=regions)
@@ -83,8 +85,9 @@ def remove_unused(checkpoint: Checkpoint, record: EpochRecord) -> None:
         record: A committed epoch's record.
     """
     checkpoint.tidy(record)
+    kept = [s.regions[n].files() for s in checkpoint.snapshots() for n in s.regions]
     for name, region in record.regions.items():
-        used = {f.path.rsplit("/", 1)[-1] for v in region.versions for f in v.files()}
+        used = {path.rsplit("/", 1)[-1] for paths in (region.files(), *kept) for path in paths}
         bases = [v.base.version if v.base else -1 for v in region.versions]
         for file in checkpoint.state_files(name):
             place = parse_state_name(file)

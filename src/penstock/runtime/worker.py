@@ -5,16 +5,23 @@ The delta file is written before the first output row is handed on, so rows that
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
-from penstock.protocol.messages import Message
-from penstock.runtime.checkpoint import delta_name
+from penstock.operators.base import Operator
+from penstock.operators.keys import WORKER_BIN
+from penstock.protocol.messages import Acquire, Message
+from penstock.routing.table import Routing
+from penstock.runtime.checkpoint import delta_name, move_name
+from penstock.runtime.moving import GivenUp
 from penstock.runtime.spec import RegionSpec
 from penstock.runtime.task import run_region_task
-from penstock.state.deltas import Metadata, Version, write_file
+from penstock.state.deltas import FileRef, Metadata, Version, read_file, write_file
 from penstock.state.files import resolve
 from penstock.state.store import LocalStore
 from penstock.state.worker import WorkerState
@@ -33,7 +40,8 @@ class Assignment:
         spec: The region.
         epoch: Number of the epoch.
         run: Number of the run.
-        messages: From the controller.
+        routing: Which rows belong to which worker.
+        messages: By worker, from the controller.
         versions: By worker, the state to start from.
         local: Folder on a local disk for state caches.
     """
@@ -43,7 +51,8 @@ class Assignment:
     spec: RegionSpec
     epoch: int
     run: int
-    messages: tuple[Message, ...]
+    routing: Routing
+    messages: tuple[tuple[Message, ...], ...]
     versions: tuple[Version, ...]
     local: str
 
@@ -80,13 +89,53 @@ def run_worker(
     a = assignment
     fs, root = resolve(a.checkpoint)
     identity = f"{a.flow}/{a.spec.name}/{worker}"
+    messages, version = a.messages[worker], a.versions[worker]
+    began = time.perf_counter()
     with states(a, worker, identity) as state:
-        out, report = run_region_task(a.spec, worker, a.epoch, a.messages, rows, state)
+        cost = (time.perf_counter() - began) * _share_moved(version, a.epoch - 1)
+        came = _acquired(a.spec, messages, fs, root, version)
+        out, report = run_region_task(a.spec, worker, a.epoch, messages, rows, state, came, time.perf_counter)
+        began = time.perf_counter()
+        about = report.to_json()
+        given = report.given_up
         changes = state.changes()
-        if changes.num_rows or report.rows_in or report.rows_out:
-            about = {**asdict(report), "rows": changes.num_rows, "stats": asdict(state.stats())}
+        if changes.num_rows or report.rows_in or report.rows_out or given is not None or report.sized is not None:
+            about |= {"rows": changes.num_rows, "stats": asdict(state.stats())}
+            if given is not None:
+                about["moves"] = _write_moves(a, worker, attempt, given, fs, root, identity)
+                cost += time.perf_counter() - began
+            about["cost_us"] = int((cost + report.answer_s) * 1e6)
             path = f"state/{a.spec.name}/{delta_name(worker, a.epoch, a.run, attempt)}"
             write_file(
                 fs, root, path, [changes] if changes.num_rows else [], Metadata("delta", identity, a.epoch, about), str(attempt)
             )
     yield from out
+
+
+def _write_moves(
+    a: Assignment, worker: int, attempt: int, given: GivenUp, fs: pafs.FileSystem, root: str, identity: str
+) -> list[dict[str, Any]]:
+    """One file per receiver; they count once the epoch's record names them."""
+    out = []
+    for to, batch in sorted([*given.rows.items(), *([(-1, given.dropped)] if given.dropped is not None else [])]):
+        path = f"state/{a.spec.name}/{move_name(worker, a.epoch, a.run, attempt, to)}"
+        ref = write_file(fs, root, path, [batch], Metadata("move", identity, a.epoch), str(attempt))
+        out.append({"to": to, "file": ref.to_json()})
+    return out
+
+
+def _share_moved(version: Version, last: int) -> float:
+    """How much of catching up with the last epoch is due to state that came or went."""
+    fresh = [d for d in version.deltas if d.version == last]
+    rows = sum(d.rows for d in fresh)
+    return sum(d.rows for d in fresh if d.role) / rows if rows else 0.0
+
+
+def _acquired(spec: RegionSpec, messages: tuple[Message, ...], fs: pafs.FileSystem, root: str, version: Version) -> list[bytes]:
+    """Names of entries that have come, if an operator has a hook for them."""
+    paths = {p for m in messages if isinstance(m, Acquire) for p in m.paths}
+    if not paths or all(type(s.operator).on_acquire is Operator.on_acquire for s in spec.steps):
+        return []
+    came: list[FileRef] = [d for d in version.deltas if d.path in paths]
+    names: list[Any] = [name for ref in came for name in read_file(fs, root, ref)[1]["key"].to_pylist()]
+    return [name for name in names if name[:2] != WORKER_BIN]

@@ -13,11 +13,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
-from penstock.protocol.messages import Message
+from penstock.routing.table import SUBS, Routing
 from penstock.runtime.batches import map_batch
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledRegion
-from penstock.runtime.driver import Scan, SourceFrames
+from penstock.runtime.driver import Scan, SourceFrames, Work
 from penstock.runtime.lateness import Base, ChunkId
 from penstock.runtime.record import SourceState
 from penstock.runtime.spec import HASH, OUT, Port, RegionSpec
@@ -26,10 +26,9 @@ from penstock.schema import quoted
 from penstock.spark.columns import arrow_schema, empty_frame, named, spark_schema, to_utc, with_order
 from penstock.spark.source import Slices, SourceReader
 from penstock.spark.task import task
-from penstock.state.deltas import Version
-from penstock.types import BINS, ORDER, TIME
+from penstock.types import ORDER, TIME
 
-Assign = Callable[[CompiledRegion, "tuple[Message, ...]", "tuple[Version, ...]"], Assignment]
+Assign = Callable[[CompiledRegion, Work], Assignment]
 
 
 class SparkBackend:
@@ -81,9 +80,7 @@ class SparkBackend:
     def empty(self, node: p.Node) -> DataFrame:
         return empty_frame(self._spark, with_order(node.schema))
 
-    def region(
-        self, compiled: CompiledRegion, inputs: Sequence[DataFrame], messages: tuple[Message, ...], versions: Sequence[Version]
-    ) -> DataFrame:
+    def region(self, compiled: CompiledRegion, inputs: Sequence[DataFrame], work: Work) -> DataFrame:
         spec = compiled.spec
         if len(spec.ports) > 1:
             inputs = [self._cut(i) for i in inputs]
@@ -92,10 +89,8 @@ class SparkBackend:
         for other in ports[1:]:
             whole = whole.unionByName(other)
         hashes = ", ".join(f"c{i}" for i, n in enumerate(spec.in_schema.names) if n.endswith(HASH))
-        workers = len(versions)
-        worker = F.expr(f"cast(pmod(coalesce({hashes}), {BINS}) * {workers} / {BINS} as int)")
-        shuffled = whole.repartitionById(workers, worker)
-        assignment = self._assign(compiled, messages, tuple(versions))
+        shuffled = whole.repartitionById(work.workers, F.expr(routing_sql(work.routing, f"coalesce({hashes})")))
+        assignment = self._assign(compiled, work)
         return self._mark(shuffled.mapInArrow(task(assignment), spark_schema(spec.out_schema)))
 
     def _mark(self, frame: DataFrame) -> DataFrame:
@@ -135,6 +130,30 @@ class SparkBackend:
             frame.unpersist()
         for reader in self._readers.values():
             reader.done()
+
+
+def routing_sql(table: Routing, hashed: str) -> str:
+    """The table as Spark SQL over a key's hash.
+
+    Long tables are one string literal that Spark folds into an array once, so that neither parsing nor code grows with them.
+    """
+    at, bins = f"pmod({hashed}, {len(table.owners)})", len(table.owners)
+    if table.is_even:
+        return f"cast({at} * {table.used} / {bins} as int)"
+    owners = ",".join(map(str, table.owners))
+    out = f"element_at(cast(split('{owners}', ',') as array<int>), cast({at} as int) + 1)"
+    if table.splits:
+        cases = " ".join(
+            f"when {b}L then if(shiftright({hashed}, 12) & {SUBS - 1}L < {s.upto}L, {s.to}, {table.owners[b]})"
+            for b, s in table.splits.items()
+        )
+        out = f"case {at} {cases} else {out} end"
+    if table.apart:
+        keys = ",".join(map(str, table.apart))
+        placed = ",".join(map(str, table.apart.values()))
+        found = f"array_position(cast(split('{keys}', ',') as array<bigint>), {hashed})"
+        out = f"coalesce(get(cast(split('{placed}', ',') as array<int>), cast({found} as int) - 1), {out})"
+    return out
 
 
 def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:

@@ -1,11 +1,21 @@
-"""Compaction and removal of old files in a thread beside the epochs; what they do is in `penstock.runtime.upkeep`."""
+"""What goes on beside the epochs: compaction and removal of old files, and copies of keys on hold.
+
+What they do is in `penstock.runtime.upkeep` and `penstock.runtime.copying`.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
 from penstock.runtime.checkpoint import Checkpoint
+from penstock.runtime.commands import Commander
+from penstock.runtime.copying import Copy, copies_due
+from penstock.runtime.copying import Place as Hold
 from penstock.runtime.driver import Settings
 from penstock.runtime.record import EpochRecord
 from penstock.runtime.upkeep import TIDY_EVERY, Place, adopt, due, remove_unused
@@ -18,11 +28,15 @@ class Maintenance:
     Args:
         checkpoint: The flow's checkpoint.
         settings: The run's settings.
+        copy: Carries a copy out and gives the command that reports it.
     """
 
-    def __init__(self, checkpoint: Checkpoint, settings: Settings) -> None:
+    def __init__(self, checkpoint: Checkpoint, settings: Settings, copy: Callable[[Copy], dict[str, Any]]) -> None:
         self._checkpoint = checkpoint
         self._settings = settings
+        self._copy = copy
+        self._copying: dict[Hold, Future[None]] = {}
+        self._copier = ThreadPoolExecutor(2, thread_name_prefix="penstock-copy")
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-compact")
         self._running: dict[Place, Future[FileRef]] = {}
 
@@ -30,6 +44,10 @@ class Maintenance:
         """Begin what is due after an epoch."""
         for compaction in due(record, self._settings.flow, self._settings.run, self._running):
             self._running[compaction.place] = self._pool.submit(compaction.carry_out, self._checkpoint)
+        for place in [p for p, f in self._copying.items() if f.done() and f.exception() is not None]:
+            del self._copying[place]  # it is tried again
+        for copy in copies_due(record, self._settings.flow, self._settings.run, self._copying):
+            self._copying[copy.place] = self._copier.submit(self._report, copy)
         if record.epoch % TIDY_EVERY == 0:
             self._pool.submit(remove_unused, self._checkpoint, record)
 
@@ -44,6 +62,28 @@ class Maintenance:
                 continue  # the old files still count; it is tried again after the next epoch
         return adopt(record, bases)
 
+    def _report(self, copy: Copy) -> None:
+        Commander(self._checkpoint).tell(self._copy(copy))
+
+    def wait_for_copies(self) -> None:
+        """Wait for the copies under way.
+
+        Raises:
+            PenstockError: One of them failed.
+        """
+        for future in self._copying.values():
+            future.result()
+
     def close(self) -> None:
         """Wait for what runs."""
+        wait(self._copying.values())
+        self._copier.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def copy_on_executor(spark: SparkSession, uri: str, copy: Copy) -> dict[str, Any]:
+    """Carry a copy out in a Spark job of its own, which runs beside those of the epochs."""
+    found: list[dict[str, Any]] = (
+        spark.sparkContext.parallelize([copy], 1).map(lambda one: one.carry_out(Checkpoint(uri))).collect()
+    )
+    return found[0]

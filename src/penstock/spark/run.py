@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,14 +21,17 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock import errors
 from penstock.errors import CheckpointError, DeclarationError, FencedError, FinishedError, PenstockError
 from penstock.flow import plan as p
+from penstock.protocol.rescale import ALL_AT_ONCE, Limits
+from penstock.routing.table import Routing
 from penstock.runtime.checkpoint import Checkpoint, Identity
+from penstock.runtime.commands import Asked, Commander
 from penstock.runtime.compile import CompiledFlow, compile_flow
 from penstock.runtime.driver import EpochDriver, Settings
 from penstock.runtime.record import EpochRecord, progress_of
 from penstock.runtime.spec import ERROR_SCHEMA
 from penstock.runtime.worker import Assignment
 from penstock.spark.backend import SparkBackend, partial_schema, schema_of
-from penstock.spark.maintenance import Maintenance
+from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.ship import ship_user_code
 from penstock.spark.source import Slices, read_stream, tagged
 from penstock.spark.task import local_folder
@@ -58,6 +61,7 @@ def start(
     trigger: str | dt.timedelta = "200 milliseconds",
     recover: str = "checkpoint",
     drain: bool = True,
+    step_budget: str | dt.timedelta | None = "50 milliseconds",
     before: Any = None,
 ) -> Run:
     """Start a flow.
@@ -71,6 +75,7 @@ def start(
         recover: ``"checkpoint"``.
         drain: With ``"available_now"``: whether what there is counts as the whole input, so that the frontier goes to MAX and
             windows that are open are given out. With False the flow can be started again when there is more.
+        step_budget: By how much a step of a rescale may lengthen an epoch; None: everything moves in one step.
         before: For fault tests: called with the name of each step of an epoch before it.
 
     Returns:
@@ -93,7 +98,16 @@ def start(
         spark = session(app_name=f"penstock {plan.name}")
     ship_user_code(plan)
     compiled = compile_flow(plan, schema_of(spark), partial_schema(spark))
-    return Run(compiled, spark, Checkpoint(str(checkpoint)), _workers(plan, workers), interval, drain=drain, before=before)
+    return Run(
+        compiled,
+        spark,
+        Checkpoint(str(checkpoint)),
+        _workers(plan, workers),
+        interval,
+        drain=drain,
+        limits=_limits(step_budget),
+        before=before,
+    )
 
 
 def _interval(trigger: str | dt.timedelta) -> int | None:
@@ -104,6 +118,15 @@ def _interval(trigger: str | dt.timedelta) -> int | None:
     if interval < 0:
         raise DeclarationError(f"trigger={trigger!r} must not be negative.")
     return interval // 1000
+
+
+def _limits(step_budget: str | dt.timedelta | None) -> Limits:
+    if step_budget is None:
+        return ALL_AT_ONCE
+    budget_us = duration_us(step_budget, "step_budget")
+    if budget_us <= 0:
+        raise DeclarationError(f"step_budget={step_budget!r} must be positive; None moves everything in one step.")
+    return Limits(budget_us=budget_us)
 
 
 def _workers(plan: p.Plan, workers: int | Mapping[str, int]) -> dict[str, int]:
@@ -138,6 +161,7 @@ class Run:
         interval_ms: int | None,
         *,
         drain: bool,
+        limits: Limits,
         before: Any,
     ) -> None:
         self._flow, self._spark, self._checkpoint = flow, spark, checkpoint
@@ -147,10 +171,10 @@ class Run:
         self._query: Any = None
         self._ended = threading.Event()
         self._stopping = threading.Event()
-        self._commands = 0
-        self._prepare(workers, before)
+        self._commander = Commander(checkpoint)
+        self._prepare(workers, limits, before)
         self._driver = EpochDriver(flow, checkpoint, self._settings)
-        self._maintenance = Maintenance(checkpoint, self._settings)
+        self._maintenance = Maintenance(checkpoint, self._settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))
         if self._driver.last.finished:
             if interval_ms is not None:
                 raise FinishedError(
@@ -166,7 +190,7 @@ class Run:
         self._thread = threading.Thread(target=self._supervise, name=f"penstock-{flow.plan.name}", daemon=True)
         self._thread.start()
 
-    def _prepare(self, workers: dict[str, int], before: Any) -> None:
+    def _prepare(self, workers: dict[str, int], limits: Limits, before: Any) -> None:
         """Claim checkpoint and sinks."""
         plan, checkpoint = self._flow.plan, self._checkpoint
         identity = checkpoint.create(Identity(uuid.uuid4().hex, plan.name))
@@ -181,7 +205,9 @@ class Run:
         for output in plan.outputs:
             mark = output.sink.open(Mark(identity.flow, output.name, run, last.epoch), self._schema(output.node))
             _check_mark(output, mark, last)
-        self._settings = Settings(identity.flow, run, workers, lambda: time.time_ns() // 1000, before or (lambda _: None))
+        self._settings = Settings(
+            identity.flow, run, workers, lambda: time.time_ns() // 1000, before or (lambda _: None), limits
+        )
         checkpoint.keep_specs(
             run,
             cloudpickle.dumps(  # type: ignore[no-untyped-call]  # PySpark does not type it
@@ -269,8 +295,8 @@ class Run:
     def _assign(self, epoch: int) -> Any:
         settings, uri = self._settings, self._checkpoint.uri
         uri = uri if "://" in uri else self._checkpoint.root
-        return lambda compiled, messages, versions: Assignment(
-            uri, settings.flow, compiled.spec, epoch, settings.run, messages, versions, local_folder()
+        return lambda compiled, work: Assignment(
+            uri, settings.flow, compiled.spec, epoch, settings.run, work.routing, work.messages, work.versions, local_folder()
         )
 
     def _supervise(self) -> None:
@@ -309,8 +335,11 @@ class Run:
         if self._stopping.is_set() and not self._driver.last.draining:
             return
         if self._drain or self._driver.last.draining:
-            self._command("end")
+            self._commander.tell({"command": "end"})
             self._run_available()
+            while self._driver.last.ending and not self._driver.last.finished:  # a key on hold is still being copied
+                self._maintenance.wait_for_copies()
+                self._run_available()
 
     def _run_available(self) -> None:
         self._stopping.clear()
@@ -333,16 +362,64 @@ class Run:
             if self._stopping.is_set():
                 self._query.stop()
                 return
+            quiet = time.monotonic() - since
             if self._driver.last.epoch != last_epoch:
                 last_epoch, since = self._driver.last.epoch, time.monotonic()
-            elif idle and time.monotonic() - since > min(idle) / 1e6:
-                self._command("tick")  # without records there is no epoch, and so nobody to see that a partition is idle
+            # Without records there is no epoch: nobody would see that a partition is idle, and a rescale would stand still.
+            elif (idle and quiet > min(idle) / 1e6) or any(r.control.goal for r in self._driver.last.regions.values()):
+                self._commander.tell({"command": "tick"})
                 since = time.monotonic()
 
-    def _command(self, command: str) -> None:
-        self._commands += 1
-        name = f"{time.time_ns():020d}-{self._settings.run:06d}-{self._commands:06d}.json"
-        self._checkpoint.command({"command": command}, name)
+    def scale(self, region: str | None = None, workers: int | None = None) -> Asked:
+        """Change the number of workers of a region while the flow runs, or of all regions at the same time.
+
+        Args:
+            region: The region's name; None, or left out as in ``scale(workers=4)``: all.
+            workers: The number wanted.
+
+        Returns:
+            A handle: `done`, `wait(timeout)`, `progress`.
+
+        Raises:
+            DeclarationError: There is no such region, or it cannot have so many workers. Nothing was changed.
+            FinishedError: The flow has ended.
+        """
+        self._ready()
+        return self._commander.scale(workers, region)  # type: ignore[arg-type]  # None is refused there, with a sentence
+
+    def move(self, region: str, keys: Sequence[Any], worker: int | None) -> Asked:
+        """Place single keys at a worker, whatever their bins do, or (None) where they belong.
+
+        Args:
+            region: The region's name.
+            keys: Key values; tuples if the key has several columns.
+            worker: Number of the worker, or None.
+
+        Raises:
+            DeclarationError: There is no such region or worker, or a key does not fit. Nothing was changed.
+            FinishedError: The flow has ended.
+        """
+        self._ready()
+        if region not in self._flow.regions:
+            raise DeclarationError(f"There is no region {region!r}; there are {', '.join(self._flow.regions)}.")
+        return self._commander.move(region, keys, worker, self._flow.regions[region].spec.keys)
+
+    def snapshot(self, name: str) -> Asked:
+        """Keep a named, consistent copy of all state, routing and positions as of the end of an epoch.
+
+        Raises:
+            DeclarationError: The name cannot be used, or is taken. Nothing was changed.
+            FinishedError: The flow has ended.
+        """
+        self._ready()
+        return self._commander.snapshot(name)
+
+    def _ready(self) -> None:
+        """Wait for the first epoch: before it there is nothing to command."""
+        while self._driver.last.epoch < 0 and not self._ended.wait(0.05):
+            pass
+        if self._error is not None:
+            raise self._error from self._cause
 
     def shutdown(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """End the flow.
@@ -356,7 +433,7 @@ class Run:
             PenstockError: The flow failed meanwhile.
         """
         if not self._ended.is_set():
-            self._command("drain" if drain else "stop")
+            self._commander.tell({"command": "drain" if drain else "stop"})
         self.await_termination(timeout)
 
     def await_termination(self, timeout: float | None = None) -> bool:
@@ -402,14 +479,11 @@ class Run:
         Raises:
             DeclarationError: There is no such region.
         """
-        import numpy as np
-
-        from penstock.routing.table import worker_of
-        from penstock.types import BINS
-
         if region not in self._settings.workers:
             raise DeclarationError(f"There is no region {region!r}; there are {', '.join(self._settings.workers)}.")
-        return [int(w) for w in worker_of(np.arange(BINS), self._settings.workers[region])]
+        state = self._driver.last.regions.get(region)
+        table = state.control.routing if state else Routing.even(self._settings.workers[region])
+        return list(table.owners)
 
 
 def _check_regions(last: EpochRecord, plan: p.Plan, workers: dict[str, int], uri: str) -> None:
@@ -423,8 +497,7 @@ def _check_regions(last: EpochRecord, plan: p.Plan, workers: dict[str, int], uri
                 f"Checkpoint {uri} holds state of region {name!r}, which the flow no longer has; use another checkpoint."
             )
     for name, state in last.regions.items():
-        if workers[name] != state.workers:
-            workers[name] = state.workers
+        workers[name] = state.workers
 
 
 def _check_mark(output: p.Output, mark: Mark | None, last: EpochRecord) -> None:

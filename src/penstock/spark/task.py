@@ -13,8 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.errors import StateError
-from penstock.routing.hashing import bins_of
-from penstock.routing.table import worker_of
 from penstock.runtime.spec import HASH
 from penstock.runtime.worker import Assignment, local_states, run_worker
 
@@ -43,21 +41,22 @@ def task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterato
         assert context is not None
         worker = context.partitionId()
         at = [i for i, name in enumerate(assignment.spec.in_schema.names) if name.endswith(HASH)]
-        checked = _checked(rows, worker, len(assignment.versions), assignment.spec.name, at)
+        checked = _checked(rows, worker, assignment, at)
         yield from run_worker(assignment, worker, context.taskAttemptId(), local_states(boot_id()), checked)
 
     return run
 
 
-def _checked(rows: Iterable[pa.RecordBatch], worker: int, workers: int, region: str, at: list[int]) -> Iterator[pa.RecordBatch]:
+def _checked(rows: Iterable[pa.RecordBatch], worker: int, assignment: Assignment, at: list[int]) -> Iterator[pa.RecordBatch]:
     """Refuse rows of another worker: the task would apply them to the wrong state. `at`: the columns with hashes."""
-    if worker >= workers:
+    region, routing = assignment.spec.name, assignment.routing
+    if worker >= len(assignment.versions):
         raise StateError(
-            f"Region {region!r} has {workers} workers, but a task of it ran as number {worker}; report this as a bug."
+            f"Region {region!r} has {len(assignment.versions)} workers, but a task of it ran as number {worker}; report this as a bug."
         )
     for batch in rows:
         for i in at:
             hashes = batch.column(i).drop_null().slice(0, 64).to_numpy()
-            if (worker_of(bins_of(hashes), workers) != worker).any():
+            if (routing.workers_of(hashes) != worker).any():
                 raise StateError(f"Region {region!r}: worker {worker} got rows of another worker; report this as a bug.")
         yield batch

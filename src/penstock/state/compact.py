@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from penstock.state.deltas import BATCH_ROWS, SCHEMA, FileRef, Metadata, Version, read_batches, read_file, write_file
+from penstock.state.deltas import BATCH_ROWS, SCHEMA, FileRef, Metadata, Version, read_batches, read_changes, write_file
 
 COMPACT_BYTES: Final = 4 << 20
 COMPACT_DELTAS: Final = 64
@@ -89,7 +89,7 @@ def compact(fs: pafs.FileSystem, root: str, version: Version, out_path: str, met
 
 def _merged(fs: pafs.FileSystem, root: str, version: Version) -> Iterator[pa.Table]:
     """Live entries in order of key, in tables of any size."""
-    changes = _collapse([read_file(fs, root, delta)[1] for delta in version.deltas])
+    changes = _collapse([read_changes(fs, root, delta) for delta in version.deltas])
     done = 0
     for batch in read_batches(fs, root, version.base) if version.base else ():
         if batch.num_rows == 0:

@@ -55,6 +55,8 @@ class FileRef:
         rows: Number of rows.
         checksum: xxh3-128 of the Arrow stream, hexadecimal.
         lineage: For a base that replaces older files: the lineage it stands for. Empty for all others.
+        role: ``"came"``: another worker gave this state up to this one; ``"gone"``: this worker gave it up, so the file's keys are
+            deletions here; empty: a worker's own file.
     """
 
     path: str
@@ -63,6 +65,7 @@ class FileRef:
     rows: int
     checksum: str
     lineage: str = ""
+    role: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The reference as a plain dict."""
@@ -240,6 +243,18 @@ def read_file(fs: pafs.FileSystem, root: str, ref: FileRef) -> tuple[Metadata, p
         return _metadata(reader.schema), reader.read_all().replace_schema_metadata(None)
 
 
+def read_changes(fs: pafs.FileSystem, root: str, ref: FileRef) -> pa.Table:
+    """The rows of a delta as changes to the state whose version names it: those of a file that has `gone` are deletions.
+
+    Raises:
+        TornFileError: The file is missing, truncated or altered. Nothing was changed.
+    """
+    table = read_file(fs, root, ref)[1]
+    if ref.role == "gone":
+        table = table.set_column(1, SCHEMA.field("value"), pa.nulls(table.num_rows, pa.binary()))
+    return table
+
+
 def read_batches(fs: pafs.FileSystem, root: str, ref: FileRef) -> Iterator[pa.RecordBatch]:
     """The rows of a file, checked as a whole before the first one is given, in bounded memory.
 
@@ -304,7 +319,8 @@ def _base_lineage(base: FileRef | None) -> str:
 
 
 def _link(lineage: str, ref: FileRef) -> str:
-    return xxhash.xxh3_128_hexdigest(f"{lineage}/{ref.version}/{ref.checksum}".encode())
+    sign = "-" if ref.role == "gone" else ""
+    return xxhash.xxh3_128_hexdigest(f"{lineage}/{ref.version}/{sign}{ref.checksum}".encode())
 
 
 def read_ref(fs: pafs.FileSystem, root: str, path: str) -> tuple[FileRef, Metadata]:

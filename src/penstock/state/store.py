@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from penstock.errors import StateError
-from penstock.state.deltas import BATCH_ROWS, SCHEMA, FileRef, Version, read_batches, read_file
+from penstock.state.deltas import BATCH_ROWS, SCHEMA, FileRef, Version, read_batches, read_changes
 from penstock.state.environment import (
     FORMAT,
     Environment,
@@ -157,7 +157,7 @@ class LocalStore:
             if have == chain[-1]:
                 break
             step = chain.index(have) if have in chain else -1
-            delta = read_file(fs, root, version.deltas[step])[1] if step >= 0 else None
+            delta = read_changes(fs, root, version.deltas[step]) if step >= 0 else None
             with env.env.begin(write=True) as txn:
                 if self._lineage(env, txn) != have:
                     continue
@@ -217,6 +217,34 @@ class _LmdbSnapshot:
                         break
                     found.append((key, raw[8:]))
         return found
+
+    def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
+        found = []
+        with self._reading(), self._txn.cursor(self._env.state) as cursor:
+            if cursor.set_range(prefix):
+                for key, raw in cursor.iternext():
+                    if not key.startswith(prefix):
+                        break
+                    found.append((key, raw[8:], int.from_bytes(raw[:8], "big", signed=True)))
+        return found
+
+    def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
+        sizes: dict[int, int] = {}
+        seen, at = 0, start
+        with self._reading(), self._env.env.begin(buffers=True) as txn, txn.cursor(self._env.state) as cursor:
+            if cursor.set_range(start.to_bytes(2, "big")):
+                for key, raw in cursor.iternext():
+                    found = key[0] << 8 | key[1]
+                    if found != at:
+                        if seen >= entries or found >= stop:
+                            break
+                        at = found
+                    sizes[at] = sizes.get(at, 0) + len(key) + len(raw)
+                    seen += 1
+                else:
+                    found = stop
+                return list(sizes.items()), min(found, stop)
+        return [], stop
 
     def due(self, operator: int, upto_us: int) -> list[tuple[int, bytes, bytes]]:
         byte = bytes([operator])

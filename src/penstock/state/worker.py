@@ -36,6 +36,12 @@ class Snapshot(Protocol):
     def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """Keys that begin so, with values, sorted by key."""
 
+    def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
+        """Keys that begin so, with values and timers, sorted by key."""
+
+    def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
+        """Bytes of each bin from `start` up to `stop`, until so many entries were seen; and the bin to go on from."""
+
     def due(self, operator: int, upto_us: int) -> list[tuple[int, bytes, bytes]]:
         """Timer, key and value of an operator's entries with a timer before ``upto_us``, sorted by (timer, key)."""
 
@@ -162,6 +168,36 @@ class WorkerState:
         self._count_read(found)
         return found
 
+    def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
+        """All entries whose key begins so, own changes included, with their timers.
+
+        Args:
+            prefix: Any number of bytes; a bin is its first two.
+
+        Returns:
+            Keys, values and timers (µs, `MAX_TIME`: none), sorted by key.
+        """
+        found = self._snapshot.entries(prefix)
+        mine = self._changed_under(prefix)
+        if mine:
+            merged: dict[bytes, tuple[bytes | None, int]] = {key: (value, timer) for key, value, timer in found}
+            merged.update((key, (self._overlay[key], self._timers.get(key, MAX_TIME))) for key in mine)
+            found = sorted((key, value, timer) for key, (value, timer) in merged.items() if value is not None)
+        return found
+
+    def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
+        """Sizes of bins as of the committed version, own changes left out.
+
+        Args:
+            start: First bin.
+            stop: Bin to stop before.
+            entries: Stop after the bin in which so many entries have been seen.
+
+        Returns:
+            Bin and bytes of every bin that holds anything, and the bin to go on from; `stop` when there is no more.
+        """
+        return self._snapshot.measure(start, stop, entries)
+
     def due(self, operator: int, upto_us: int) -> list[tuple[bytes, bytes]]:
         """Entries of one operator that have fallen due. They stay due until they are written again or deleted.
 
@@ -251,11 +287,11 @@ class _MemorySnapshot:
     """A version held in a dict and a sorted list of its keys."""
 
     def __init__(self) -> None:
-        self.entries: dict[bytes, tuple[bytes, int]] = {}
+        self.entries_by_key: dict[bytes, tuple[bytes, int]] = {}
         self.keys: list[bytes] = []
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        entries = self.entries
+        entries = self.entries_by_key
         return [entries[key][0] if key in entries else None for key in keys]
 
     def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
@@ -264,21 +300,36 @@ class _MemorySnapshot:
             key = self.keys[at]
             if not key.startswith(prefix):
                 break
-            found.append((key, self.entries[key][0]))
+            found.append((key, self.entries_by_key[key][0]))
         return found
+
+    def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
+        return [(key, value, self.entries_by_key[key][1]) for key, value in self.scan(prefix)]
+
+    def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
+        sizes: dict[int, int] = {}
+        at = start
+        for seen, key in enumerate(self.keys[bisect.bisect_left(self.keys, start.to_bytes(2, "big")) :]):
+            found = key[0] << 8 | key[1]
+            if found != at:
+                if seen >= entries or found >= stop:
+                    return list(sizes.items()), min(found, stop)
+                at = found
+            sizes[at] = sizes.get(at, 0) + len(key) + len(self.entries_by_key[key][0]) + 8
+        return list(sizes.items()), stop
 
     def due(self, operator: int, upto_us: int) -> list[tuple[int, bytes, bytes]]:
         byte = bytes([operator])
         return sorted(
             (timer, key, value)
-            for key, (value, timer) in self.entries.items()
+            for key, (value, timer) in self.entries_by_key.items()
             if timer < upto_us and timer != MAX_TIME and key[2:3] == byte
         )
 
     def iterate(self) -> Iterator[pa.RecordBatch]:
         for start in range(0, len(self.keys), BATCH_ROWS):
             part = self.keys[start : start + BATCH_ROWS]
-            values, timers = zip(*(self.entries[key] for key in part), strict=True)
+            values, timers = zip(*(self.entries_by_key[key] for key in part), strict=True)
             arrays: list[Any] = [pa.array(part, pa.binary()), pa.array(values, pa.binary()), pa.array(timers, pa.int64())]
             yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
@@ -307,7 +358,7 @@ class MemoryState(WorkerState):
         Args:
             changes: What `changes` gave, of this object or of another; any further own changes are forgotten.
         """
-        entries = self._committed.entries
+        entries = self._committed.entries_by_key
         columns = (changes.column(name).to_pylist() for name in ("key", "value", "timer"))
         for key, value, timer in zip(*columns, strict=True):
             if value is None:

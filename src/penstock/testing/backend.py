@@ -15,18 +15,15 @@ import pyarrow.compute as pc
 
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
-from penstock.protocol.messages import Message
-from penstock.routing.hashing import bins_of, spark_xxhash64
-from penstock.routing.table import worker_of
+from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.batches import map_batch
 from penstock.runtime.compile import CompiledRegion
-from penstock.runtime.driver import Scan, SourceFrames, part_number
+from penstock.runtime.driver import Scan, SourceFrames, Work, part_number
 from penstock.runtime.lateness import Base, Chunk, ChunkId, behind
 from penstock.runtime.record import SourceState
 from penstock.runtime.spec import HASH, PORT, Port
 from penstock.runtime.worker import Assignment, States, run_worker
 from penstock.schema import run_sql, to_duckdb
-from penstock.state.deltas import Version
 from penstock.types import OFFSET, ORDER, PART, SUB, TIME
 
 PARTITION = "__ps_partition"
@@ -39,7 +36,7 @@ class LocalBackend:
     Args:
         inputs: By source, its records with the columns OFFSET and the partition's name.
         commands: Control rows of this epoch.
-        assign: Makes a worker's assignment of (compiled region, messages, versions).
+        assign: Makes a worker's assignment of (compiled region, work).
         states: Gives workers their state.
     """
 
@@ -144,20 +141,18 @@ class LocalBackend:
     def empty(self, node: p.Node) -> pa.Table:
         return _empty(node.schema)
 
-    def region(
-        self, compiled: CompiledRegion, inputs: Sequence[pa.Table], messages: tuple[Message, ...], versions: Sequence[Version]
-    ) -> pa.Table:
+    def region(self, compiled: CompiledRegion, inputs: Sequence[pa.Table], work: Work) -> pa.Table:
         spec = compiled.spec
         frames = [
             _as_port(port, i, spec.keys, table, len(spec.ports))
             for i, (port, table) in enumerate(zip(spec.ports, inputs, strict=True))
         ]
-        assignment: Assignment = self._assign(compiled, messages, tuple(versions))
+        assignment: Assignment = self._assign(compiled, work)
         out: list[pa.RecordBatch] = []
-        for worker in range(len(versions)):
+        for worker in range(work.workers):
             mine = []
             for frame, hashes in frames:
-                here = worker_of(bins_of(hashes), len(versions)) == worker
+                here = work.routing.workers_of(hashes) == worker
                 mine += [b.cast(spec.in_schema) for b in _widen(frame.filter(pa.array(here)), spec.in_schema).to_batches()]
             self._attempt += 1
             out += run_worker(assignment, worker, self._attempt, self._states, mine)

@@ -21,14 +21,18 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.flow import Flow
+from penstock.operators.keys import WORKER_BIN, KeyCodec
+from penstock.protocol.rescale import STANDARD, Limits
+from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.checkpoint import Checkpoint, Identity
 from penstock.runtime.compile import compile_flow
+from penstock.runtime.copying import copies_due
 from penstock.runtime.driver import EpochDriver, Settings
 from penstock.runtime.record import EpochRecord
 from penstock.runtime.upkeep import TIDY_EVERY, adopt, due, remove_unused
 from penstock.runtime.worker import Assignment, local_states
 from penstock.state.compact import iterate
-from penstock.state.deltas import read_file
+from penstock.state.deltas import read_changes
 from penstock.state.files import resolve
 from penstock.state.worker import MemoryState, WorkerState
 from penstock.testing.backend import PARTITION, LocalBackend
@@ -46,6 +50,7 @@ class Harness:
         flow: The flow. Its sources may be anything with a schema; what they would read is given by `push`.
         workers: Number of workers of every region, or by region.
         checkpoint: Folder; a temporary one if not given.
+        limits: What bounds a step of a rescale.
         lmdb: Keep state in LMDB as Spark's tasks do, rather than in memory (slower).
         before: Called with the name of every step before it; may raise `Crash`.
     """
@@ -57,6 +62,7 @@ class Harness:
         workers: int | Mapping[str, int] = 1,
         checkpoint: str | None = None,
         lmdb: bool = False,
+        limits: Limits = STANDARD,
         before: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._plan = flow.plan()
@@ -67,6 +73,7 @@ class Harness:
         }
         self._lmdb = lmdb
         self._before = before
+        self._limits = limits
         self._clock_us = 0
         self._pending: dict[str, list[pa.Table]] = {}
         self._offsets: dict[tuple[str, Any], int] = {}
@@ -111,11 +118,11 @@ class Harness:
         table = table.select(node.schema.names).append_column(PARTITION, partitions).append_column(OFFSET, offsets)
         self._pending.setdefault(source, []).append(table)
 
-    def epoch(self, *commands: str, advance_us: int = 1_000_000) -> EpochRecord:
+    def epoch(self, *commands: str | Mapping[str, Any], advance_us: int = 1_000_000) -> EpochRecord:
         """Run one epoch over what was pushed since the last.
 
         Args:
-            *commands: Commands to the controller, such as ``"end"``.
+            *commands: Commands to the controller, such as ``"end"`` or ``{"command": "scale", "region": "k", "workers": 3}``.
             advance_us: How much clock time passes before it.
         """
         self._clock_us += advance_us
@@ -124,7 +131,15 @@ class Harness:
             inputs[name] = pa.concat_tables(tables)
         self._pending = {}
         number = len(self._log)
-        self._log.append((inputs, [(f"{number:012d}-{i}.json", {"command": c}) for i, c in enumerate(commands)]))
+        self._log.append(
+            (
+                inputs,
+                [
+                    (f"{number:012d}-{i}.json", {"command": c} if isinstance(c, str) else dict(c))
+                    for i, c in enumerate(commands)
+                ],
+            )
+        )
         return self.resume()
 
     def resume(self) -> EpochRecord:
@@ -143,8 +158,43 @@ class Harness:
         return self._driver.last
 
     def finish(self) -> EpochRecord:
-        """End of input: the frontier goes to MAX and everything is given out."""
-        return self.epoch("end")
+        """End of input: the frontier goes to MAX and everything is given out. Keys on hold are copied first."""
+        record = self.epoch("end")
+        while not record.finished:
+            record = self.epoch(*self.copy())
+        return record
+
+    def scale(self, workers: int, region: str | None = None) -> EpochRecord:
+        """Run an epoch that is told to change the number of workers of a region, or of all."""
+        return self.epoch({"command": "scale", "region": region, "workers": workers})
+
+    def settle(self, most: int = 1000) -> int:
+        """Run empty epochs, copying keys on hold, until no region is rescaling; gives their number.
+
+        Raises:
+            AssertionError: That took more than `most` epochs.
+        """
+        for n in range(most):
+            if all(r.control.goal is None for r in self.record.regions.values()):
+                return n
+            self.epoch(*self.copy())
+        raise AssertionError(f"still rescaling after {most} epochs")
+
+    def keys(self, region: str) -> list[int]:
+        """Hashes of the keys that a region remembers anything of, in order."""
+        fs, root = resolve(self._checkpoint.uri)
+        codec = KeyCodec(self._compiled.regions[region].spec.keys)
+        found: set[int] = set()
+        for version in self.record.regions[region].versions:
+            for batch in iterate(fs, root, version):
+                listed: list[Any] = batch.column(0).to_pylist()
+                own = [n[3:] for n in listed if n[:2] != WORKER_BIN]
+                found |= set(spark_xxhash64(codec.decode(own)).tolist()) if own else set()
+        return sorted(found)
+
+    def copy(self) -> list[dict[str, Any]]:
+        """Copy the state of keys on hold, as the concurrent job does; gives the commands that report it."""
+        return [copy.carry_out(self._checkpoint) for copy in copies_due(self.record, self._flow_id, self._run)]
 
     def restart(self, *, forget_local_state: bool = False) -> None:
         """Start a new run on the same checkpoint, as after a crash. Older runs are fenced."""
@@ -159,7 +209,7 @@ class Harness:
         last = self._checkpoint.last()
         for output in self._plan.outputs:
             output.sink.open(Mark(identity.flow, output.name, self._run, last.epoch), self._schema(output.node))
-        settings = Settings(identity.flow, self._run, self._workers, lambda: self._clock_us, self._before)
+        settings = Settings(identity.flow, self._run, self._workers, lambda: self._clock_us, self._before, self._limits)
         self._flow_id = identity.flow
         self._driver = EpochDriver(self._compiled, self._checkpoint, settings)
 
@@ -169,8 +219,8 @@ class Harness:
     def _assign(self, epoch: int) -> Callable[..., Assignment]:
         flow = self._flow_id
         local = f"{self._checkpoint.root}/local"
-        return lambda compiled, messages, versions: Assignment(
-            self._checkpoint.uri, flow, compiled.spec, epoch, self._run, messages, versions, local
+        return lambda compiled, work: Assignment(
+            self._checkpoint.uri, flow, compiled.spec, epoch, self._run, work.routing, work.messages, work.versions, local
         )
 
     def _state(self, assignment: Assignment, worker: int, identity: str) -> WorkerState:
@@ -182,7 +232,7 @@ class Harness:
         chain = version.lineages()
         if lineage in chain:
             for delta in version.deltas[chain.index(lineage) :]:
-                for batch in read_file(fs, root, delta)[1].to_batches():
+                for batch in read_changes(fs, root, delta).to_batches():
                     state.apply(batch)
         else:
             state = MemoryState()

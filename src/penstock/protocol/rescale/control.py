@@ -1,0 +1,155 @@
+"""What a region knows of its own placement between two epochs. Frozen values, kept in the epoch record."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from penstock.routing.table import Routing
+
+
+class Phase(StrEnum):
+    """Where a region is in a rescale."""
+
+    SETTLED = "settled"
+    INTERROGATE = "interrogate"
+    MOVE = "move"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A key on hold.
+
+    Attributes:
+        key: Its hash.
+        source: The worker whose files hold its state.
+        to: The worker that queues its rows and will get the state.
+        since: Epoch in which the source gave it up.
+        frontier: Event time (µs) up to which it has been processed.
+        bytes: Size of its state.
+    """
+
+    key: int
+    source: int
+    to: int
+    since: int
+    frontier: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a rescale is after and how far it is.
+
+    Attributes:
+        workers: Number of workers wanted.
+        base: Number of workers when the region was last settled.
+        started: Epoch in which it began.
+        target: By bin, the worker that is to own it; None until sizes are known.
+        bytes_by_bin: Measured so far.
+        cursors: By worker, the next bin to be measured.
+        step_bytes: What one worker may give up in the next epoch.
+        moved_bins, moved_keys, moved_bytes: Moved since it began.
+        bins_planned: Bins that had to move when the target was set.
+    """
+
+    workers: int
+    base: int
+    started: int
+    step_bytes: int
+    target: tuple[int, ...] | None = None
+    bytes_by_bin: tuple[int, ...] = ()
+    cursors: Mapping[int, int] = field(default_factory=dict)
+    moved_bins: int = 0
+    moved_keys: int = 0
+    moved_bytes: int = 0
+    bins_planned: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; long tuples packed."""
+        raw = {n: getattr(self, n) for n in self.__dataclass_fields__}
+        raw["target"] = None if self.target is None else _pack(self.target)
+        raw["bytes_by_bin"] = _pack(self.bytes_by_bin)
+        raw["cursors"] = {str(w): b for w, b in self.cursors.items()}
+        return raw
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> Goal:
+        """Read what `to_json` gave."""
+        read = dict(raw)
+        read["target"] = None if raw["target"] is None else _unpack(raw["target"])
+        read["bytes_by_bin"] = _unpack(raw["bytes_by_bin"])
+        read["cursors"] = {int(w): b for w, b in raw["cursors"].items()}
+        return Goal(**read)
+
+
+@dataclass(frozen=True)
+class Control:
+    """A region's placement.
+
+    Attributes:
+        routing: The table by which the next epoch's rows go.
+        workers: Number of workers that the next epoch schedules.
+        goal: The rescale under way; None: none.
+        pins: By hash, the worker at which a user wants a key.
+        held: Keys on hold.
+    """
+
+    routing: Routing
+    workers: int
+    goal: Goal | None = None
+    pins: Mapping[int, int] = field(default_factory=dict)
+    held: tuple[Held, ...] = ()
+
+    @staticmethod
+    def fresh(workers: int, routing: Routing | None = None) -> Control:
+        """A region that begins."""
+        return Control(routing or Routing.even(workers), workers)
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is."""
+        if self.goal is None:
+            return Phase.SETTLED
+        return Phase.INTERROGATE if self.goal.target is None else Phase.MOVE
+
+    @property
+    def held_frontier(self) -> int | None:
+        """Event time (µs) that the region must not let others believe it has passed; None: no bound."""
+        return min((h.frontier for h in self.held), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "routing": self.routing.to_json(),
+            "workers": self.workers,
+            "goal": self.goal and self.goal.to_json(),
+            "pins": {str(k): w for k, w in self.pins.items()},
+            "held": [[getattr(h, n) for n in Held.__slots__] for h in self.held],
+        }
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> Control:
+        """Read what `to_json` gave."""
+        return Control(
+            Routing.from_json(raw["routing"]),
+            raw["workers"],
+            Goal.from_json(raw["goal"]) if raw["goal"] else None,
+            {int(k): w for k, w in raw["pins"].items()},
+            tuple(Held(*h) for h in raw["held"]),
+        )
+
+
+def _pack(numbers: tuple[int, ...]) -> str:
+    return base64.b64encode(zlib.compress(array("q", numbers).tobytes(), 1)).decode()
+
+
+def _unpack(text: str) -> tuple[int, ...]:
+    found = array("q")
+    found.frombytes(zlib.decompress(base64.b64decode(text)))
+    return tuple(found)

@@ -1,0 +1,170 @@
+"""A region's placement as a pure machine, driven once per epoch.
+
+    orders(control, …)          what each worker is told in the next epoch
+    advanced(control, answers)  the control after it
+
+    scaled, pinned, ended_hold  what commands do to it
+
+S1  Nothing but an epoch's record and its commands decide, so a re-run gives the same orders.
+S2  A new goal replaces the old one; bins that have moved stay where they are unless the new goal wants them elsewhere.
+S3  The goal is reached when every bin and every key is where it should be and nothing is on hold; then the region has exactly as
+    many workers as wanted, and those above it are not scheduled again.
+S4  Until then as many workers are scheduled as the table and the holds need.
+
+`TRANSITIONS` is the whole machine as data; the guide's diagram is drawn from it and tests walk it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.protocol.messages import Acquire, Answer, Collect, Hold, Interrogate, Release
+from penstock.protocol.rescale import collect, hold, interrogate
+from penstock.protocol.rescale.control import Control, Goal, Held, Phase
+
+Order = Hold | Release | Acquire | Interrogate | Collect
+
+TRANSITIONS: Final[tuple[tuple[Phase, str, Phase, str], ...]] = (
+    (Phase.SETTLED, "scale asked", Phase.INTERROGATE, "S2"),
+    (Phase.SETTLED, "move asked", Phase.MOVE, "C6"),
+    (Phase.INTERROGATE, "bins measured, some left", Phase.INTERROGATE, "I2"),
+    (Phase.INTERROGATE, "all bins measured", Phase.MOVE, "I3"),
+    (Phase.INTERROGATE, "scale asked", Phase.INTERROGATE, "I4"),
+    (Phase.MOVE, "step collected, something left", Phase.MOVE, "C7"),
+    (Phase.MOVE, "key too large", Phase.MOVE, "H1"),
+    (Phase.MOVE, "key copied", Phase.MOVE, "H3"),
+    (Phase.MOVE, "scale asked", Phase.MOVE, "S2"),
+    (Phase.MOVE, "scale asked, bins never measured", Phase.INTERROGATE, "I1"),
+    (Phase.MOVE, "nothing left", Phase.SETTLED, "S3"),
+)
+"""(phase, what happened, phase after it, rule)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a step.
+
+    Attributes:
+        budget_us: By how much a step may lengthen an epoch.
+        first_bytes: The first step, before anything is measured.
+        least_bytes: No step is smaller.
+        most_bytes: No step is larger.
+        hold_bytes: A single key larger than this is put on hold, however large a step may be.
+        measure_entries: Entries of state that one worker measures per epoch.
+    """
+
+    budget_us: int = 50_000
+    first_bytes: int = 256 << 10
+    least_bytes: int = 16 << 10
+    most_bytes: int = 64 << 20
+    hold_bytes: int = 4 << 20
+    measure_entries: int = 50_000
+
+
+STANDARD: Final = Limits()
+ALL_AT_ONCE: Final = Limits(
+    budget_us=1 << 60, first_bytes=1 << 60, most_bytes=1 << 60, hold_bytes=1 << 60, measure_entries=1 << 60
+)
+"""No budget: everything moves in one step. For comparison."""
+
+
+def orders(control: Control, limits: Limits, released: Iterable[Held] = ()) -> dict[int, list[Order]]:
+    """What each worker is told in the next epoch, in the order of `penstock.protocol.messages`."""
+    out: dict[int, list[Order]] = {}
+    for to in sorted({h.to for h in control.held}):
+        out.setdefault(to, []).append(Hold(tuple(h.key for h in control.held if h.to == to)))
+    ends = list(released)
+    for to in sorted({h.to for h in ends}):
+        out.setdefault(to, []).append(Release(tuple(h.key for h in ends if h.to == to)))
+    if control.goal is not None:
+        asked: Mapping[int, Order] = (
+            interrogate.ask(control, control.goal, limits.measure_entries)
+            if control.goal.target is None
+            else collect.order(control, control.goal, limits.hold_bytes)
+        )
+        for worker, message in asked.items():
+            out.setdefault(worker, []).append(message)
+    return out
+
+
+def advanced(control: Control, answers: Mapping[int, Answer], limits: Limits, epoch: int, frontier: int) -> Control:
+    """The control after an epoch.
+
+    Args:
+        control: The one that gave the epoch's orders.
+        answers: By worker; one without state may have none.
+        limits: What bounds a step.
+        epoch: The epoch's number.
+        frontier: Event time (µs) up to which the region has processed.
+    """
+    goal = control.goal
+    if goal is None:
+        return control
+    if goal.target is None:
+        control = interrogate.measured(control, goal, answers)
+    else:
+        control = collect.taken(control, goal, answers)
+        control = hold.held(control, answers, epoch, frontier)
+    assert control.goal is not None
+    cost = max((a.cost_us for a in answers.values()), default=0)
+    control = replace(control, goal=replace(control.goal, step_bytes=_next_step(control.goal.step_bytes, cost, limits)))
+    return _settled(control)
+
+
+def scaled(control: Control, workers: int, limits: Limits, epoch: int) -> Control:
+    """Ask for a number of workers (S2)."""
+    before = control.goal
+    control = replace(control, pins={k: w for k, w in control.pins.items() if w < workers})
+    if before is None:
+        if workers == control.workers:
+            return control
+        return replace(control, goal=Goal(workers, control.workers, epoch, limits.first_bytes))
+    goal = replace(before, workers=workers, base=min(before.base, before.workers))  # what it was growing to is new still
+    if before.target is not None and before.bytes_by_bin:
+        goal = interrogate.aimed(control, goal)  # bins that are new at a worker weigh what they weighed at the old one
+    elif before.target is not None:
+        goal = replace(goal, target=None)
+    return _settled(replace(control, goal=goal))
+
+
+def pinned(control: Control, keys: Iterable[int], worker: int | None, limits: Limits, epoch: int) -> Control:
+    """Ask for keys (hashes) at a worker, or back with their bins (None)."""
+    routing = control.routing
+    listed = list(keys)
+    placed = routing.keeping_apart({k: routing.worker_of(k) for k in listed})
+    pins = {k: w for k, w in control.pins.items() if k not in set(listed)}
+    if worker is not None:
+        pins.update(dict.fromkeys(listed, worker))
+    control = replace(control, routing=placed, pins=pins)
+    if control.goal is None:
+        owners = tuple(routing.splits[b].to if b in routing.splits else w for b, w in enumerate(routing.owners))
+        control = replace(control, goal=Goal(control.workers, control.workers, epoch, limits.first_bytes, owners))
+    return _settled(control)
+
+
+def ended_hold(control: Control, key: int, since: int) -> tuple[Control, Held | None]:
+    """A key's state has been copied; see `penstock.protocol.rescale.hold`."""
+    control, found = hold.released(control, key, since)
+    return control, found
+
+
+def _next_step(step: int, cost_us: int, limits: Limits) -> int:
+    """The next step's bytes: towards the budget, at most twice or half."""
+    factor = min(2.0, max(0.5, 0.8 * limits.budget_us / max(cost_us, 1)))
+    return int(min(limits.most_bytes, max(limits.least_bytes, step * factor)))
+
+
+def _settled(control: Control) -> Control:
+    """Drop what is done (S3), and schedule what is needed (S4)."""
+    routing, held = control.routing, {h.key for h in control.held}
+    apart = {k: w for k, w in routing.apart.items() if k in held or k in control.pins or routing.home_of(k) != w}
+    control = replace(control, routing=replace(routing, apart=apart))
+    goal = control.goal
+    needed = max(control.routing.used, *(1 + h.to for h in control.held), 1)
+    if goal is None or goal.target is None:
+        return replace(control, workers=max(control.workers, needed))
+    if control.held or collect.pending_bins(control, goal) or collect.pending_keys(control):
+        return replace(control, workers=needed)
+    return replace(control, workers=goal.workers, goal=None)

@@ -1,0 +1,177 @@
+"""Give commands to a flow through its control log, from the process that runs it or from any other, and see what comes of them.
+
+A command is checked against the last committed epoch before it is written, so most nonsense is refused at once; the controller
+checks again when it obeys.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import CheckpointError, DeclarationError, FinishedError
+from penstock.protocol.lifecycle import why_not
+from penstock.routing.hashing import spark_xxhash64
+from penstock.runtime.checkpoint import Checkpoint
+from penstock.runtime.record import EpochRecord
+
+_POLL_S: Final = 0.05
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A command that was given.
+
+    Attributes:
+        checkpoint: Where.
+        name: Its name in the control log.
+        regions: The regions that it makes rescale; empty: none.
+    """
+
+    checkpoint: Checkpoint
+    name: str
+    regions: tuple[str, ...] = ()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has been carried out: obeyed, and every region it concerns has settled.
+
+        Raises:
+            DeclarationError: It was refused after all; nothing was changed.
+        """
+        record = self.checkpoint.last()
+        if self.name in record.refused:
+            raise DeclarationError(record.refused[self.name])
+        if self.name not in record.control:
+            return False
+        return record.finished or all(record.regions[r].control.goal is None for r in self.regions)
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """By region: phase, bins left, keys and bytes moved, time left (ms); empty before the first epoch that obeys it."""
+        record = self.checkpoint.last()
+        figures = record.progress.get("regions", {})
+        return {r: {"phase": figures[r]["phase"], **figures[r].get("rescale", {})} for r in self.regions if r in figures}
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is done.
+
+        Args:
+            timeout: Seconds; None: as long as it takes.
+
+        Returns:
+            Whether it is done.
+
+        Raises:
+            DeclarationError: It was refused after all; nothing was changed.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self.done:
+            if until is not None and time.monotonic() > until:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+
+class Commander:
+    """Writes commands into a checkpoint's control log.
+
+    Args:
+        checkpoint: The flow's checkpoint.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+
+    def scale(self, workers: int, region: str | None = None) -> Asked:
+        """Ask for a number of workers of a region, or of all regions at the same time.
+
+        Raises:
+            DeclarationError: There is no such region, or it cannot have so many workers. Nothing was changed.
+            FinishedError: The flow has ended for good.
+        """
+        return self._ask({"command": "scale", "region": region, "workers": workers}, region)
+
+    def move(self, region: str, keys: Sequence[Any], worker: int | None, schema: pa.Schema) -> Asked:
+        """Ask for single keys at a worker, or back where they belong (None).
+
+        Args:
+            region: The region.
+            keys: Key values; tuples if the key has several columns.
+            worker: The worker, or None.
+            schema: The region's key columns.
+
+        Raises:
+            DeclarationError: There is no such region or worker, or a key does not fit the columns. Nothing was changed.
+            FinishedError: The flow has ended for good.
+        """
+        hashes = [int(h) for h in hashes_of(keys, schema)]
+        return self._ask({"command": "move", "region": region, "keys": hashes, "worker": worker}, region)
+
+    def snapshot(self, name: str) -> Asked:
+        """Ask for a named, consistent copy of all state, routing and positions at the end of an epoch.
+
+        Raises:
+            DeclarationError: The name cannot be used, or is taken. Nothing was changed.
+            FinishedError: The flow has ended for good.
+        """
+        return self._ask({"command": "snapshot", "name": name}, None)
+
+    def tell(self, command: dict[str, Any]) -> str:
+        """Write any command; gives its name in the log."""
+        name = f"{time.time_ns():020d}-{os.getpid():07d}-{next(_numbers):06d}.json"
+        self._checkpoint.command(command, name)
+        return name
+
+    def _ask(self, command: dict[str, Any], region: str | None) -> Asked:
+        record = self._checkpoint.last()
+        if record.finished:
+            raise FinishedError(
+                f"The flow of checkpoint {self._checkpoint.uri} has finished; it cannot be told to {command['command']}."
+            )
+        if record.epoch < 0:
+            raise CheckpointError("The flow has not committed its first epoch yet; try again in a moment.")
+        controls = {n: r.control for n, r in record.regions.items()}
+        reason = why_not(command, controls, self._checkpoint.snapshot_names())
+        if reason:
+            raise DeclarationError(reason)
+        regions = () if command["command"] == "snapshot" else (region,) if region is not None else tuple(controls)
+        return Asked(self._checkpoint, self.tell(command), regions)
+
+
+def hashes_of(keys: Sequence[Any], schema: pa.Schema) -> np.typing.NDArray[np.int64]:
+    """The hashes of keys given as people write them; text is read as the column's type.
+
+    Raises:
+        DeclarationError: A key does not fit the key columns.
+    """
+    rows = [k if isinstance(k, (tuple, list)) else (k,) for k in keys]
+    columns = []
+    for i, field in enumerate(schema):
+        if any(len(r) != len(schema) for r in rows):
+            raise DeclarationError(
+                f"A key of this region has {len(schema)} columns ({', '.join(schema.names)}); give that many values."
+            )
+        values = [r[i] for r in rows]
+        try:
+            as_text = all(isinstance(v, str) for v in values) and not pa.types.is_string(field.type)
+            columns.append(pa.array(values, pa.string()).cast(field.type) if as_text else pa.array(values, field.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise DeclarationError(f"Key column {field.name!r} is of type {field.type}: {error}.") from error
+    return spark_xxhash64(columns)
+
+
+def wait_for(checkpoint: Checkpoint, seconds: float) -> EpochRecord:
+    """The last record, as soon as there is one."""
+    until = time.monotonic() + seconds
+    while (record := checkpoint.last()).epoch < 0 and time.monotonic() < until:
+        time.sleep(_POLL_S)
+    return record

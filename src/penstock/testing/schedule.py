@@ -1,0 +1,206 @@
+"""What happens in one simulated run, drawn from its seed: topology, keys, input, limits, commands, crashes.
+
+Invariants: the seed decides everything; no record is late, that is, none has a time before the frontier of an earlier epoch. Runs
+are kept small on purpose (a dozen epochs, a dozen keys, 8 to 16 bins): most bugs of a protocol show in small runs, and small runs
+are fast, so there can be many.
+
+Read next: `penstock.testing.simulator`, which plays a schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, NamedTuple
+
+from penstock.protocol.rescale import ALL_AT_ONCE, Limits
+
+Record = tuple[int, int, int, int, int]
+"""Event time, source partition, offset, key (a hash) in the first region, key in the second."""
+
+INPUT_OF_PART: Final = (0, 0, 1)
+"""By source partition, which input of a joined region it belongs to."""
+
+CRASH_STEPS: Final = ("commands", "orders", "task", "advanced", "sink", "commit", "committed")
+"""Where an attempt at an epoch can die: after this has been done, except for `commit`: just before."""
+
+
+class Region(NamedTuple):
+    """A region: whether it processes in order of event time, how many workers it begins with, how many inputs it has."""
+
+    timed: bool
+    workers: int
+    inputs: int
+
+
+class Command(NamedTuple):
+    """What a user asks for: ``scale`` to `number` workers, ``pin`` keys to worker `number`, ``unpin`` keys.
+
+    Also what a finished copy reports: ``moved`` for one key, `number` being the epoch in which its hold began. Region −1: all.
+    """
+
+    kind: str
+    region: int
+    number: int = 0
+    keys: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Schedule:
+    """One run.
+
+    Attributes:
+        seed: What it was drawn from.
+        bins: Number of bins of every region.
+        regions: One, or two in a chain.
+        limits: What bounds a step.
+        keys: Known keys; input may bring new ones.
+        sizes: By key, the bytes its state begins with, where that is not small.
+        epochs: Number of epochs in which the sources are drawn.
+        endless: Whether the sources go on with new keys until every rescale has ended.
+        hot: Bin of the new keys that an endless source brings; −1: any.
+        silent: Whether workers without state leave `Interrogate` unanswered.
+        round_trip: Whether every commit writes the control as JSON and reads it back.
+        commands: By epoch.
+        crashes: By epoch, the steps at which attempts die, one attempt each.
+        copy_epochs: Most epochs that a copy takes.
+    """
+
+    seed: int
+    bins: int
+    regions: tuple[Region, ...]
+    limits: Limits
+    keys: list[int]
+    sizes: dict[int, int]
+    epochs: int
+    endless: bool
+    hot: int
+    silent: bool
+    round_trip: bool
+    commands: dict[int, list[Command]] = field(default_factory=dict)
+    crashes: dict[int, list[str]] = field(default_factory=dict)
+    copy_epochs: int = 3
+
+
+def draw(seed: int) -> tuple[Schedule, Random]:
+    """Draw a schedule.
+
+    Args:
+        seed: Any number.
+
+    Returns:
+        The schedule, and the generator that goes on to draw input, costs and durations.
+    """
+    rng = Random(seed)  # noqa: S311  (nothing here is a secret)
+    rnd = rng.random
+    bins = (8, 16, 16, 12)[int(rnd() * 4)]
+    inputs = 1 + (rnd() < 0.3)
+    regions = [Region(rnd() < 0.6, _workers(rng), inputs) for _ in range(2 if rnd() < 0.35 else 1)]
+    limits = _limits(rng)
+    keys = _keys(rng, bins)
+    sizes = {}
+    if rnd() < 0.7:
+        for key in keys[: 1 + int(rnd() * 3)]:
+            sizes[key] = min(limits.hold_bytes, 1000) + int(rnd() * 600)
+    epochs = 4 + int(rnd() * 11)
+    schedule = Schedule(
+        seed=seed,
+        bins=bins,
+        regions=tuple(regions),
+        limits=limits,
+        keys=keys,
+        sizes=sizes,
+        epochs=epochs,
+        endless=rnd() < 0.25,
+        hot=int(rnd() * bins) if rnd() < 0.4 else -1,
+        silent=rnd() < 0.5,
+        round_trip=rnd() < 0.06,
+        copy_epochs=1 + int(rnd() * 6),
+    )
+    for _ in range(1 + int(rnd() * 4)):
+        at = int(rnd() * 10)
+        schedule.commands.setdefault(at, []).append(_command(rng, schedule))
+    while rnd() < 0.4:
+        at = int(rnd() * 12)
+        schedule.crashes.setdefault(at, []).append(CRASH_STEPS[int(rnd() * len(CRASH_STEPS))])
+    return schedule, rng
+
+
+class Source:
+    """The input, epoch by epoch.
+
+    Args:
+        schedule: The run.
+        rng: Its generator.
+    """
+
+    __slots__ = ("_bins", "_frontier", "_hot", "_keys", "_large", "_offsets", "_parts", "_rng")
+
+    def __init__(self, schedule: Schedule, rng: Random) -> None:
+        self._rng = rng
+        self._keys = list(schedule.keys)
+        self._parts = 3 if schedule.regions[0].inputs == 2 else 2
+        self._offsets = [0] * self._parts
+        self._frontier = 0
+        self._large = len(schedule.sizes)
+        self._hot, self._bins = schedule.hot, schedule.bins
+
+    def epoch(self, new_keys: bool) -> tuple[list[Record], int]:
+        """One epoch's records, in order of partition and offset, and the frontier after them."""
+        rnd, keys, before = self._rng.random, self._keys, self._frontier
+        if new_keys or rnd() < 0.15:
+            keys += [self._rng.getrandbits(63) - (1 << 62) for _ in range(1 + (rnd() < 0.3))]
+        known, found = len(keys), []
+        for nth in range(int(rnd() * 7)):
+            part = int(rnd() * self._parts)
+            key = keys[known - 1 - nth] if new_keys and nth < 2 else keys[int(rnd() * known)]
+            found.append((before + int(rnd() * 12), part, self._offsets[part], key, keys[int(rnd() * known)]))
+            self._offsets[part] += 1
+        self._frontier = before + int(rnd() * 6)
+        found.sort(key=_position)
+        return found, self._frontier
+
+
+def _position(record: Record) -> tuple[int, int]:
+    return record[1:3]
+
+
+def _workers(rng: Random) -> int:
+    few = rng.random() < 0.92
+    return 1 + int(rng.random() * 5) if few else 6 + int(rng.random() * 14)
+
+
+def _limits(rng: Random) -> Limits:
+    rnd = rng.random
+    kind = rnd()
+    if kind < 0.08:
+        return ALL_AT_ONCE
+    if kind < 0.2:
+        return Limits(1_000, 200, 100, 2_000, 400, 50)
+    least = 1 + int(rnd() * 50)
+    return Limits(1_000, 20 + int(rnd() * 80), least, least + int(rnd() * 150), 40 + int(rnd() * 150), 1 + int(rnd() * 6))
+
+
+def _keys(rng: Random, bins: int) -> list[int]:
+    rnd = rng.random
+    hot = int(rnd() * bins) if rnd() < 0.5 else None
+    ties = rnd() < 0.3
+    keys: list[int] = []
+    for _ in range(1 + int(rnd() * 13)):
+        key = rng.getrandbits(63) - (1 << 62)
+        if hot is not None and rnd() < 0.7:
+            key += hot - key % bins
+        if ties and keys and rnd() < 0.4:
+            key = keys[-1] ^ (1 << 50)  # the same part; with 8 or 16 bins also the same bin
+        keys.append(key)
+    return keys
+
+
+def _command(rng: Random, schedule: Schedule) -> Command:
+    rnd = rng.random
+    region = int(rnd() * (len(schedule.regions) + 1)) - 1
+    kind = rnd()
+    if kind < 0.65:
+        return Command("scale", region, _workers(rng))
+    keys = tuple({schedule.keys[int(rnd() * len(schedule.keys))] for _ in range(1 + (rnd() < 0.3))})
+    return Command("pin", region, int(rnd() * 8), keys) if kind < 0.88 else Command("unpin", region, 0, keys)
