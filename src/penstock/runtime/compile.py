@@ -148,6 +148,7 @@ def compile_region(
         tuple(steps),
         tuple(outs),
         tuple(s.name for s in plan.sources),
+        region.timed,
     )
     return CompiledRegion(spec, region, tuple(feeds), {(o.operator, o.errors): i for i, o in enumerate(outs)})
 

@@ -70,7 +70,7 @@ class Out:
 
 @dataclass(frozen=True)
 class RegionSpec:
-    """One region, compiled."""
+    """One region, compiled. `timed`: whether its rows have an event time."""
 
     name: str
     ordinal: int
@@ -79,6 +79,7 @@ class RegionSpec:
     steps: tuple[Step, ...]
     outs: tuple[Out, ...]
     sources: tuple[str, ...] = ()
+    timed: bool = True
 
     @property
     def in_schema(self) -> pa.Schema:

@@ -244,7 +244,7 @@ def _hold_and_release(
                 report.held_rows += sum(h.num_rows for h in held.values())
                 enqueue(state, i, epoch, held)
             elif isinstance(message, Release):
-                in_turn = not port.waits and port.partial_of is None
+                in_turn = not spec.timed and port.partial_of is None
                 queued = dequeue(state, i, epoch, message.keys, in_turn=in_turn)
                 if queued:
                     table = pa.Table.from_batches([*(q.cast(rows.schema) for q in queued), rows])

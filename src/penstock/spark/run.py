@@ -31,6 +31,7 @@ from penstock.runtime.record import EpochRecord, progress_of
 from penstock.runtime.spec import ERROR_SCHEMA
 from penstock.runtime.worker import Assignment
 from penstock.spark.backend import SparkBackend, partial_schema, schema_of
+from penstock.spark.failures import translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.ship import ship_user_code
 from penstock.spark.source import Slices, read_stream, tagged
@@ -239,7 +240,7 @@ class Run:
         except PenstockError:
             raise
         except Exception as error:
-            raise _translated(error) from error
+            raise translated(error) from error
         finally:
             for key, value in saved.items():
                 if value is None:
@@ -276,7 +277,7 @@ class Run:
             if record.stopped and record.run == self._settings.run:  # not an earlier run's last epoch, seen again
                 self._stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
-            self._error = self._error or _translated(error)
+            self._error = self._error or translated(error)
             self._cause = self._cause or (error.__cause__ if error is self._error else error)
             raise self._error from None  # Spark chokes on the text of a long chain of causes
 
@@ -309,7 +310,7 @@ class Run:
                 if self._driver.last.draining and not self._driver.last.finished:
                     self._finish_available()
         except BaseException as error:  # noqa: BLE001  (handed to whoever waits)
-            self._error = self._error or _translated(error)
+            self._error = self._error or translated(error)
         finally:
             self._error = self._replaced() or self._error
             self._maintenance.close()
@@ -508,34 +509,6 @@ def _check_mark(output: p.Output, mark: Mark | None, last: EpochRecord) -> None:
             f"Output {output.name!r} was given the rows of epoch {given}, but its sink {output.sink!r} holds "
             f"{'nothing' if mark is None else f'only epoch {mark.epoch}'}; restore the sink, or begin with a new checkpoint."
         )
-
-
-def _translated(error: BaseException) -> PenstockError:
-    """The error as penstock's own: from a task or from Spark's text if need be."""
-    if isinstance(error, PenstockError):
-        return error
-    text = str(error)
-    found = re.findall(r"penstock\.errors\.(\w+): (.+)", text)
-    if found:
-        name, message = found[-1]
-        kind = getattr(errors, name, PenstockError)
-        return kind(message.strip())
-    if "Multiple streaming queries are concurrently using" in text or "CONCURRENT_STREAM_LOG_UPDATE" in text:
-        return FencedError("Another run uses the same checkpoint; this run stops.")
-    if "No space left on device" in text:
-        return errors.StateError("The disk is full; the epoch was not committed. Make room and start the flow again.")
-    if read := re.search(r"\[FAILED_READ_FILE[.\w]*\] (.+)", text):
-        causes = re.findall(r"^Caused by: (?!.*FAILED_READ_FILE)[\w.$]+: (.+)$", text, re.MULTILINE)
-        told = re.sub(r"\s*SQLSTATE.*|\s*$", "", read[1])
-        why = f" {causes[-1].rstrip('.:')}." if "NO_HINT" in read[0] and causes else ""
-        return errors.RecordError(f"{told}{why} Mend or remove the file and start the flow again; the epoch was not committed.")
-    python = re.findall(
-        r"^\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt): .+)$", text.split("\tat ", maxsplit=1)[0], re.MULTILINE
-    )
-    lines = [line.strip(" :") for line in text.splitlines() if not line.startswith("An error occurred while calling ")]
-    lines = [line for line in lines if line]
-    first = python[-1] if "Python worker" in text and python else lines[0] if lines else type(error).__name__
-    return PenstockError(f"The flow failed: {first}")
 
 
 __all__ = ["Run", "progress_of", "start"]

@@ -166,7 +166,7 @@ class World:
             self.read(epoch, at_rest)
             commands = self.asked(epoch, schedule.commands.get(epoch, []))
             reports = self.reports.pop(epoch, [])
-            commands = commands + reports if self.rng.random() < 0.5 else reports + commands  # noqa: PLR2004
+            commands = commands + reports if self.rng.random() < 0.5 else reports + commands
             for step in schedule.crashes.get(epoch, ()):
                 self.attempt_that_dies(epoch, commands, step)
             if len(outcome.epochs) == epoch:

@@ -1,0 +1,36 @@
+"""What Spark and its tasks raise, as one sentence of penstock's own."""
+
+from __future__ import annotations
+
+import re
+
+from penstock import errors
+from penstock.errors import FencedError, PenstockError
+
+
+def translated(error: BaseException) -> PenstockError:
+    """The error as penstock's own: from a task or from Spark's text if need be."""
+    if isinstance(error, PenstockError):
+        return error
+    text = str(error)
+    found = re.findall(r"penstock\.errors\.(\w+): (.+)", text)
+    if found:
+        name, message = found[-1]
+        kind = getattr(errors, name, PenstockError)
+        return kind(message.strip())
+    if "Multiple streaming queries are concurrently using" in text or "CONCURRENT_STREAM_LOG_UPDATE" in text:
+        return FencedError("Another run uses the same checkpoint; this run stops.")
+    if "No space left on device" in text:
+        return errors.StateError("The disk is full; the epoch was not committed. Make room and start the flow again.")
+    if read := re.search(r"\[FAILED_READ_FILE[.\w]*\] (.+)", text):
+        causes = re.findall(r"^Caused by: (?!.*FAILED_READ_FILE)[\w.$]+: (.+)$", text, re.MULTILINE)
+        told = re.sub(r"\s*SQLSTATE.*|\s*$", "", read[1])
+        why = f" {causes[-1].rstrip('.:')}." if "NO_HINT" in read[0] and causes else ""
+        return errors.RecordError(f"{told}{why} Mend or remove the file and start the flow again; the epoch was not committed.")
+    python = re.findall(
+        r"^\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt): .+)$", text.split("\tat ", maxsplit=1)[0], re.MULTILINE
+    )
+    lines = [line.strip(" :") for line in text.splitlines() if not line.startswith("An error occurred while calling ")]
+    lines = [line for line in lines if line]
+    first = python[-1] if "Python worker" in text and python else lines[0] if lines else type(error).__name__
+    return PenstockError(f"The flow failed: {first}")
