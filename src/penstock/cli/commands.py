@@ -50,7 +50,7 @@ def load_flow(target: str) -> Any:
 def run(
     target: Annotated[str, typer.Argument(help="file.py:name of a penstock.Flow, or of a function that gives one.")],
     checkpoint: CheckpointOption,
-    workers: Annotated[int, typer.Option(help="Workers per region, for a new checkpoint.")] = 2,
+    workers: Annotated[int | None, typer.Option(help="Workers per region, for a new checkpoint; 2 if not given.")] = None,
     trigger: Annotated[str, typer.Option(help="How often an epoch begins, or available_now.")] = "200 milliseconds",
     master: Annotated[str | None, typer.Option(help="Spark master; all cores of this machine if not given.")] = None,
 ) -> None:
@@ -121,6 +121,60 @@ def stop(
     raise PenstockError(f"The flow did not stop within {timeout:g} s; the command stays in its log and will be obeyed.")
 
 
+def scale(
+    workers: Annotated[int, typer.Argument(help="Number of workers wanted.")],
+    checkpoint: CheckpointOption,
+    region: Annotated[str | None, typer.Option(help="Name of the region; all regions at the same time if not given.")] = None,
+    wait: Annotated[bool, typer.Option(help="Follow it to its end; without, return when it is written down.")] = True,
+) -> None:
+    """Change the number of workers of a running flow, live; works from another terminal."""
+    _give(checkpoint, lambda commander, _: commander.scale(workers, region), f"Scaled to {workers} workers", wait=wait)
+
+
+def move(
+    region: Annotated[str, typer.Argument(help="Name of the region.")],
+    keys: Annotated[list[str], typer.Argument(help="The keys; columns of a key of several joined by a comma.")],
+    checkpoint: CheckpointOption,
+    worker: Annotated[int | None, typer.Option(help="Number of the worker; back where they belong if not given.")] = None,
+    wait: Annotated[bool, typer.Option(help="Follow it to its end.")] = True,
+) -> None:
+    """Place single keys at a worker of their own, or back, while the flow runs."""
+    from penstock.runtime.inspect import key_schema
+
+    def ask(commander: Any, opened: Any) -> Any:
+        schema = key_schema(opened, region)
+        given = [tuple(k.split(",")) if len(schema) > 1 else k for k in keys]
+        return commander.move(region, given, worker, schema)
+
+    _give(checkpoint, ask, f"Moved {len(keys)} key{'s' * (len(keys) > 1)}", wait=wait)
+
+
+def snapshot(
+    name: Annotated[str, typer.Argument(help="Name of the snapshot.")],
+    checkpoint: CheckpointOption,
+    wait: Annotated[bool, typer.Option(help="Wait until it is taken.")] = True,
+) -> None:
+    """Keep a named, consistent copy of all state, routing and positions of a running flow."""
+    _give(checkpoint, lambda commander, _: commander.snapshot(name), f"Kept snapshot {name}", wait=wait)
+
+
+def _give(checkpoint: str, ask: Callable[[Any, Any], Any], done: str, *, wait: bool) -> None:
+    """Give a command to a running flow and follow it."""
+    from penstock.cli.live import follow
+    from penstock.runtime.checkpoint import open_checkpoint
+    from penstock.runtime.commands import Commander
+    from penstock.runtime.inspect import read_progress
+
+    opened, _ = open_checkpoint(checkpoint)
+    _, about = read_progress(checkpoint)
+    asked = ask(Commander(opened), opened)
+    if _alive(about) is False:
+        print("The flow is not running; it obeys when it is started again.")
+    elif wait:
+        follow(asked)
+        print(f"{done} after epoch {opened.last().epoch}.")
+
+
 def state(
     region: Annotated[str, typer.Argument(help="Name of the region.")],
     checkpoint: CheckpointOption,
@@ -171,5 +225,14 @@ def _alive(about: dict[str, Any]) -> bool | None:
     return True
 
 
-COMMANDS: Final[tuple[Callable[..., Any] | typer.Typer, ...]] = (run, status, stop, state, demo)
+COMMANDS: Final[tuple[Callable[..., Any] | typer.Typer, ...]] = (
+    run,
+    status,
+    scale,
+    move,
+    snapshot,
+    stop,
+    state,
+    demo,
+)
 """What `penstock.cli.application` registers: functions under their names, Typer groups under theirs."""

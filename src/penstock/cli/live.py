@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
@@ -22,6 +22,30 @@ def watch(run: Any, *, every: float = 0.5) -> None:
         while not run.await_termination(every):
             live.update(progress_table(run.progress))
         live.update(progress_table(run.progress))
+
+
+def follow(asked: Any, *, every: float = 0.2) -> None:
+    """Show how far a command is until it is done; waits quietly if the output is no terminal."""
+    console = Console(file=sys.stderr)
+    if not console.is_terminal:
+        asked.wait()
+        return
+    with Live(console=console, refresh_per_second=5, transient=True) as live:
+        while not asked.wait(every):
+            live.update(Group(*(rescale_line(name, figures) for name, figures in asked.progress.items())))
+
+
+def rescale_line(region: str, figures: dict[str, Any]) -> str:
+    """A rescale under way in one line."""
+    if figures.get("bins_left") is None:
+        return f"region {region}: {figures['phase']}"
+    done, left = figures["moved_bins"], figures["bins_left"]
+    time_left = "" if not figures.get("left_ms") else f", about {figures['left_ms'] / 1000:.0f} s left"
+    held = f", {figures['held_keys']} large keys on hold" if figures.get("held_keys") else ""
+    return (
+        f"region {region}: {figures['phase']} to {figures['to_workers']} workers, {done:,} of {done + left:,} bins, "
+        f"{figures['moved_keys']:,} keys, {_bytes(figures['moved_bytes'])}{held}{time_left}"
+    )
 
 
 def progress_table(progress: dict[str, Any]) -> Table:
@@ -49,6 +73,10 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
     for name, s in progress.get("sources", {}).items():
         extra = "".join(f", {s[k]:,} {k}" for k in ("late", "malformed") if s.get(k))
         lines.append(f"source {name}: {s['rows']:,} rows{extra}")
+    for name, figures in progress.get("regions", {}).items():
+        if "rescale" in figures:
+            lines.append(rescale_line(name, {"phase": figures["phase"], **figures["rescale"]}))
+    lines += [f"refused: {why}" for why in list(progress.get("refused", {}).values())[-3:]]
     for name, skipped in progress.get("skipped", {}).items():
         if skipped:
             first = progress["regions"].get(name, {}).get("first_skipped", "")

@@ -16,6 +16,7 @@ from penstock.state.files import create_exclusive, delete_quietly, join, list_di
 
 KEPT_RECORDS: Final = 8
 KEPT_RUNS: Final = 8
+KEPT_COMMANDS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -161,12 +162,14 @@ class Checkpoint:
         return now_us
 
     def tidy(self, record: EpochRecord) -> None:
-        """Remove what no epoch needs any more: old records, files of state that neither this record nor the last few use."""
+        """Remove what no epoch needs any more: old records and commands."""
         names = sorted(self._names("epochs"))
         records = [n for n in names if n.endswith(".json") and n < f"{record.epoch - KEPT_RECORDS:012d}"]
         decided = [n for n in names if n.endswith(".decided") and n < f"{record.epoch:012d}"]
         for name in records + decided:
             delete_quietly(self.fs, self.path("epochs", name))
+        for name in sorted(record.control)[:-KEPT_COMMANDS]:  # obeyed long ago; no epoch reads them again
+            delete_quietly(self.fs, self.path("control", name))
 
     def control_names(self) -> list[str]:
         """Names of the control files there are, in order."""

@@ -72,23 +72,36 @@ def _entry(sub: bytes) -> str:
     return time_text(int(unbiased([sub])[0])) if len(sub) == 8 else sub.hex()
 
 
-def view_region(uri: str, region: str) -> RegionView:
+def view_region(uri: str, region: str, snapshot: str | None = None) -> RegionView:
     """Open a region's state for reading.
 
     Args:
         uri: The checkpoint.
         region: The region's name.
+        snapshot: Name of a snapshot; None: the last committed epoch.
 
     Raises:
         CheckpointError: There is no such checkpoint or region, or nothing has been committed.
     """
     checkpoint, _ = open_checkpoint(uri)
-    record = checkpoint.last()
+    record = checkpoint.last() if snapshot is None else checkpoint.read_snapshot(snapshot)
     if region not in record.regions:
         there = ", ".join(record.regions) or "none yet"
         raise CheckpointError(f"Checkpoint {uri} has no state of region {region!r}; it has {there}.")
-    specs: dict[str, RegionSpec] = pickle.loads(checkpoint.specs(record.run))
+    specs: dict[str, RegionSpec] = pickle.loads(checkpoint.specs(record.run if snapshot is None else checkpoint.newest_run()))
     return RegionView(checkpoint, specs[region], tuple(record.regions[region].versions))
+
+
+def key_schema(checkpoint: Checkpoint, region: str) -> pa.Schema:
+    """The key columns of a region.
+
+    Raises:
+        CheckpointError: There is no such region.
+    """
+    specs: dict[str, RegionSpec] = pickle.loads(checkpoint.specs(checkpoint.newest_run()))
+    if region not in specs:
+        raise CheckpointError(f"There is no region {region!r}; there are {', '.join(specs)}.")
+    return specs[region].keys
 
 
 def read_progress(uri: str) -> tuple[EpochRecord, dict[str, Any]]:

@@ -193,6 +193,7 @@ def progress_of(record: EpochRecord) -> dict[str, Any]:
         "epoch": record.epoch,
         "run": record.run,
         "finished": record.finished,
+        "refused": record.refused,
         "regions": {},
         **record.progress,
         "sources": sources,

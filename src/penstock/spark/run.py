@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock import errors
 from penstock.errors import CheckpointError, DeclarationError, FencedError, FinishedError, PenstockError
 from penstock.flow import plan as p
-from penstock.protocol.rescale import ALL_AT_ONCE, Limits
+from penstock.protocol.rescale import Limits
 from penstock.routing.table import Routing
 from penstock.runtime.checkpoint import Checkpoint, Identity
 from penstock.runtime.commands import Asked, Commander
@@ -33,15 +33,15 @@ from penstock.runtime.worker import Assignment
 from penstock.spark.backend import SparkBackend, partial_schema, schema_of
 from penstock.spark.failures import translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
+from penstock.spark.options import check_regions, interval_ms, step_limits, workers_of
 from penstock.spark.ship import ship_user_code
 from penstock.spark.source import Slices, read_stream, tagged
 from penstock.spark.task import local_folder
-from penstock.types import Mark, duration_us
+from penstock.types import Mark
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
 
-AVAILABLE_NOW = "available_now"
 _FORCED = {
     # One partition of the scan per file: a row's number in it is then its place in the file.
     "spark.sql.files.maxPartitionBytes": str(1 << 40),
@@ -58,11 +58,11 @@ def start(
     spark: SparkSession | None = None,
     *,
     checkpoint: str,
-    workers: int | Mapping[str, int] = 2,
+    workers: int | Mapping[str, int] | None = None,
     trigger: str | dt.timedelta = "200 milliseconds",
     recover: str = "checkpoint",
     drain: bool = True,
-    step_budget: str | dt.timedelta | None = "50 milliseconds",
+    step_budget: str | dt.timedelta | Limits | None = "50 milliseconds",
     before: Any = None,
 ) -> Run:
     """Start a flow.
@@ -71,12 +71,14 @@ def start(
         flow: The flow.
         spark: A session; None: a local one with the right settings is made.
         checkpoint: Folder or URI that keeps the flow's state. A flow started again on it goes on where it was.
-        workers: Number of workers of every region, or by region name. A checkpoint keeps the numbers it was begun with.
+        workers: Number of workers of every region, or by region name, for a new checkpoint; 2 if not given. A checkpoint keeps its
+            numbers: `Run.scale` changes them.
         trigger: How often an epoch begins, or ``"available_now"``: process what there is, then end.
         recover: ``"checkpoint"``.
         drain: With ``"available_now"``: whether what there is counts as the whole input, so that the frontier goes to MAX and
             windows that are open are given out. With False the flow can be started again when there is more.
-        step_budget: By how much a step of a rescale may lengthen an epoch; None: everything moves in one step.
+        step_budget: By how much a step of a rescale may lengthen an epoch; None: everything moves in one
+            step. `penstock.protocol.rescale.Limits` sets every bound.
         before: For fault tests: called with the name of each step of an epoch before it.
 
     Returns:
@@ -90,7 +92,7 @@ def start(
     plan = flow.plan()
     if recover != "checkpoint":
         raise DeclarationError(f"start(recover={recover!r}) is not available in this version; use 'checkpoint'.")
-    interval = _interval(trigger)
+    interval = interval_ms(trigger)
     if not str(checkpoint or ""):
         raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
     if spark is None:
@@ -103,44 +105,13 @@ def start(
         compiled,
         spark,
         Checkpoint(str(checkpoint)),
-        _workers(plan, workers),
+        workers_of(plan, workers),
         interval,
         drain=drain,
-        limits=_limits(step_budget),
+        limits=step_limits(step_budget),
+        workers_given=workers is not None,
         before=before,
     )
-
-
-def _interval(trigger: str | dt.timedelta) -> int | None:
-    """The trigger in milliseconds; None for available now."""
-    if trigger == AVAILABLE_NOW:
-        return None
-    interval = duration_us(trigger, "trigger")
-    if interval < 0:
-        raise DeclarationError(f"trigger={trigger!r} must not be negative.")
-    return interval // 1000
-
-
-def _limits(step_budget: str | dt.timedelta | None) -> Limits:
-    if step_budget is None:
-        return ALL_AT_ONCE
-    budget_us = duration_us(step_budget, "step_budget")
-    if budget_us <= 0:
-        raise DeclarationError(f"step_budget={step_budget!r} must be positive; None moves everything in one step.")
-    return Limits(budget_us=budget_us)
-
-
-def _workers(plan: p.Plan, workers: int | Mapping[str, int]) -> dict[str, int]:
-    names = [r.name for r in plan.regions]
-    if isinstance(workers, Mapping):
-        for name in workers:
-            if name not in names:
-                raise DeclarationError(f"workers names region {name!r}, which does not exist; there are {', '.join(names)}.")
-    given = {r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, 2)) for r in plan.regions}
-    for name, number in given.items():
-        if not isinstance(number, int) or not 1 <= number <= 4096:
-            raise DeclarationError(f"Region {name!r} cannot have {number!r} workers; give a whole number from 1 to 4096.")
-    return given
 
 
 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)  # it prints what is raised into Spark; `Run` tells it better
@@ -163,6 +134,7 @@ class Run:
         *,
         drain: bool,
         limits: Limits,
+        workers_given: bool,
         before: Any,
     ) -> None:
         self._flow, self._spark, self._checkpoint = flow, spark, checkpoint
@@ -173,7 +145,7 @@ class Run:
         self._ended = threading.Event()
         self._stopping = threading.Event()
         self._commander = Commander(checkpoint)
-        self._prepare(workers, limits, before)
+        self._prepare(workers, limits, before, given=workers_given)
         self._driver = EpochDriver(flow, checkpoint, self._settings)
         self._maintenance = Maintenance(checkpoint, self._settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))
         if self._driver.last.finished:
@@ -191,7 +163,7 @@ class Run:
         self._thread = threading.Thread(target=self._supervise, name=f"penstock-{flow.plan.name}", daemon=True)
         self._thread.start()
 
-    def _prepare(self, workers: dict[str, int], limits: Limits, before: Any) -> None:
+    def _prepare(self, workers: dict[str, int], limits: Limits, before: Any, *, given: bool) -> None:
         """Claim checkpoint and sinks."""
         plan, checkpoint = self._flow.plan, self._checkpoint
         identity = checkpoint.create(Identity(uuid.uuid4().hex, plan.name))
@@ -200,7 +172,7 @@ class Run:
                 f"Checkpoint {checkpoint.uri} belongs to flow {identity.name!r}, not {plan.name!r}; use another folder."
             )
         last = checkpoint.last()
-        _check_regions(last, plan, workers, checkpoint.uri)
+        check_regions(last, plan, workers, checkpoint.uri, given=given)
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         run = checkpoint.claim({"host": socket.gethostname(), "pid": os.getpid(), "started": now, "plan": plan.describe()})
         for output in plan.outputs:
@@ -485,20 +457,6 @@ class Run:
         state = self._driver.last.regions.get(region)
         table = state.control.routing if state else Routing.even(self._settings.workers[region])
         return list(table.owners)
-
-
-def _check_regions(last: EpochRecord, plan: p.Plan, workers: dict[str, int], uri: str) -> None:
-    """A checkpoint keeps its regions and their numbers of workers."""
-    if last.epoch < 0:
-        return
-    names = {r.name for r in plan.regions}
-    for name in last.regions:
-        if name not in names:
-            raise CheckpointError(
-                f"Checkpoint {uri} holds state of region {name!r}, which the flow no longer has; use another checkpoint."
-            )
-    for name, state in last.regions.items():
-        workers[name] = state.workers
 
 
 def _check_mark(output: p.Output, mark: Mark | None, last: EpochRecord) -> None:

@@ -8,30 +8,27 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import DeclarationError
 from penstock.runtime.inspect import view_region
 from penstock.spark.columns import spark_schema
 
 
 def read_state(spark: SparkSession, checkpoint: str, region: str, snapshot: str | None = None) -> DataFrame:
-    """The state of a region as of the last committed epoch.
+    """The state of a region.
 
     Args:
         spark: The session.
         checkpoint: Folder or URI of the checkpoint. The flow may be running.
         region: The region's name.
-        snapshot: Not available in this version.
+        snapshot: Name of a snapshot; None: the last committed epoch.
 
     Returns:
         One row per entry: the key columns, ``operator``, ``worker``, ``bin``, ``entry`` (a window's start, or empty) and
         ``state`` (JSON).
 
     Raises:
-        CheckpointError: There is no such checkpoint or region.
+        CheckpointError: There is no such checkpoint, region or snapshot.
     """
-    if snapshot is not None:
-        raise DeclarationError(f"read_state(snapshot={snapshot!r}) is not available in this version; leave it out.")
-    view = view_region(checkpoint, region)
+    view = view_region(checkpoint, region, snapshot)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,0 +1,87 @@
+"""What `start` is given, checked and in the engine's units."""
+
+from __future__ import annotations
+
+import datetime as dt
+import warnings
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.errors import CheckpointError, DeclarationError
+from penstock.flow import plan as p
+from penstock.protocol.rescale import ALL_AT_ONCE, Limits
+from penstock.runtime.record import EpochRecord
+from penstock.types import duration_us
+
+AVAILABLE_NOW: Final = "available_now"
+DEFAULT_WORKERS: Final = 2
+
+
+def interval_ms(trigger: str | dt.timedelta) -> int | None:
+    """The trigger in milliseconds; None for available now."""
+    if trigger == AVAILABLE_NOW:
+        return None
+    interval = duration_us(trigger, "trigger")
+    if interval < 0:
+        raise DeclarationError(f"trigger={trigger!r} must not be negative.")
+    return interval // 1000
+
+
+def step_limits(step_budget: str | dt.timedelta | Limits | None) -> Limits:
+    """Bounds of a step of a rescale.
+
+    Raises:
+        DeclarationError: The budget is no duration, or not positive.
+    """
+    if step_budget is None:
+        return ALL_AT_ONCE
+    if isinstance(step_budget, Limits):
+        return step_budget
+    budget_us = duration_us(step_budget, "step_budget")
+    if budget_us <= 0:
+        raise DeclarationError(f"step_budget={step_budget!r} must be positive; None moves everything in one step.")
+    return Limits(budget_us=budget_us)
+
+
+def workers_of(plan: p.Plan, workers: int | Mapping[str, int] | None) -> dict[str, int]:
+    """By region, the number of workers to begin with.
+
+    Raises:
+        DeclarationError: A region is named that does not exist, or a number cannot be.
+    """
+    workers = DEFAULT_WORKERS if workers is None else workers
+    names = [r.name for r in plan.regions]
+    if isinstance(workers, Mapping):
+        for name in workers:
+            if name not in names:
+                raise DeclarationError(f"workers names region {name!r}, which does not exist; there are {', '.join(names)}.")
+    given = {
+        r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, DEFAULT_WORKERS))
+        for r in plan.regions
+    }
+    for name, number in given.items():
+        if not isinstance(number, int) or not 1 <= number <= 4096:
+            raise DeclarationError(f"Region {name!r} cannot have {number!r} workers; give a whole number from 1 to 4096.")
+    return given
+
+
+def check_regions(last: EpochRecord, plan: p.Plan, workers: dict[str, int], uri: str, *, given: bool) -> None:
+    """A checkpoint keeps its regions and their numbers of workers; a number given that differs is said not to count.
+
+    Raises:
+        CheckpointError: The checkpoint holds state of a region that the flow does not have.
+    """
+    names = {r.name for r in plan.regions}
+    for name, state in last.regions.items():
+        if name not in names:
+            raise CheckpointError(
+                f"Checkpoint {uri} holds state of region {name!r}, which the flow no longer has; use another checkpoint."
+            )
+        wanted = state.control.goal.workers if state.control.goal else state.workers
+        if given and workers[name] != wanted:
+            warnings.warn(
+                f"Region {name!r} of checkpoint {uri} has {wanted} workers and keeps them: workers={workers[name]} is for a new "
+                f"checkpoint; run.scale({name!r}, {workers[name]}) changes it while the flow runs.",
+                stacklevel=6,
+            )
+        workers[name] = state.workers
