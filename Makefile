@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SRC := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports test test-fast soak demo bench lock clean
+.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,9 @@ demo: $(STAMP)  ## Show it: rescaling, a crash and recovery on real data
 
 bench: $(STAMP)  ## Measure, and write JSON with machine and commit
 	$(PY) benchmarks/run.py
+
+bench-rescale: $(STAMP)  ## Measure the latency of a live rescale (several minutes)
+	$(PY) benchmarks/rescale.py
 
 lock:  ## Write requirements.lock anew (needs uv)
 	uv pip compile pyproject.toml --extra dev --extra demo --universal --python-version 3.11 --upgrade \

@@ -45,6 +45,11 @@ def in_pandas(key: Any, frames: Iterator[pd.DataFrame], state: Any) -> Iterator[
 
 def run(spark: SparkSession, name: str, folder: Any, schema: str, files: int, checkpoint: str) -> list[float]:
     """Periods (s) of the epochs."""
+    return list(np.diff(ends(spark, name, folder, schema, files, checkpoint)))
+
+
+def ends(spark: SparkSession, name: str, folder: Any, schema: str, files: int, checkpoint: str) -> list[float]:
+    """When (s, of the performance counter) each epoch over what is there now ended."""
     spark.conf.set(
         "spark.sql.streaming.stateStore.providerClass",
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -56,12 +61,12 @@ def run(spark: SparkSession, name: str, folder: Any, schema: str, files: int, ch
         out = stream.groupBy("k").applyInPandasWithState(
             in_pandas, OUT, "n long, total double", "append", GroupStateTimeout.NoTimeout
         )
-    ends: list[float] = []
+    found: list[float] = []
 
     def epoch(frame: DataFrame, _: int) -> None:
         frame.write.format("noop").mode("append").save()
-        ends.append(time.perf_counter())
+        found.append(time.perf_counter())
 
     query = out.writeStream.foreachBatch(epoch).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
-    return list(np.diff(ends))
+    return found

@@ -167,11 +167,13 @@ def _give(checkpoint: str, ask: Callable[[Any, Any], Any], done: str, *, wait: b
 
     opened, _ = open_checkpoint(checkpoint)
     _, about = read_progress(checkpoint)
-    asked = ask(Commander(opened), opened)
+    asked = ask(Commander(opened, running=lambda: _alive(about) is not False), opened)
     if _alive(about) is False:
         print("The flow is not running; it obeys when it is started again.")
     elif wait:
         follow(asked)
+        if not asked.done:
+            raise PenstockError("The flow ended before it was done; it goes on when the flow is started again.")
         print(f"{done} after epoch {opened.last().epoch}.")
 
 

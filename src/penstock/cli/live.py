@@ -31,7 +31,7 @@ def follow(asked: Any, *, every: float = 0.2) -> None:
         asked.wait()
         return
     with Live(console=console, refresh_per_second=5, transient=True) as live:
-        while not asked.wait(every):
+        while not asked.wait(every) and asked.running():
             live.update(Group(*(rescale_line(name, figures) for name, figures in asked.progress.items())))
 
 

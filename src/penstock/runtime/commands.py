@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,14 +31,16 @@ class Asked:
     """A command that was given.
 
     Attributes:
-        checkpoint: Where.
         name: Its name in the control log.
         regions: The regions that it makes rescale; empty: none.
+        latest: Gives the last committed epoch's record; raises what the flow failed with.
+        running: Says whether the flow still runs.
     """
 
-    checkpoint: Checkpoint
     name: str
-    regions: tuple[str, ...] = ()
+    regions: tuple[str, ...]
+    latest: Callable[[], EpochRecord]
+    running: Callable[[], bool]
 
     @property
     def done(self) -> bool:
@@ -47,7 +49,7 @@ class Asked:
         Raises:
             DeclarationError: It was refused after all; nothing was changed.
         """
-        record = self.checkpoint.last()
+        record = self.latest()
         if self.name in record.refused:
             raise DeclarationError(record.refused[self.name])
         if self.name not in record.control:
@@ -57,7 +59,7 @@ class Asked:
     @property
     def progress(self) -> dict[str, Any]:
         """By region: phase, bins left, keys and bytes moved, time left (ms); empty before the first epoch that obeys it."""
-        record = self.checkpoint.last()
+        record = self.latest()
         figures = record.progress.get("regions", {})
         return {r: {"phase": figures[r]["phase"], **figures[r].get("rescale", {})} for r in self.regions if r in figures}
 
@@ -68,15 +70,16 @@ class Asked:
             timeout: Seconds; None: as long as it takes.
 
         Returns:
-            Whether it is done.
+            Whether it is done; False also if the flow has stopped before.
 
         Raises:
             DeclarationError: It was refused after all; nothing was changed.
+            PenstockError: The flow failed.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while not self.done:
-            if until is not None and time.monotonic() > until:
-                return False
+            if (until is not None and time.monotonic() > until) or not self.running():
+                return self.done
             time.sleep(_POLL_S)
         return True
 
@@ -86,10 +89,19 @@ class Commander:
 
     Args:
         checkpoint: The flow's checkpoint.
+        latest: Gives the last committed epoch's record; None: read from the checkpoint.
+        running: Says whether the flow runs; None: taken for granted.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        latest: Callable[[], EpochRecord] | None = None,
+        running: Callable[[], bool] | None = None,
+    ) -> None:
         self._checkpoint = checkpoint
+        self._latest = latest or checkpoint.last
+        self._running = running or (lambda: True)
 
     def scale(self, workers: int, region: str | None = None) -> Asked:
         """Ask for a number of workers of a region, or of all regions at the same time.
@@ -132,7 +144,7 @@ class Commander:
         return name
 
     def _ask(self, command: dict[str, Any], region: str | None) -> Asked:
-        record = self._checkpoint.last()
+        record = self._latest()
         if record.finished:
             raise FinishedError(
                 f"The flow of checkpoint {self._checkpoint.uri} has finished; it cannot be told to {command['command']}."
@@ -144,7 +156,7 @@ class Commander:
         if reason:
             raise DeclarationError(reason)
         regions = () if command["command"] == "snapshot" else (region,) if region is not None else tuple(controls)
-        return Asked(self._checkpoint, self.tell(command), regions)
+        return Asked(self.tell(command), regions, self._latest, self._running)
 
 
 def hashes_of(keys: Sequence[Any], schema: pa.Schema) -> np.typing.NDArray[np.int64]:
@@ -167,11 +179,3 @@ def hashes_of(keys: Sequence[Any], schema: pa.Schema) -> np.typing.NDArray[np.in
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise DeclarationError(f"Key column {field.name!r} is of type {field.type}: {error}.") from error
     return spark_xxhash64(columns)
-
-
-def wait_for(checkpoint: Checkpoint, seconds: float) -> EpochRecord:
-    """The last record, as soon as there is one."""
-    until = time.monotonic() + seconds
-    while (record := checkpoint.last()).epoch < 0 and time.monotonic() < until:
-        time.sleep(_POLL_S)
-    return record

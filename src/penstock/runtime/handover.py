@@ -62,11 +62,11 @@ def hand_over(
     return out[:workers], acquired
 
 
-def region_figures(state: RegionState, workers: int, deltas: Deltas, now_us: int) -> dict[str, Any]:
+def region_figures(state: RegionState, deltas: Deltas, now_us: int) -> dict[str, Any]:
     """A region's figures of an epoch, for people."""
     reports = [r for _, r in deltas.values()]
     figures = {
-        "workers": workers,
+        "workers": state.workers,
         "rows_in": sum(r["rows_in"] for r in reports),
         "rows_out": sum(r["rows_out"] for r in reports),
         "changes": sum(r["rows"] for r in reports),

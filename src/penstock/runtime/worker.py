@@ -5,9 +5,12 @@ The delta file is written before the first output row is handed on, so rows that
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +25,7 @@ from penstock.runtime.moving import GivenUp
 from penstock.runtime.spec import RegionSpec
 from penstock.runtime.task import run_region_task
 from penstock.state.deltas import FileRef, Metadata, Version, read_file, write_file
+from penstock.state.environment import remove_environment
 from penstock.state.files import resolve
 from penstock.state.store import LocalStore
 from penstock.state.worker import WorkerState
@@ -62,10 +66,21 @@ def local_states(boot_id: str) -> States:
 
     def open_state(assignment: Assignment, worker: int, identity: str) -> WorkerState:
         fs, root = resolve(assignment.checkpoint)
+        _remove_retired(Path(assignment.local, identity).parent, len(assignment.versions))
         store = LocalStore.open(f"{assignment.local}/{identity}", identity, boot_id)
         return store.at(fs, root, assignment.versions[worker])
 
     return open_state
+
+
+def _remove_retired(region: Path, workers: int) -> None:
+    """Remove this host's caches of workers that a region no longer has (rule S3)."""
+    if not region.is_dir():
+        return
+    for found in os.listdir(region):  # noqa: PTH208  (names only, once per task)
+        if found.isdigit() and int(found) >= workers:
+            remove_environment(str(region / found))
+            shutil.rmtree(region / found, ignore_errors=True)
 
 
 def run_worker(

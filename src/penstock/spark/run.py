@@ -144,7 +144,7 @@ class Run:
         self._query: Any = None
         self._ended = threading.Event()
         self._stopping = threading.Event()
-        self._commander = Commander(checkpoint)
+        self._commander = Commander(checkpoint, self._latest, lambda: self.active)
         self._prepare(workers, limits, before, given=workers_given)
         self._driver = EpochDriver(flow, checkpoint, self._settings)
         self._maintenance = Maintenance(checkpoint, self._settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))
@@ -386,6 +386,12 @@ class Run:
         """
         self._ready()
         return self._commander.snapshot(name)
+
+    def _latest(self) -> EpochRecord:
+        """The last record; raises what the flow failed with."""
+        if self._error is not None:
+            raise self._error from self._cause
+        return self._driver.last
 
     def _ready(self) -> None:
         """Wait for the first epoch: before it there is nothing to command."""

@@ -10,7 +10,7 @@ The checkers see what a user could see: the input, what the sink holds, what eac
 tasks ran, which table was in force, which frontier was announced, when a copy began and ended. They know nothing of phases, goals
 and messages. The truth that they compare with is one sequential pass over the input.
 
-Read next: `penstock.testing.simulator`, which makes an `Outcome`.
+Read next: `penstock.testing.outcome`, which is what they see, and `penstock.testing.simulator`, which makes it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.routing.table import Routing
+from penstock.testing.outcome import Outcome
 from penstock.testing.schedule import Record
 from penstock.testing.simulated_worker import Emitted, State, folded
-from penstock.testing.simulator import Outcome
 from penstock.types import MAX_TIME
 
 
@@ -60,8 +60,9 @@ def _frontiers(outcome: Outcome) -> Iterator[Violation]:
     """P9, of what is announced: the frontier that came in, bounded by those of the copies under way, and by nothing else."""
     for region in range(len(outcome.schedule.regions)):
         copies = [c for c in outcome.copies if c.region == region]
-        for epoch, came in enumerate(_incoming(outcome, region)):
-            bounds = [_incoming(outcome, region)[c.since] for c in copies if c.since < epoch < c.done]
+        frontiers = _incoming(outcome, region)
+        for epoch, came in enumerate(frontiers):
+            bounds = [frontiers[c.since] for c in copies if c.since < epoch < c.done]
             announced = outcome.epochs[epoch][region].announced
             if announced != min([came, *bounds]):
                 yield Violation("P9", f"region {region} announces {announced} in epoch {epoch}, not {min([came, *bounds])}")
@@ -194,9 +195,12 @@ def bound(outcome: Outcome, region: int) -> int:
     """The epoch by which a region must have settled.
 
     Every bin is measured once, moves at most twice (on to where it was going, then to where it is wanted), and is cut at most once
-    per key; each epoch does at least one of these. Holds add the time of their copies.
+    per key; each epoch does at least one of these. Holds add the time of their copies. An endless source brings up to two new keys
+    per epoch while bins are measured, and while a bin is cut new keys in the parts that are still to go: (e^r − 1)/r cuts per key
+    if r keys come per cut, which is below 3 for what is drawn.
     """
     bins, quiet = outcome.schedule.bins, outcome.quiet_from
-    keys = {row[3] if region == 0 else row[4] for rows in outcome.input[: quiet + 1] for row in rows}
+    known = len({row[3] if region == 0 else row[4] for rows in outcome.input[: quiet + 1] for row in rows})
+    cuts = 3 * (known + 2 * bins) if outcome.schedule.endless else 2 * known
     waits = sum(c.done - c.since for c in outcome.copies if c.region == region and c.done > quiet)
-    return quiet + 3 * bins + 2 * len(keys) + waits + 2
+    return quiet + 3 * bins + cuts + waits + 2

@@ -16,79 +16,22 @@ Read next: `penstock.testing.checkers`; `penstock.testing.simulated_worker` for 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from penstock.protocol.messages import Answer, Interrogate
-from penstock.protocol.rescale import ALL_AT_ONCE, Control, Phase, advanced, ended_hold, orders, pinned, scaled
+from penstock.protocol.rescale import Control, Order, advanced, ended_hold, orders, pinned, scaled
 from penstock.protocol.rescale.control import Held
 from penstock.routing.table import Routing
+from penstock.testing.coverage import kinds_of, note_epoch, note_scale
+from penstock.testing.outcome import Copy, Outcome, RegionEpoch
 from penstock.testing.schedule import Command, Record, Schedule, Source, draw
 from penstock.testing.simulated_worker import Chain, Emitted, Given, Stage, State, Worker
 from penstock.types import MAX_TIME
 
 MOST_EPOCHS: Final = 160
 """A run that has not ended by then is ended."""
-
-
-class Copy(NamedTuple):
-    """A state moved beside the epochs: given up in epoch `since`, told to be there in epoch `done`."""
-
-    region: int
-    key: int
-    since: int
-    done: int
-
-
-class RegionEpoch(NamedTuple):
-    """What can be seen of a region from outside in an epoch that was committed.
-
-    Attributes:
-        tasks: Number of tasks that ran.
-        states: By worker, what it held at the end.
-        table: Where the next epoch's records go.
-        announced: The frontier that others were told.
-    """
-
-    tasks: int
-    states: dict[int, State]
-    table: Routing
-    announced: int
-
-
-@dataclass(slots=True)
-class Outcome:
-    """All that a run has shown.
-
-    Attributes:
-        schedule: What was asked.
-        input: By epoch, the records of the source.
-        frontiers: By epoch, the frontier of the source.
-        emitted: What the sink holds, in order.
-        epochs: By epoch, what each region showed.
-        copies: States moved beside the epochs.
-        reruns: What the sink had stored when an epoch was run again, and what it was then given.
-        asked: By region, (epoch, number of workers) of each `scale`.
-        pins: By region, the worker at which each key was last asked to be.
-        quiet_from: The epoch of the last `scale`, `pin` or `unpin`.
-        ended: Whether the run came to its end by itself.
-        seen: What happened in it, for coverage.
-    """
-
-    schedule: Schedule
-    input: list[list[Record]] = field(default_factory=list)
-    frontiers: list[int] = field(default_factory=list)
-    emitted: list[Emitted] = field(default_factory=list)
-    epochs: list[list[RegionEpoch]] = field(default_factory=list)
-    copies: list[Copy] = field(default_factory=list)
-    reruns: list[tuple[list[Emitted], list[Emitted]]] = field(default_factory=list)
-    asked: list[list[tuple[int, int]]] = field(default_factory=list)
-    pins: list[dict[int, int]] = field(default_factory=list)
-    quiet_from: int = 0
-    ended: bool = False
-    seen: set[str] = field(default_factory=set)
 
 
 class _Died(Exception):  # noqa: N818  (not an error: the schedule asked for it)
@@ -123,7 +66,7 @@ class World:
 
     # ------------------------------------------------------------------------------------------------ what variants break
 
-    def table(self, region: int, control: Control, told: dict[int, list[Any]]) -> Routing:
+    def table(self, region: int, control: Control, told: dict[int, list[Order]]) -> Routing:
         """The table by which this epoch's records go."""
         del region, told
         return control.routing
@@ -154,7 +97,7 @@ class World:
     def run(self) -> Outcome:
         """Play the schedule."""
         outcome, schedule = self.outcome, self.schedule
-        outcome.seen.update(_kinds(schedule))
+        outcome.seen.update(kinds_of(schedule))
         last = max(schedule.commands, default=0)
         rested = False
         for epoch in range(MOST_EPOCHS):
@@ -259,7 +202,7 @@ class World:
             region = command.region
             control = controls[region]
             if command.kind == "scale":
-                self.note_scale(control, command.number)
+                note_scale(self.outcome.seen, control, command.number, not any(self.states))
                 controls[region] = scaled(control, command.number, limits, epoch)
             elif command.kind == "moved":
                 controls[region], ended = self.end_hold(control, command.keys[0], command.number)
@@ -285,7 +228,8 @@ class World:
         answers: dict[int, Answer] = {}
         given: list[Given] = []
         for number in range(tasks):
-            state, mine, messages = states.get(number), by_worker.get(number, ()), told.get(number, ())
+            state, mine = states.get(number), by_worker.get(number, ())
+            messages: Sequence[Order] = told.get(number, ())
             if not (mine or messages or (stage.timed and state is not None and state.waiting)):
                 continue
             if self.schedule.silent and state is None and not mine and type(messages[0]) is Interrogate:
@@ -301,7 +245,7 @@ class World:
         after = advanced(control, answers, limits, stage.epoch, stage.frontier)
         self.passed("advanced")
         if control.goal is not None:
-            self.note(control, after, answers, given)
+            note_epoch(self.outcome.seen, control, after, answers, given)
         if given:
             _join(states, given)
         shown = RegionEpoch(
@@ -344,43 +288,6 @@ class World:
         """Put what a copy reports among an epoch's commands."""
         self.reports.setdefault(epoch, []).append(command)
 
-    # ---------------------------------------------------------------------------------------------------------- coverage
-
-    def note_scale(self, control: Control, workers: int) -> None:
-        """Remember which kinds of `scale` there were."""
-        seen, goal = self.outcome.seen, control.goal
-        if goal is not None:
-            seen.add("retarget in " + control.phase.value)
-            if control.held:
-                seen.add("retarget during hold")
-            if control.routing.splits:
-                seen.add("retarget during split")
-        elif workers != control.workers:
-            seen.add("scale down" if workers < control.workers else "scale up")
-            if not any(self.states):
-                seen.add("rescale of empty state")
-
-    def note(self, before: Control, after: Control, answers: dict[int, Answer], given: Sequence[Given]) -> None:
-        """Remember what this epoch of a rescale has had."""
-        seen = self.outcome.seen
-        if after.routing.splits:
-            seen.add("split")
-        if before.held:
-            seen.add("hold" if before.phase is Phase.MOVE else "hold in " + before.phase.value)
-        if before.goal is not None and after.goal is None:
-            seen.add("rescale ended")
-        for answer in answers.values():
-            if answer.taken is not None:
-                if answer.taken.bins:
-                    seen.add("bin moved")
-                if answer.taken.keys:
-                    seen.add("key moved")
-        for key, _, _, waiting, held in given:
-            if held:
-                seen.add("hold of a placed key" if key in before.routing.apart else "hold out of a bin")
-            if waiting:
-                seen.add("waiting records queued" if held else "waiting records moved")
-
 
 def simulate(seed: int, world: type[World] = World, trace: Callable[[str], None] | None = None) -> Outcome:
     """Play the run that a seed stands for.
@@ -418,16 +325,6 @@ def _join(states: dict[int, State], given: Sequence[Given]) -> None:
             state.chains[key] = chain
         if waiting:
             state.waiting[key] = (*waiting, *state.waiting.get(key, ()))
-
-
-def _kinds(schedule: Schedule) -> Iterator[str]:
-    regions, large = schedule.regions, 8
-    yield "two regions" if len(regions) > 1 else "one region"
-    yield from {"event time" if r.timed else "no event time" for r in regions}
-    yield from ["joined inputs"] * (regions[0].inputs > 1)
-    yield from ["endless new keys"] * schedule.endless
-    yield from ["all at once"] * (schedule.limits is ALL_AT_ONCE)
-    yield from ["many workers"] * any(c.kind == "scale" and c.number > large for cs in schedule.commands.values() for c in cs)
 
 
 def _position(record: Record) -> tuple[int, int]:

@@ -28,6 +28,7 @@ def place(owners: Sequence[int], bytes_by_bin: Sequence[int], workers: int, base
     least = max(1, sum(bytes_by_bin) // (100 * len(owners)))  # an empty bin gets keys one day
     weights = [b + least for b in bytes_by_bin]
     target = list(owners)
+    share, giants = _share(weights, workers)
     loads = [0] * workers
     homeless = []
     for at, worker in enumerate(owners):
@@ -35,10 +36,10 @@ def place(owners: Sequence[int], bytes_by_bin: Sequence[int], workers: int, base
             loads[worker] += weights[at]
         else:
             homeless.append(at)
-    share = sum(weights) / workers
     new = range(min(base, workers), workers)
     if new:
-        homeless += _surplus(owners, weights, loads, share, sum(max(0.0, share - loads[w]) for w in new), homeless)
+        room = sum(max(0.0, share - loads[w]) for w in new) - sum(weights[b] for b in homeless)
+        homeless += _surplus(owners, weights, loads, share, giants, room)
     for at in sorted(homeless, key=lambda b: (-weights[b], b)):
         among = [w for w in new if loads[w] < share] or ([owners[at]] if owners[at] < workers else range(workers))
         target[at] = min(among, key=lambda w: (loads[w], w))
@@ -46,19 +47,43 @@ def place(owners: Sequence[int], bytes_by_bin: Sequence[int], workers: int, base
     return tuple(target)
 
 
+def _share(weights: Sequence[int], workers: int) -> tuple[float, set[int]]:
+    """What a worker should have, and the bins that weigh more than that by themselves: each has a worker of its own, at best."""
+    left, heaviest, giants = sum(weights), sorted(range(len(weights)), key=lambda b: (-weights[b], b)), set[int]()
+    for at in heaviest[: workers - 1]:
+        if weights[at] * (workers - len(giants)) <= left:
+            break
+        left -= weights[at]
+        giants.add(at)
+    return left / (workers - len(giants)), giants
+
+
 def _surplus(
-    owners: Sequence[int], weights: Sequence[int], loads: list[int], share: float, room: float, homeless: Sequence[int]
+    owners: Sequence[int], weights: Sequence[int], loads: list[int], share: float, giants: set[int], room: float
 ) -> list[int]:
-    """Bins that workers with more than their share give to new ones, the last ones of each first; takes them off `loads`."""
-    room -= sum(weights[b] for b in homeless)
-    total = sum(max(0.0, load - share) for load in loads)
-    out = []
-    for worker, load in enumerate(loads):
-        if load <= share or room <= 0:
+    """Bins that workers with more than their share give to new ones, the heaviest first; takes them off `loads`.
+
+    A giant stays where it is, and everything else leaves it; of several at one worker the heaviest stays.
+    """
+    by_worker: dict[int, list[int]] = {}
+    for at in sorted(range(len(owners)), key=lambda b: (-weights[b], -b)):
+        if owners[at] < len(loads):
+            by_worker.setdefault(owners[at], []).append(at)
+    out: list[int] = []
+    over: dict[int, float] = {}
+    for worker, bins in by_worker.items():
+        here = [b for b in bins if b in giants]
+        for at in here[1:]:
+            out.append(at)
+            loads[worker] -= weights[at]
+        over[worker] = loads[worker] - max(share, *(weights[b] for b in here[:1]), 0.0)
+    total = sum(max(0.0, o) for o in over.values())
+    for worker, surplus in sorted(over.items()):
+        if surplus <= 0 or room <= 0:
             continue
-        give = (load - share) * min(1.0, room / total)
-        for at in sorted((b for b, w in enumerate(owners) if w == worker), key=lambda b: (-weights[b], -b)):
-            if weights[at] <= give + weights[at] / 2:
+        give = surplus * min(1.0, room / total)
+        for at in by_worker[worker]:
+            if at not in giants and weights[at] <= give + weights[at] / 2:
                 out.append(at)
                 give -= weights[at]
                 loads[worker] -= weights[at]

@@ -1,0 +1,250 @@
+"""Latency of a live rescale, in one run: budgeted, all at once, and Spark's own way (stop, repartition the checkpoint, restart).
+
+    python benchmarks/rescale.py                 1 M keys, then 5 M
+    python benchmarks/rescale.py 1000000 9       one size, and after how many steady epochs to scale
+
+Three workers become four under steady load, so 25 % of the state moves. Durations are those of whole epochs, from deciding to
+committed. Writes JSON under benchmarks/results and a plot under docs/images.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.runtime.checkpoint import Checkpoint
+from penstock.spark.session import session
+
+SCHEMA = "k long, at timestamp, v double"
+EVENTS = 20_000
+BEFORE, AFTER = 60, 40
+
+
+def write(folder: Path, number: int, keys: np.ndarray[Any, Any]) -> None:
+    at = (1_700_000_000_000_000 + number * 1_000_000 + np.arange(len(keys))).astype("datetime64[us]")
+    table = pa.table({"k": keys, "at": pa.array(at, pa.timestamp("us", "UTC")), "v": np.ones(len(keys))})
+    hidden = folder / f".{number:06d}"
+    pq.write_table(table, hidden)
+    hidden.rename(folder / f"{number:06d}.parquet")
+    os.utime(folder / f"{number:06d}.parquet", (1_700_000_000 + number,) * 2)
+
+
+def load(folder: Path, keys: int) -> int:
+    """Files that make `keys` keys, a million per file."""
+    folder.mkdir(parents=True)
+    size = min(keys, 1_000_000)
+    for i in range(keys // size):
+        write(folder, i, np.arange(i * size, (i + 1) * size))
+    return keys // size
+
+
+@contextmanager
+def feeding(folder: Path, first: int, keys: int) -> Iterator[None]:
+    """Keep a few steady files ready, so that an epoch never waits for its input."""
+    done, rng = threading.Event(), np.random.default_rng(3)
+    number = first
+
+    def feed() -> None:
+        nonlocal number
+        while not done.is_set():
+            if number - first - len(seen) < 8:
+                write(folder, number, rng.integers(0, keys, EVENTS))
+                number += 1
+            else:
+                done.wait(0.02)
+
+    thread = threading.Thread(target=feed, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+seen: list[int] = []
+
+
+class Memory:
+    """Greatest memory (bytes) that Spark's Python workers had together; sampled."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self._done = threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        me = psutil.Process()
+        while not self._done.wait(0.1):
+            total = 0
+            for child in me.children(recursive=True):
+                try:
+                    total += child.memory_info().rss if "python" in child.name() else 0
+                except psutil.Error:
+                    continue
+            self.peak = max(self.peak, total)
+
+    def stop(self) -> int:
+        self._done.set()
+        return self.peak
+
+
+def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> dict[str, Any]:
+    """One flow that scales from 3 to 4 workers under way."""
+    folder, checkpoint = work / "in", work / "checkpoint"
+    first = load(folder, keys)
+    seen.clear()
+    starts: list[float] = []
+    rows: list[dict[str, Any]] = []
+    held: list[Any] = []
+    flow = ps.Flow("bench")
+    events = flow.source("events", ps.files(str(folder), SCHEMA, max_files_per_epoch=1))
+    events.key_by("k", name="k").aggregate(n=ps.count(), total=ps.sum("v")).sink(ps.noop())
+
+    def before(step: str) -> None:
+        if step == "decide":
+            starts.append(time.perf_counter())
+        elif step == "committed":
+            seen.append(1)
+            rows.append({"s": time.perf_counter() - starts[-1], **held[0].regions.get("k", {}).get("rescale", {})} if held else {"s": time.perf_counter() - starts[-1]})
+
+    with feeding(folder, first, keys):
+        memory = Memory()
+        run = flow.start(spark, checkpoint=str(checkpoint), workers=3, trigger="0 seconds", step_budget=budget, before=before)
+        held.append(run)
+        wait(run, lambda: len(rows) >= first + BEFORE)
+        begun, handle = len(rows), run.scale("k", 4)
+        figures: dict[str, Any] = {}
+        while not handle.wait(0.05):
+            figures = handle.progress.get("k") or figures
+            assert run.exception is None, run.exception
+        ended, peak = len(rows), memory.stop()
+        wait(run, lambda: len(rows) >= ended + AFTER)
+        run.shutdown(drain=False)
+    record = Checkpoint(str(checkpoint)).last()
+    took = [r["s"] for r in rows]
+    steady = took[first + 15 : begun] + took[ended + 10 :]
+    during = took[begun : ended + 1]
+    return {
+        "keys": keys,
+        "epochs_ms": [round(t * 1000, 1) for t in took[first:]],
+        "steps": [{n: r[n] for n in ("step_bytes", "cost_us", "moved_keys")} for r in rows if "step_bytes" in r],
+        "rescale_epochs": [begun - first, ended - first],
+        "rescale_s": sum(during),
+        "steady_p50_ms": 1000 * statistics.median(steady),
+        "steady_p99_ms": 1000 * float(np.quantile(steady, 0.99)),
+        "during_p50_ms": 1000 * statistics.median(during),
+        "during_p99_ms": 1000 * float(np.quantile(during, 0.99)),
+        "during_max_ms": 1000 * max(during),
+        "p99_ratio": float(np.quantile(during, 0.99) / np.quantile(steady, 0.99)),
+        "max_ratio": max(during) / float(np.quantile(steady, 0.99)),
+        "moved_keys": figures.get("moved_keys"),
+        "moved_bytes": figures.get("moved_bytes"),
+        "python_peak_bytes": peak,
+        "workers": record.regions["k"].workers,
+    }
+
+
+def wait(run: Any, ready: Any) -> None:
+    while not ready():
+        if run.exception is not None:
+            raise run.exception
+        time.sleep(0.02)
+
+
+def offline(spark: SparkSession, keys: int, work: Path) -> dict[str, Any]:
+    """The equivalent native query: stop, Spark's offline repartition of the checkpoint, restart; the time without any epoch."""
+    from benchmarks import native  # noqa: PLC0415  (found once the path is set)
+
+    folder, checkpoint = work / "native", str(work / "native-checkpoint")
+    first = load(folder, keys)
+    rng = np.random.default_rng(3)
+    for i in range(3):
+        write(folder, first + i, rng.integers(0, keys, EVENTS))
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    native.run(spark, "transformWithState", folder, SCHEMA, 1, checkpoint)
+    for i in range(2):
+        write(folder, first + 3 + i, rng.integers(0, keys, EVENTS))
+    start = time.perf_counter()
+    spark._streamingCheckpointManager.repartition(checkpoint, 4)  # type: ignore[attr-defined]
+    repartitioned = time.perf_counter()
+    ends = native.ends(spark, "transformWithState", folder, SCHEMA, 1, checkpoint)
+    return {"repartition_s": repartitioned - start, "downtime_s": ends[0] - start}
+
+
+def plot(results: dict[str, Any], path: Path) -> None:
+    """Duration of every epoch before, during and after."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    shown = {n: r for n, r in results.items() if "epochs_ms" in r}
+    figure, axes = plt.subplots(len(shown), 1, figsize=(9, 2.6 * len(shown)), sharey=False, squeeze=False)
+    for axis, (name, r) in zip(axes[:, 0], shown.items(), strict=True):
+        begin, end = r["rescale_epochs"]
+        axis.axvspan(begin, end, color="#f2c14e", alpha=0.4, label=f"rescale, {r['rescale_s']:.1f} s")
+        axis.plot(r["epochs_ms"], color="#20639b", linewidth=1, marker=".", markersize=3)
+        axis.axhline(r["steady_p99_ms"], color="#777777", linewidth=0.8, linestyle="--", label="steady p99")
+        axis.set_title(f"{name}: 3 to 4 workers, {r['keys']:,} keys; max {r['max_ratio']:.2f} × steady p99", fontsize=10)
+        axis.set_ylabel("epoch, ms")
+        axis.set_ylim(bottom=0)
+        axis.legend(loc="upper right", fontsize=8)
+    axes[-1, 0].set_xlabel("epoch")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    sizes = [int(sys.argv[1])] if len(sys.argv) > 1 else [1_000_000, 5_000_000]
+    parts = sys.argv[2].split(",") if len(sys.argv) > 2 else ["budget", "at once", "offline"]
+    spark = session("local[2]", "bench", **{"spark.driver.memory": "4g"})
+    results: dict[str, Any] = {}
+    for keys in sizes:
+        for name, budget in (("budget", "50 milliseconds"), ("at once", None)):
+            if name not in parts:
+                continue
+            work = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+            try:
+                results[f"{name}, {keys:,} keys"] = r = measure(spark, keys, budget, work)
+                print(f"{name}, {keys:,} keys", {k: v for k, v in r.items() if k not in ("epochs_ms", "steps")}, flush=True)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+        if "offline" in parts and keys <= 1_000_000:
+            work = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+            try:
+                results[f"Spark offline, {keys:,} keys"] = r = offline(spark, keys, work)
+                print(f"Spark offline, {keys:,} keys", r, flush=True)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    about = {
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, Spark {spark.version}",
+        "commit": subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        ).stdout.strip(),
+    }
+    here = Path(__file__).parent
+    (here / "results" / "rescale.json").write_text(json.dumps({**about, **results}, indent=2) + "\n")
+    plot(results, here.parent / "docs" / "images" / "rescale.png")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    main()

@@ -1,0 +1,78 @@
+"""Which kinds of things a simulated run has had in it, so that a search can prove that it looked where bugs are.
+
+Only this looks into the protocol's own variables, and no checker looks at this.
+
+Read next: `penstock.testing.simulator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from penstock.protocol.messages import Answer
+from penstock.protocol.rescale import ALL_AT_ONCE, Control, Phase
+from penstock.testing.schedule import Schedule
+from penstock.testing.simulated_worker import Given
+
+_MANY_WORKERS: Final = 8
+
+
+def kinds_of(schedule: Schedule) -> Iterator[str]:
+    """What is in a schedule."""
+    scales = [c.number for commands in schedule.commands.values() for c in commands if c.kind == "scale"]
+    yield from ["two regions"] * (len(schedule.regions) > 1)
+    yield from {"event time" if r.timed else "no event time" for r in schedule.regions}
+    yield from ["joined inputs"] * (schedule.regions[0].inputs > 1)
+    yield from ["endless new keys"] * schedule.endless
+    yield from ["all at once"] * (schedule.limits is ALL_AT_ONCE)
+    yield from ["many workers"] * any(n > _MANY_WORKERS for n in scales)
+
+
+def note_scale(seen: set[str], control: Control, workers: int, empty: bool) -> None:
+    """Note which kind of `scale` this is.
+
+    Args:
+        seen: Gets it.
+        control: The control before it.
+        workers: What is asked for.
+        empty: Whether no worker holds anything.
+    """
+    if control.goal is not None:
+        seen.add("retarget in " + control.phase.value)
+        if control.held:
+            seen.add("retarget during hold")
+        if control.routing.splits:
+            seen.add("retarget during split")
+    elif workers != control.workers:
+        seen.add("scale down" if workers < control.workers else "scale up")
+        if empty:
+            seen.add("rescale of empty state")
+
+
+def note_epoch(seen: set[str], before: Control, after: Control, answers: Mapping[int, Answer], given: Sequence[Given]) -> None:
+    """Note what a region's epoch during a rescale has had.
+
+    Args:
+        seen: Gets it.
+        before: The control that gave the orders.
+        after: The control after the epoch.
+        answers: By worker.
+        given: What left a worker.
+    """
+    if after.routing.splits:
+        seen.add("split")
+    if before.held:
+        seen.add("hold" if before.phase is Phase.MOVE else "hold in " + before.phase.value)
+    if after.goal is None:
+        seen.add("rescale ended")
+    for answer in answers.values():
+        if answer.taken is not None and answer.taken.bins:
+            seen.add("bin moved")
+        if answer.taken is not None and answer.taken.keys:
+            seen.add("key moved")
+    for key, _, _, waiting, held in given:
+        if held:
+            seen.add("hold of a placed key" if key in before.routing.apart else "hold out of a bin")
+        if waiting:
+            seen.add("waiting records queued" if held else "waiting records moved")

@@ -1,0 +1,236 @@
+"""Live rescaling over real Spark: what the sinks hold is what a flow that never rescales gives."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import subprocess
+import sys
+import threading
+import time
+
+import flow_runs as fr
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock as ps
+from penstock.errors import DeclarationError, FinishedError
+from penstock.protocol.rescale import Limits
+from penstock.runtime.checkpoint import Checkpoint
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+SCHEMA = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v", pa.int64())])
+STEPS = Limits(first_bytes=4_000, least_bytes=4_000, most_bytes=30_000, hold_bytes=60_000, measure_entries=500)
+
+
+@pytest.fixture(autouse=True)
+def _local_state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_LOCAL_DIR", str(tmp_path / "local"))
+
+
+def counted(key, event, state):
+    n, body = state or (0, b"")
+    size = 1_000_000 if key in LARGE else 8
+    return (key, n + 1, event.v), (n + 1, body or bytes(size))
+
+
+LARGE = ("hot0",)
+
+
+def flow_of(folder, out):
+    flow = ps.Flow("live")
+    source = ps.files(str(folder), "k string, at timestamp, v long", max_files_per_epoch=1)
+    events = flow.source("events", source, time="at", lateness="4 seconds")
+    keyed = events.key_by("k")
+    keyed.stateful_map(counted, "k string, n long, v long").sink(out("counted"), name="counted")
+    windows = keyed.window(ps.tumbling("10 seconds")).aggregate(n=ps.count(), total=ps.sum("v"))
+    windows.sink(out("windows"), name="windows")
+    windows.local().key_by("n", name="sizes").aggregate(windows=ps.count()).sink(out("sizes"), name="sizes")
+    return flow
+
+
+def batches(n, seed=4, per_file=400):
+    """Records by file; two hot keys take a third of them, and new keys keep coming."""
+    dice = random.Random(seed)
+    return [
+        [
+            {
+                "k": dice.choice(["hot0", "hot1", f"k{dice.randrange(300)}", f"k{dice.randrange(300)}", f"new{i}-{j}", None]),
+                "at": fr.BEGIN + dt.timedelta(seconds=i + dice.uniform(0, 5)),
+                "v": dice.randrange(1000),
+            }
+            for j in range(per_file)
+        ]
+        for i in range(n)
+    ]
+
+
+class Feeder:
+    """Writes files one by one, whenever the flow has taken the last few."""
+
+    def __init__(self, folder, files):
+        self.folder, self.files, self.written = folder, files, 0
+        folder.mkdir()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.taken = lambda: 0
+
+    def _run(self):
+        for i, rows in enumerate(self.files):
+            while i - self.taken() > 3 and not self._done.wait(0.02):
+                pass
+            hidden = self.folder / f".{i:04d}"
+            pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), hidden)
+            hidden.rename(self.folder / f"{i:04d}.parquet")
+            self.written = i + 1
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._done.set()
+        self._thread.join()
+
+
+def wanted(folder, files):
+    sinks = fr.Sinks()
+    with ps.testing.Harness(flow_of(folder, sinks)) as harness:
+        for rows in files:
+            harness.push("events", pa.Table.from_pylist(rows, schema=SCHEMA))
+            harness.epoch()
+        harness.finish()
+    return sinks.content()
+
+
+def live(spark, tmp_path, files, steer, **options):
+    """Run under load, with `steer(run)` from this thread, to the end of the input."""
+    sinks = fr.Sinks()
+    with Feeder(tmp_path / "in", files) as feeder:
+        checkpoint = str(tmp_path / "checkpoint")
+        options = {"checkpoint": checkpoint, "workers": 1, "trigger": "0 seconds", "step_budget": STEPS, **options}
+        run = flow_of(tmp_path / "in", sinks).start(spark, **options)
+        feeder.taken = lambda: run.progress.get("epoch", -1)
+        steer(run)
+        while feeder.written < len(files):
+            assert run.active, run.exception
+            time.sleep(0.05)
+    run.shutdown(drain=True, timeout=200)
+    return sinks.content(), run
+
+
+def test_rows_when_a_flow_goes_1_2_5_3_1_under_load_are_those_of_one_that_never_does(spark, tmp_path):
+    files, seen = batches(14), []
+
+    def steer(run):
+        for workers in (2, 5, 3, 1):
+            assert run.scale("k", workers).wait(120)
+            seen.append((run.regions["k"]["workers"], {len(set(run.routing("k")))}))
+
+    found, run = live(spark, tmp_path, files, steer)
+    assert [len(w) for _, w in seen] == [1] * 4
+    assert [next(iter(w)) for _, w in seen] == [2, 5, 3, 1]
+    assert not fr.difference(found, wanted(tmp_path / "in", files))
+    assert not [n for n in (tmp_path / "local").glob("*/k/[1-9]") if (n / "data.mdb").exists()], "a removed worker left state"
+    with pytest.raises(FinishedError, match="has finished; it cannot be told to scale"):
+        run.scale("k", 2)
+
+
+def test_rows_when_all_regions_scale_at_once_and_are_retargeted_and_keys_moved_are_right(spark, tmp_path):
+    files = batches(12, seed=8)
+
+    def steer(run):
+        first = run.scale(workers=6)
+        second = run.scale(workers=3)  # while the first is under way
+        moved = run.move("k", ["hot1", None], worker=2)
+        assert first.wait(120)
+        assert second.wait(120)
+        assert moved.wait(120)
+        assert run.snapshot("middle").wait(60)
+        with pytest.raises(DeclarationError, match="There is a snapshot 'middle' already"):
+            run.snapshot("middle")
+        with pytest.raises(DeclarationError, match="There is no region 'x' to scale; there are k, sizes"):
+            run.scale("x", 2)
+        with pytest.raises(DeclarationError, match="has no worker 7; it has workers 0 to 2"):
+            run.move("k", ["a"], worker=7)
+        held = ps.read_state(spark, str(tmp_path / "checkpoint"), "k", snapshot="middle")
+        where = {r["k"]: r["worker"] for r in held.where("k is null or k like 'hot%'").collect()}
+        assert where["hot1"] == where[None] == 2
+
+    found, run = live(spark, tmp_path, files, steer, workers=2)
+    assert {n: r["workers"] for n, r in run.regions.items()} == {"k": 3, "sizes": 3}
+    assert not fr.difference(found, wanted(tmp_path / "in", files))
+
+
+def test_large_key_when_it_moves_is_copied_by_a_job_beside_the_epochs(spark, tmp_path):
+    files, held = batches(10, seed=2), []
+
+    def steer(run):
+        asked = run.move("k", ["hot0"], worker=1)
+        while not asked.wait(0.05):
+            held.append(asked.progress.get("k", {}).get("held_keys", 0))
+        assert run.move("k", ["hot0"], worker=0).wait(120)
+
+    found, _ = live(spark, tmp_path, files, steer, workers=2)
+    assert max(held) == 1
+    assert not fr.difference(found, wanted(tmp_path / "in", files))
+
+
+def test_commands_from_another_terminal_when_a_flow_runs_are_obeyed(spark, tmp_path):
+    files = batches(8, seed=6)
+    said = []
+
+    def tell(*words):
+        command = [sys.executable, "-m", "penstock", *words, "--checkpoint", str(tmp_path / "checkpoint")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+        said.append((done.returncode, (done.stdout + done.stderr).strip()))
+
+    def steer(run):
+        while run.progress["epoch"] < 2:
+            time.sleep(0.05)
+        tell("scale", "3", "--region", "k")
+        tell("move", "k", "hot1", "--worker", "2")
+        tell("snapshot", "now")
+        tell("scale", "3", "--region", "nobody")
+        tell("status")
+        assert run.regions["k"]["workers"] == 3
+
+    found, _ = live(spark, tmp_path, files, steer)
+    assert [code for code, _ in said] == [0, 0, 0, 1, 0], said
+    assert said[0][1].startswith("Scaled to 3 workers after epoch")
+    assert said[3][1] == "There is no region 'nobody' to scale; there are k, sizes."
+    assert Checkpoint(str(tmp_path / "checkpoint")).snapshot_names() == ["now"]
+    assert not fr.difference(found, wanted(tmp_path / "in", files))
+
+
+def test_checkpoint_when_it_is_started_with_another_number_of_workers_keeps_its_own_and_says_so(spark, tmp_path):
+    files = batches(4)
+    (tmp_path / "in").mkdir()
+    for i, rows in enumerate(files):
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "in" / f"{i}.parquet")
+    sinks = fr.Sinks()
+    options = {"checkpoint": str(tmp_path / "checkpoint"), "trigger": "available_now", "drain": False}
+    assert flow_of(tmp_path / "in", sinks).start(spark, workers=3, **options).await_termination(100)
+    with pytest.warns(UserWarning, match=r"Region 'k' of checkpoint .* has 3 workers and keeps them: workers=5 is for a new"):
+        run = flow_of(tmp_path / "in", sinks).start(spark, workers=5, **options)
+    assert run.await_termination(100)
+    assert run.routing("k")[-1] == 2
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_rows_when_every_pair_and_fifty_turns_are_passed_over_spark_are_right(spark, tmp_path):
+    files = batches(400, seed=12, per_file=120)
+    pairs = [(a, b) for a in range(1, 9) for b in range(1, 9) if a != b]
+
+    def steer(run):
+        for a, b in pairs:
+            assert run.scale("k", a).wait(120)
+            assert run.scale("k", b).wait(120)
+        for i in range(50):
+            assert run.scale("k", 2 + i % 2).wait(120)
+
+    found, _ = live(spark, tmp_path, files, steer)
+    assert not fr.difference(found, wanted(tmp_path / "in", files))
