@@ -153,13 +153,30 @@ class Checkpoint:
         """The records of all snapshots."""
         return [self.read_snapshot(name) for name in self.snapshot_names()]
 
-    def decide(self, epoch: int, now_us: int, run: int) -> int:
-        """Keep the clock time that an epoch's idleness is judged by, so that a re-run judges alike; returns the kept one."""
+    def decided(self, epoch: int, found: dict[str, Any], run: int) -> dict[str, Any]:
+        """Keep what an epoch found outside of its input (clock time, commands), so that a re-run decides alike.
+
+        Args:
+            epoch: Number of the epoch.
+            found: What it found now.
+            run: Number of the run.
+
+        Returns:
+            What was found first.
+        """
         path = self.path("epochs", f"{epoch:012d}.decided")
-        if f"{epoch:012d}.decided" in self._names("epochs"):
-            return int(read_bytes(self.fs, path))
-        write_atomic(self.fs, path, str(now_us).encode(), f"r{run}")
-        return now_us
+        if create_exclusive(self.fs, path, json.dumps(found).encode(), f"r{run}"):
+            return found
+        return dict(json.loads(read_bytes(self.fs, path)))
+
+    def read_command(self, name: str) -> dict[str, Any]:
+        """A command of the control log; what is no command is given as one that nobody knows."""
+        text = read_bytes(self.fs, self.path("control", name))
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        return found if isinstance(found, dict) else {"command": text[:40].decode(errors="replace").strip()}
 
     def tidy(self, record: EpochRecord) -> None:
         """Remove what no epoch needs any more: old records and commands."""

@@ -225,7 +225,7 @@ class EpochDriver:
 
     def _decide(self, epoch: int, backend: Backend) -> _Decision:
         self._settings.before("decide")
-        commands = backend.control(self.last.control)
+        commands, now_us = self._found(epoch, backend)
         decided = decide(
             commands, self._controls(), self._checkpoint.snapshot_names() if commands else (), self._settings.limits, epoch
         )
@@ -233,9 +233,6 @@ class EpochDriver:
         finish = self.last.finished or (ending and not any(c.held for c in decided.controls.values()))  # rule H7
         stop = finish or decided.stop
         drain = decided.drain or self.last.draining
-        now_us = self._settings.clock_us()
-        if any(s.idle_after_us is not None for s in self._flow.plan.sources):
-            now_us = self._checkpoint.decide(epoch, now_us, self._settings.run)
         decision = _Decision({}, {}, commands, decided, ending, finish, stop, drain)
         for ordinal, source in enumerate(self._flow.plan.sources):
             before = self.last.sources.get(source.name, SourceState())
@@ -261,6 +258,15 @@ class EpochDriver:
             decision.sources[source.name] = judged.state
             decision.judgements[source.name] = judged
         return decision
+
+    def _found(self, epoch: int, backend: Backend) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+        """Commands that are new, and the clock time (µs): the same ones in a re-run, if they matter."""
+        commands, now_us = backend.control(self.last.control), self._settings.clock_us()
+        if commands or any(s.idle_after_us is not None for s in self._flow.plan.sources):
+            found = {"now_us": now_us, "commands": [name for name, _ in commands]}
+            kept = self._checkpoint.decided(epoch, found, self._settings.run)
+            commands, now_us = [c for c in commands if c[0] in kept["commands"]], kept["now_us"]
+        return commands, now_us
 
     def _controls(self) -> dict[str, Control]:
         """Each region's placement after the last epoch."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -54,10 +53,9 @@ class SparkBackend:
         self._from_region: dict[int, DataFrame] = {}  # by id; holding the frame keeps its id its own
 
     def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-        if not set(self._checkpoint.control_names()) - set(known):
-            return []  # no file, no row: a job less in nearly every epoch
-        rows = self._slices.rows(0)[0].collect()
-        return sorted((r["name"], json.loads(r["value"])) for r in rows if r["name"] not in known and r["value"].strip())
+        # The stream of the control log brings the epoch about; its rows are read here, as a job would take longer than the rest.
+        new = sorted(set(self._checkpoint.control_names()) - set(known))
+        return [(name, self._checkpoint.read_command(name)) for name in new]
 
     def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
         reader = self._readers[source.name] = SourceReader(self._slices, source, ordinal, self._epoch)

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -108,7 +109,7 @@ def start(
         workers_of(plan, workers),
         interval,
         drain=drain,
-        limits=step_limits(step_budget),
+        limits=replace(step_limits(step_budget), slots=max(1, spark.sparkContext.defaultParallelism)),
         workers_given=workers is not None,
         before=before,
     )
@@ -339,9 +340,16 @@ class Run:
             if self._driver.last.epoch != last_epoch:
                 last_epoch, since = self._driver.last.epoch, time.monotonic()
             # Without records there is no epoch: nobody would see that a partition is idle, and a rescale would stand still.
-            elif (idle and quiet > min(idle) / 1e6) or any(r.control.goal for r in self._driver.last.regions.values()):
+            elif (idle and quiet > min(idle) / 1e6) or (self._rescaling and self._waits_for_data()):
                 self._commander.tell({"command": "tick"})
                 since = time.monotonic()
+
+    @property
+    def _rescaling(self) -> bool:
+        return any(r.control.goal for r in self._driver.last.regions.values())
+
+    def _waits_for_data(self) -> bool:
+        return "Waiting for" in str(self._query.status["message"])
 
     def scale(self, region: str | None = None, workers: int | None = None) -> Asked:
         """Change the number of workers of a region while the flow runs, or of all regions at the same time.

@@ -57,6 +57,7 @@ class Limits:
         most_bytes: No step is larger.
         hold_bytes: A single key larger than this is put on hold, however large a step may be.
         measure_entries: Entries of state that one worker measures per epoch.
+        slots: Workers that run at the same time.
     """
 
     budget_us: int = 50_000
@@ -64,7 +65,8 @@ class Limits:
     least_bytes: int = 16 << 10
     most_bytes: int = 64 << 20
     hold_bytes: int = 4 << 20
-    measure_entries: int = 50_000
+    measure_entries: int = 25_000
+    slots: int = 1
 
 
 STANDARD: Final = Limits()
@@ -111,9 +113,8 @@ def advanced(control: Control, answers: Mapping[int, Answer], limits: Limits, ep
     else:
         control = collect.taken(control, goal, answers)
         control = hold.held(control, answers, epoch, frontier)
-    assert control.goal is not None
-    cost = max((a.cost_us for a in answers.values()), default=0)
-    control = replace(control, goal=replace(control.goal, step_bytes=_next_step(control.goal.step_bytes, cost, limits)))
+        assert control.goal is not None
+        control = replace(control, goal=replace(control.goal, step_bytes=_next_step(goal.step_bytes, answers, limits)))
     return _settled(control)
 
 
@@ -154,9 +155,18 @@ def ended_hold(control: Control, key: int, since: int) -> tuple[Control, Held | 
     return control, found
 
 
-def _next_step(step: int, cost_us: int, limits: Limits) -> int:
-    """The next step's bytes: towards the budget, at most twice or half."""
-    factor = min(2.0, max(0.5, 0.8 * limits.budget_us / max(cost_us, 1)))
+def _next_step(step: int, answers: Mapping[int, Answer], limits: Limits) -> int:
+    """The next step's bytes, from what the last one gave up and cost: towards the budget, at most twice or half.
+
+    The cost is that of giving up this step and of taking over the last one. A step that gave up less than it might have says
+    little about larger ones, so it does not raise the limit.
+    """
+    costs = [a.cost_us for a in answers.values()] or [0]
+    cost = max(*costs, sum(costs) // limits.slots)
+    given = max((a.taken.moved_bytes for a in answers.values() if a.taken is not None), default=0)
+    factor = min(2.0, max(0.5, 0.8 * limits.budget_us / max(cost, 1)))
+    if factor > 1.0 and given < step // 2:
+        factor = 1.0
     return int(min(limits.most_bytes, max(limits.least_bytes, step * factor)))
 
 
