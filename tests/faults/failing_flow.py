@@ -58,14 +58,17 @@ def sleep_before(step):
     return before
 
 
-def main(*, folder, checkpoint, urls, master="local[2]", faults=None, once="", conf=None, sleep_at=None):
+def main(*, folder, checkpoint, urls, master="local[2]", faults=None, once="", conf=None, sleep_at=None, scales=None):
     from penstock.spark.session import session
 
     spark = session(master, "failing", **{"spark.driver.memory": "1g", **(conf or {})})
     fn = faulty(faults, once) if faults else killed_flow.keyed
     flow = killed_flow.flow_of(folder, killed_flow.sql_sinks(urls), fn=fn)
     before = sleep_before(sleep_at) if sleep_at else None
-    run = flow.start(spark, checkpoint=checkpoint, trigger="available_now", before=before)
+    steps = {}
+    if scales:
+        before, steps = killed_flow.steer_at(checkpoint, scales, before), {"step_budget": killed_flow.small_steps()}
+    run = flow.start(spark, checkpoint=checkpoint, trigger="available_now", before=before, **steps)
     try:
         run.await_termination()
         print("done", flush=True)

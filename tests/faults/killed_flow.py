@@ -177,14 +177,48 @@ def kill_at(step, count, *, stop_java=False):
     return before
 
 
-def run_child(*, folder, checkpoint, urls, workers=2, kill=None, stop_java=False, master="local[2]", conf=None, max_files=1):
+def steer_at(checkpoint, scales, before):
+    """A hook that gives scale commands before the epochs of these numbers, once each, and says in which phase it is killed."""
+    from penstock.runtime.checkpoint import Checkpoint
+    from penstock.runtime.commands import Commander
+
+    opened = Checkpoint(checkpoint)
+
+    def hook(name):
+        if name == "decide":
+            record = opened.last()
+            workers = scales.get(str(record.epoch + 1))
+            mark = Path(checkpoint, f"scaled-{record.epoch + 1}")
+            if workers and not mark.exists():
+                mark.touch()
+                Commander(opened).tell({"command": "scale", "region": None, "workers": workers})
+            print("phase", *(r.control.phase for r in record.regions.values()), flush=True)
+        if before:
+            before(name)
+
+    return hook
+
+
+def small_steps():
+    """Bounds with which even this little state takes many steps, and some keys are put on hold."""
+    from penstock.protocol.rescale import Limits
+
+    return Limits(first_bytes=100, least_bytes=100, most_bytes=400, hold_bytes=150, measure_entries=3)
+
+
+def run_child(
+    *, folder, checkpoint, urls, workers=2, kill=None, stop_java=False, master="local[2]", conf=None, max_files=1, scales=None
+):
     """Run the flow until its input ends, or until it is killed."""
     from penstock.spark.session import session
 
     spark = session(master, "killed", **{"spark.driver.memory": "1g", **(conf or {})})
     before = kill_at(*kill, stop_java=stop_java) if kill else None
     flow = flow_of(folder, sql_sinks(urls), max_files=max_files)
-    run = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now", before=before)
+    if scales:
+        before = steer_at(checkpoint, scales, before)
+    steps = {"step_budget": small_steps()} if scales else {}
+    run = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now", before=before, **steps)
     run.await_termination()
     print("done", run.progress.get("epoch", ""), flush=True)
     spark.stop()

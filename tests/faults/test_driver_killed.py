@@ -43,8 +43,8 @@ def urls(postgres, tmp_path):
     return {"sqlite": f"sqlite:///{tmp_path}/half.db", "postgres": postgres.replace("/postgres?", f"/{name}?")}
 
 
-def check_killed(tmp_path, urls, seed, kills, *, files=5, workers=2, max_files=1):
-    """Run with these kills, one process after the other, and compare."""
+def check_killed(tmp_path, urls, seed, kills, *, files=5, workers=2, max_files=1, scales=None, phases=None):
+    """Run with these kills, one process after the other, and compare; `phases` collects where a rescale was at each kill."""
     data = killed_flow.records(seed, files)
     killed_flow.write_files(tmp_path / "in", data)
     options = {
@@ -53,6 +53,7 @@ def check_killed(tmp_path, urls, seed, kills, *, files=5, workers=2, max_files=1
         "urls": urls,
         "workers": workers,
         "max_files": max_files,
+        "scales": scales,
     }
     local, happened = {"PENSTOCK_LOCAL_DIR": str(tmp_path / "local")}, []
     for kill in [*kills, None]:
@@ -61,6 +62,8 @@ def check_killed(tmp_path, urls, seed, kills, *, files=5, workers=2, max_files=1
             break
         assert ended.code == -signal.SIGKILL, f"{kill}: {ended}"
         happened.append(kill)
+        if phases is not None:
+            phases |= set(next(line for line in reversed(ended.out.splitlines()) if line.startswith("phase")).split()[1:])
     assert "done" in ended.out
     assert killed_flow.content(urls) == killed_flow.expected(data)
     return happened
@@ -70,6 +73,16 @@ def test_driver_when_killed_around_both_sinks_and_both_commits_gives_each_row_on
     # Before a sink is written, in its transaction, between two sinks, before the commit, between it and Spark's own.
     kills = [("compute totals", 2), ("during spread", 1), ("stored totals", 2), ("commit", 1), ("committed", 2)]
     assert check_killed(tmp_path, urls, 1, kills) == kills
+
+
+def test_driver_when_killed_in_every_phase_of_a_rescale_gives_each_row_once(tmp_path, urls):
+    # Each run goes a few epochs further before it is killed: while it measures, while it moves, while keys are on hold.
+    kills = [("decide", 2), ("compute totals", 2), ("stored totals", 2), ("commit", 2), ("committed", 2), ("during running", 2)]
+    phases = set()
+    scales = {"1": 5, "9": 2}
+    happened = check_killed(tmp_path, urls, 4, kills, files=14, workers=1, scales=scales, phases=phases)
+    assert happened == kills
+    assert {"interrogate", "move"} <= phases, phases
 
 
 def test_jvm_of_a_killed_driver_when_it_wakes_up_after_the_restart_changes_nothing(tmp_path, urls):

@@ -19,14 +19,16 @@ from penstock.cli.live import watch
 from penstock.demo.check import differences, expected_tables, stored_tables
 from penstock.demo.data import read_flights, write_replay
 from penstock.demo.flow import declare
-from penstock.demo.report import Watch, print_findings, print_places, print_speed
+from penstock.demo.report import Watch, print_findings, print_places, print_rescales, print_speed
+from penstock.demo.rescale import Rescale
 from penstock.errors import PenstockError
 
 _SHOWN: Final = 20
 _INTRODUCTION: Final = """\
 {flights:,} flights that left New York in 2013, in the order in which they left, go
 through a flow in {files} pieces. It follows each aircraft, airport and airline and
-keeps five tables in SQLite, which are then compared with pandas."""
+keeps five tables in SQLite, which are then compared with pandas. Under way the
+number of workers that follow the aircraft is changed twice, live."""
 
 
 def run_demo(folder: str | None = None, workers: int = 2) -> None:
@@ -72,10 +74,12 @@ def run_on(flights: pd.DataFrame, folder: Path, workers: int) -> None:
             spark, checkpoint=str(checkpoint), workers=workers, trigger="available_now"
         )
     laps.lap("start")
+    rescale = None if resumed else Rescale(run, files)
     try:
         watch(run)
     except KeyboardInterrupt:
         raise PenstockError(f"Interrupted; to go on where it was: penstock demo --folder {folder}") from None
+    turns = rescale.finish() if rescale is not None else []
     laps.lap("epochs")
     with _doing("Comparing with pandas"):
         expected, stored = expected_tables(flights), stored_tables(database)
@@ -83,6 +87,7 @@ def run_on(flights: pd.DataFrame, folder: Path, workers: int) -> None:
     laps.lap("pandas")
     print_findings(console, stored)
     print_speed(console, run.progress, laps.laps_s, resumed=resumed)
+    print_rescales(console, turns)
     _judge(console, different, stored)
     print_places(console, database, checkpoint)
 

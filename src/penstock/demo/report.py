@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from penstock.demo.data import read_airlines
 from penstock.demo.flow import LATENESS
+from penstock.demo.rescale import Turn
 
 _AIRPORTS: Final = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
 _LEAST_DEPARTED: Final = 10
@@ -93,6 +94,20 @@ def print_speed(console: Console, progress: Mapping[str, Any], laps_s: Mapping[s
     shown.add_row("[bold]Late", f"{source['late']:,} records, over {LATENESS} behind, went to the table late_flights alone")
     shown.add_row("[bold]State", states)
     console.print(shown)
+
+
+def print_rescales(console: Console, turns: Sequence[Turn]) -> None:
+    """What was rescaled while the flow ran.
+
+    Args:
+        console: Where to.
+        turns: The rescales, in order.
+    """
+    for turn in turns:
+        console.print(
+            f"[bold]Rescaled[/] from {turn.before} to {turn.after} workers in epochs {turn.first_epoch} to {turn.last_epoch}: "
+            f"{turn.keys:,} aircraft moved,\n  {turn.bytes / 1024:,.0f} KiB of state, and no stop"
+        )
 
 
 def print_places(console: Console, database: Path, checkpoint: Path) -> None:

@@ -232,6 +232,11 @@ def move_name(worker: int, epoch: int, run: int, attempt: int, to: int) -> str:
     return f"w{worker:04d}-e{epoch:012d}-r{run:06d}-t{attempt}-{'held' if to < 0 else f'to{to:04d}'}.move"
 
 
+def copy_tag(key: int) -> str:
+    """What the name of a file with the copied state of a key on hold (its hash) contains."""
+    return f"-k{key & (2**64 - 1):016x}."
+
+
 def parse_delta_name(name: str) -> tuple[int, int, int, int] | None:
     """Worker, epoch, run and attempt of a delta's file name; None if it is no delta."""
     if not name.endswith(".delta"):

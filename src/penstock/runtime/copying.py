@@ -20,7 +20,7 @@ from penstock.operators.keys import WORKER_BIN, KeyCodec
 from penstock.operators.waiting import rows_waiting, to_bytes
 from penstock.protocol.rescale import Held
 from penstock.routing.hashing import spark_xxhash64
-from penstock.runtime.checkpoint import Checkpoint
+from penstock.runtime.checkpoint import Checkpoint, copy_tag
 from penstock.runtime.record import EpochRecord
 from penstock.runtime.spec import RegionSpec
 from penstock.state.compact import iterate
@@ -65,7 +65,7 @@ class Copy:
         specs: dict[str, RegionSpec] = pickle.loads(checkpoint.specs(self.run))
         codec = KeyCodec(specs[self.region].keys)
         table = self._rows(codec, iterate(checkpoint.fs, checkpoint.root, self.version))
-        path = f"state/{self.region}/w{held.to:04d}-e{held.since:012d}-r{self.run:06d}-k{held.key & (2**64 - 1):016x}.move"
+        path = f"state/{self.region}/w{held.to:04d}-e{held.since:012d}-r{self.run:06d}{copy_tag(held.key)}move"
         metadata = Metadata("move", f"{self.flow}/{self.region}/{held.source}", held.since)
         ref = write_file(checkpoint.fs, checkpoint.root, path, table.to_batches(), metadata, f"r{self.run}")
         file = replace(ref, role="came").to_json()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.runtime.checkpoint import Checkpoint, base_name, parse_state_name
+from penstock.runtime.checkpoint import Checkpoint, base_name, copy_tag, parse_state_name
 from penstock.runtime.record import EpochRecord, RegionState
 from penstock.state.compact import compact, should_compact
 from penstock.state.deltas import FileRef, Metadata, Version
@@ -88,10 +88,11 @@ def remove_unused(checkpoint: Checkpoint, record: EpochRecord) -> None:
     kept = [s.regions[n].files() for s in checkpoint.snapshots() for n in s.regions]
     for name, region in record.regions.items():
         used = {path.rsplit("/", 1)[-1] for paths in (region.files(), *kept) for path in paths}
+        copies = [copy_tag(h.key) for h in region.control.held]  # written, perhaps, and not named by a record yet
         bases = [v.base.version if v.base else -1 for v in region.versions]
         for file in checkpoint.state_files(name):
             place = parse_state_name(file)
-            if place is None or file in used:
+            if place is None or file in used or any(tag in file for tag in copies):
                 continue
             worker, epoch, is_base = place
             limit = bases[worker] if is_base and worker < len(bases) else record.epoch - 1

@@ -1,0 +1,68 @@
+"""Scales the demo's largest region up in the middle of the replay and down again, while the flights keep coming."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.errors import PenstockError
+
+REGION: Final = "tailnum"
+_MORE: Final = 2
+_POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One rescale: from and to how many workers, in which epochs, what moved."""
+
+    before: int
+    after: int
+    first_epoch: int
+    last_epoch: int
+    keys: int
+    bytes: int
+
+
+class Rescale:
+    """Follows a run in a thread and scales `REGION` after a third and after two thirds of its epochs.
+
+    Args:
+        run: The run.
+        epochs: Number of epochs that the replay takes.
+    """
+
+    def __init__(self, run: Any, epochs: int) -> None:
+        self.turns: list[Turn] = []
+        self._run, self._epochs = run, epochs
+        self._thread = threading.Thread(target=self._follow, name="penstock-demo-rescale", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> list[Turn]:
+        """Wait for the end; gives the rescales that were completed."""
+        self._thread.join()
+        return self.turns
+
+    def _follow(self) -> None:
+        try:
+            self._wait(self._epochs // 3)
+            before = self._run.regions[REGION]["workers"]
+            self._scale(before, before + _MORE)
+            self._wait(2 * self._epochs // 3)
+            self._scale(before + _MORE, before)
+        except (PenstockError, KeyError):
+            return  # the run has ended, and says why by itself
+
+    def _wait(self, epoch: int) -> None:
+        while self._run.progress["epoch"] < epoch and not self._run.await_termination(_POLL_S):
+            pass
+
+    def _scale(self, before: int, after: int) -> None:
+        first, asked, figures = self._run.progress["epoch"] + 1, self._run.scale(REGION, after), dict[str, Any]()
+        while not asked.wait(0.02):
+            if not self._run.active:
+                return
+            figures = asked.progress.get(REGION) or figures
+        last = self._run.progress["epoch"]
+        self.turns.append(Turn(before, after, first, last, figures.get("moved_keys", 0), figures.get("moved_bytes", 0)))
