@@ -134,10 +134,8 @@ def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> d
         held.append(run)
         wait(run, lambda: len(rows) >= first + BEFORE)
         begun, handle = len(rows), run.scale("k", 4)
-        figures: dict[str, Any] = {}
-        while not handle.wait(0.05):
-            figures = handle.progress.get("k") or figures
-            assert run.exception is None, run.exception
+        assert handle.wait()
+        figures = handle.progress["k"]
         ended, peak = len(rows), memory.stop()
         wait(run, lambda: len(rows) >= ended + AFTER)
         run.shutdown(drain=False)

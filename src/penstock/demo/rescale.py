@@ -59,10 +59,9 @@ class Rescale:
             pass
 
     def _scale(self, before: int, after: int) -> None:
-        first, asked, figures = self._run.progress["epoch"] + 1, self._run.scale(REGION, after), dict[str, Any]()
-        while not asked.wait(0.02):
-            if not self._run.active:
-                return
-            figures = asked.progress.get(REGION) or figures
+        first, asked = self._run.progress["epoch"] + 1, self._run.scale(REGION, after)
+        if not asked.wait():
+            return
+        figures = asked.progress[REGION]
         last = self._run.progress["epoch"]
-        self.turns.append(Turn(before, after, first, last, figures.get("moved_keys", 0), figures.get("moved_bytes", 0)))
+        self.turns.append(Turn(before, after, first, last, figures["moved_keys"], figures["moved_bytes"]))

@@ -61,7 +61,11 @@ class Asked:
         """By region: phase, bins left, keys and bytes moved, time left (ms); empty before the first epoch that obeys it."""
         record = self.latest()
         figures = record.progress.get("regions", {})
-        return {r: {"phase": figures[r]["phase"], **figures[r].get("rescale", {})} for r in self.regions if r in figures}
+        return {
+            r: {"phase": figures[r]["phase"], **figures[r].get("last_rescale", {}), **figures[r].get("rescale", {})}
+            for r in self.regions
+            if r in figures
+        }
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is done.

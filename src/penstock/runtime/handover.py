@@ -78,7 +78,9 @@ def region_figures(state: RegionState, deltas: Deltas, now_us: int) -> dict[str,
         "phase": str(state.control.phase),
     }
     goal = state.control.goal
-    if goal is not None:
+    if goal is None:
+        figures["last_rescale"] = dict(zip(("moved_bins", "moved_keys", "moved_bytes"), state.control.last_moved, strict=True))
+    else:
         left = len(pending_bins(state.control, goal)) + len(pending_keys(state.control)) if goal.target is not None else None
         elapsed_ms = (now_us - state.rescale_us) // 1000 if state.rescale_us else 0
         figures["rescale"] = {

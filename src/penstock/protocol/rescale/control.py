@@ -98,6 +98,7 @@ class Control:
         goal: The rescale under way; None: none.
         pins: By hash, the worker at which a user wants a key.
         held: Keys on hold.
+        last_moved: Bins, keys and bytes that the last rescale moved, once it has settled.
     """
 
     routing: Routing
@@ -105,6 +106,7 @@ class Control:
     goal: Goal | None = None
     pins: Mapping[int, int] = field(default_factory=dict)
     held: tuple[Held, ...] = ()
+    last_moved: tuple[int, int, int] = (0, 0, 0)
 
     @staticmethod
     def fresh(workers: int, routing: Routing | None = None) -> Control:
@@ -131,6 +133,7 @@ class Control:
             "goal": self.goal and self.goal.to_json(),
             "pins": {str(k): w for k, w in self.pins.items()},
             "held": [[getattr(h, n) for n in Held.__slots__] for h in self.held],
+            "last_moved": list(self.last_moved),
         }
 
     @staticmethod
@@ -142,6 +145,7 @@ class Control:
             Goal.from_json(raw["goal"]) if raw["goal"] else None,
             {int(k): w for k, w in raw["pins"].items()},
             tuple(Held(*h) for h in raw["held"]),
+            tuple(raw["last_moved"]),
         )
 
 

@@ -181,4 +181,5 @@ def _settled(control: Control) -> Control:
         return replace(control, workers=max(control.workers, needed))
     if control.held or collect.pending_bins(control, goal) or collect.pending_keys(control):
         return replace(control, workers=needed)
-    return replace(control, workers=goal.workers, goal=None)
+    moved = (goal.moved_bins, goal.moved_keys, goal.moved_bytes)
+    return replace(control, workers=goal.workers, goal=None, last_moved=moved)
