@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError, DeclarationError, FinishedError
-from penstock.protocol.lifecycle import why_not
+from penstock.protocol.lifecycle import decide, why_not
+from penstock.protocol.rescale import STANDARD
 from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.record import EpochRecord
@@ -156,7 +157,11 @@ class Commander:
         if record.epoch < 0:
             raise CheckpointError("The flow has not committed its first epoch yet; try again in a moment.")
         controls = {n: r.control for n, r in record.regions.items()}
-        reason = why_not(command, controls, self._checkpoint.snapshot_names())
+        before = [n for n in self._checkpoint.control_names() if n not in record.control]
+        there = self._checkpoint.snapshot_names()
+        # As if those that are on their way had been obeyed: a move may name a worker that a scale is about to bring.
+        decided = decide([(n, self._checkpoint.read_command(n)) for n in before], controls, there, STANDARD, record.epoch + 1)
+        reason = why_not(command, decided.controls, [*there, *decided.snapshots])
         if reason:
             raise DeclarationError(reason)
         regions = () if command["command"] == "snapshot" else (region,) if region is not None else tuple(controls)
