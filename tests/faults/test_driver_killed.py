@@ -77,10 +77,10 @@ def test_driver_when_killed_around_both_sinks_and_both_commits_gives_each_row_on
 
 def test_driver_when_killed_in_every_phase_of_a_rescale_gives_each_row_once(tmp_path, urls):
     # Each run goes a few epochs further before it is killed: while it measures, while it moves, while keys are on hold.
-    kills = [("decide", 2), ("compute totals", 2), ("stored totals", 2), ("commit", 2), ("committed", 2), ("during running", 2)]
+    kills = [("compute totals", 3), ("stored totals", 2), ("commit", 3)]
     phases = set()
     scales = {"1": 5, "9": 2}
-    happened = check_killed(tmp_path, urls, 4, kills, files=14, workers=1, scales=scales, phases=phases)
+    happened = check_killed(tmp_path, urls, 4, kills, files=10, workers=1, scales=scales, phases=phases)
     assert happened == kills
     assert {"interrogate", "move"} <= phases, phases
 

