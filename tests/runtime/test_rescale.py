@@ -12,6 +12,7 @@ import pytest
 import penstock as ps
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.runtime.checkpoint import Checkpoint
+from penstock.runtime.commands import Commander
 from penstock.runtime.inspect import view_region
 from penstock.testing import Crash, Harness
 
@@ -374,3 +375,32 @@ def test_copy_of_a_key_on_hold_when_files_are_tidied_before_it_is_named_stays(tm
         assert not harness.record.regions["k"].control.held
         harness.finish()
     assert sorted(r["n"] for r in out.rows()) == list(range(1, 61))
+
+
+def test_snapshot_when_the_epoch_crashes_after_it_was_written_is_taken_and_not_refused(tmp_path):
+    crashed = []
+
+    def before(step):
+        if step == "kept s" and not crashed:
+            crashed.append(step)
+            raise Crash
+
+    with Harness(flow_of(ps.memory), before=before, checkpoint=str(tmp_path / "c")) as harness:
+        harness.push("a", records(1)[0]["a"])
+        harness.epoch()
+        with pytest.raises(Crash):
+            harness.epoch({"command": "snapshot", "name": "s"})
+        harness.restart()
+        assert not harness.resume().refused
+        assert Checkpoint(str(tmp_path / "c")).read_snapshot("s").epoch == 1
+
+
+def test_command_when_the_log_has_been_tidied_since_is_known_to_be_done(tmp_path):
+    with Harness(flow_of(ps.memory), checkpoint=str(tmp_path / "c")) as harness:
+        harness.push("a", records(1)[0]["a"])
+        harness.epoch()
+        opened = Checkpoint(str(tmp_path / "c"))
+        asked = Commander(opened).scale(1, "first")
+        assert not asked.done
+        (tmp_path / "c" / "control" / asked.name).unlink()  # as `tidy` does once it was obeyed and 64 more were
+        assert asked.done

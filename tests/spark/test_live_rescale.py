@@ -83,6 +83,7 @@ class Feeder:
                 pass
             hidden = self.folder / f".{i:04d}"
             pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), hidden)
+            fr.stamp(hidden, i)  # files that are written at the same moment have no order
             hidden.rename(self.folder / f"{i:04d}.parquet")
             self.written = i + 1
 

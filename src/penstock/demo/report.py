@@ -105,8 +105,8 @@ def print_rescales(console: Console, turns: Sequence[Turn]) -> None:
     """
     for turn in turns:
         console.print(
-            f"[bold]Rescaled[/] from {turn.before} to {turn.after} workers in epochs {turn.first_epoch} to {turn.last_epoch}: "
-            f"{turn.keys:,} aircraft moved,\n  {turn.bytes / 1024:,.0f} KiB of state, and no stop"
+            f"[bold]Live[/]   {turn.before} to {turn.after} workers in epochs {turn.first_epoch} to {turn.last_epoch}: "
+            f"{turn.keys:,} aircraft, {turn.bytes / 1024:,.0f} KiB"
         )
 
 

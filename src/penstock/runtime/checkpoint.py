@@ -133,9 +133,10 @@ class Checkpoint:
         """Keep a record under a name; its files of state are kept as long as the snapshot is."""
         write_atomic(self.fs, self.path("snapshots", f"{name}.json"), record.to_bytes())
 
-    def snapshot_names(self) -> list[str]:
-        """Names of the snapshots there are."""
-        return sorted(n[:-5] for n in self._names("snapshots") if n.endswith(".json"))
+    def snapshot_names(self, upto: int | None = None) -> list[str]:
+        """Names of the snapshots there are; with `upto`, of those of epochs up to that one, which have been committed."""
+        names = sorted(n[:-5] for n in self._names("snapshots") if n.endswith(".json"))
+        return names if upto is None else [n for n in names if self.read_snapshot(n).epoch <= upto]
 
     def read_snapshot(self, name: str) -> EpochRecord:
         """The record that a snapshot keeps.

@@ -36,12 +36,14 @@ class Asked:
         regions: The regions that it makes rescale; empty: none.
         latest: Gives the last committed epoch's record; raises what the flow failed with.
         running: Says whether the flow still runs.
+        waiting: Gives the names in the control log; one that was obeyed long ago is there no more.
     """
 
     name: str
     regions: tuple[str, ...]
     latest: Callable[[], EpochRecord]
     running: Callable[[], bool]
+    waiting: Callable[[], Sequence[str]]
 
     @property
     def done(self) -> bool:
@@ -53,7 +55,7 @@ class Asked:
         record = self.latest()
         if self.name in record.refused:
             raise DeclarationError(record.refused[self.name])
-        if self.name not in record.control:
+        if self.name not in record.control and self.name in self.waiting():
             return False
         return record.finished or all(record.regions[r].control.goal is None for r in self.regions)
 
@@ -158,14 +160,14 @@ class Commander:
             raise CheckpointError("The flow has not committed its first epoch yet; try again in a moment.")
         controls = {n: r.control for n, r in record.regions.items()}
         before = [n for n in self._checkpoint.control_names() if n not in record.control]
-        there = self._checkpoint.snapshot_names()
+        there = self._checkpoint.snapshot_names(record.epoch)
         # As if those that are on their way had been obeyed: a move may name a worker that a scale is about to bring.
         decided = decide([(n, self._checkpoint.read_command(n)) for n in before], controls, there, STANDARD, record.epoch + 1)
         reason = why_not(command, decided.controls, [*there, *decided.snapshots])
         if reason:
             raise DeclarationError(reason)
         regions = () if command["command"] == "snapshot" else (region,) if region is not None else tuple(controls)
-        return Asked(self.tell(command), regions, self._latest, self._running)
+        return Asked(self.tell(command), regions, self._latest, self._running, self._checkpoint.control_names)
 
 
 def hashes_of(keys: Sequence[Any], schema: pa.Schema) -> np.typing.NDArray[np.int64]:

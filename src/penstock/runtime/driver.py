@@ -216,6 +216,7 @@ class EpochDriver:
             self._settings.before("commit")
             for name in decision.decided.snapshots:
                 self._checkpoint.snapshot(name, record)
+                self._settings.before(f"kept {name}")
             self._checkpoint.commit(record, self._settings.run)
         finally:
             backend.done()
@@ -227,7 +228,11 @@ class EpochDriver:
         self._settings.before("decide")
         commands, now_us = self._found(epoch, backend)
         decided = decide(
-            commands, self._controls(), self._checkpoint.snapshot_names() if commands else (), self._settings.limits, epoch
+            commands,
+            self._controls(),
+            self._checkpoint.snapshot_names(self.last.epoch) if commands else (),
+            self._settings.limits,
+            epoch,
         )
         ending = decided.end or self.last.ending
         finish = self.last.finished or (ending and not any(c.held for c in decided.controls.values()))  # rule H7
