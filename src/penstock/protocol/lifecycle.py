@@ -83,7 +83,7 @@ def why_not(command: Command, controls: Mapping[str, Control], snapshots: Sequen
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             return f"{name!r} cannot be a snapshot's name; use letters, digits, dots, dashes and underscores, 100 at most."
         if name in snapshots:
-            return f"There is a snapshot {name!r} already; choose another name, or remove it."
+            return f"There is a snapshot {name!r} already; choose another name."
     known = ("scale", "move", "copied", "snapshot", "stop", "drain", "end", "tick")
     return "" if kind in known else f"{kind!r} is no command that this version knows."
 

@@ -20,7 +20,7 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """State has come to this worker since the last epoch; of so many keys (0: not known). Only operators with a hook hear of it."""
+    """State has come to this worker in these files since the last epoch. Only operators with a hook hear of it."""
 
     paths: tuple[str, ...]
 
@@ -76,7 +76,7 @@ class Collect:
     Attributes:
         items: What to give up.
         budget_bytes: How much; something is always given up, unless it is a single key larger than `hold_bytes`.
-        hold_bytes: A single key larger than this is not moved but named, so that it is put on hold.
+        hold_bytes: A single key larger than this, and than the budget, is not moved but named, so that it is put on hold.
         apart: Keys (hashes) that stay even if their bin goes.
     """
 

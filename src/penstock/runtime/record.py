@@ -5,7 +5,8 @@ checkpoint/
   runs/000001.json        one per start; the highest number owns the checkpoint (fencing)
   control/*.json          the control log, read by the query as a stream
   epochs/<epoch>.json     the records; the last few are kept
-  state/<region>/…        base and delta files
+  state/<region>/…        base and delta files, and files of state that moved
+  snapshots/<name>.json   records kept under a name
   spark/                  Spark's own offsets and commits
 """
 

@@ -55,7 +55,7 @@ class Limits:
         first_bytes: The first step, before anything is measured.
         least_bytes: No step is smaller.
         most_bytes: No step is larger.
-        hold_bytes: A single key larger than this is put on hold, however large a step may be.
+        hold_bytes: A single key larger than this, and than the step, is put on hold.
         measure_entries: Entries of state that one worker measures per epoch.
         slots: Workers that run at the same time.
     """
@@ -73,7 +73,7 @@ STANDARD: Final = Limits()
 ALL_AT_ONCE: Final = Limits(
     budget_us=1 << 60, first_bytes=1 << 60, most_bytes=1 << 60, hold_bytes=1 << 60, measure_entries=1 << 60
 )
-"""No budget: everything moves in one step. For comparison."""
+"""No budget: everything moves at once, but for a bound on the bins of one step. For comparison."""
 
 
 def orders(control: Control, limits: Limits, released: Iterable[Held] = ()) -> dict[int, list[Order]]:
