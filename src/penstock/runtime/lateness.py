@@ -13,7 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+
+from penstock.operators.keys import Ints
+from penstock.operators.rows import running_max
 from penstock.runtime.record import PartitionState, SourceState
 from penstock.types import MAX_TIME, MIN_TIME
 
@@ -101,3 +106,40 @@ def judge(
     if before.frontier == MAX_TIME:
         state.frontier = MAX_TIME
     return Judgement(state, suspects)
+
+
+def late_rows(part: Ints, chunk: Ints, offset: Ints, time: Ints, suspects: dict[ChunkId, Base], lateness_us: int) -> Any:
+    """Exactly which records are late: the rule of this module, record by record within the suspects.
+
+    Args:
+        part: Their partitions' numbers, int64 of shape (n,), in any order; suspect chunks must be whole.
+        chunk: Their chunks' numbers, likewise.
+        offset: Their offsets, likewise.
+        time: Their event times (µs), likewise.
+        suspects: The chunks to look into, as `judge` gave them.
+        lateness_us: The lateness bound.
+
+    Returns:
+        A mask of shape (n,). Records with one partition and offset count in the order given.
+
+    Example:
+        >>> at = np.array([50, 10, 49])
+        >>> late_rows(at * 0, at * 0, np.arange(3), at, {(0, 0): Base(MIN_TIME, MIN_TIME)}, 5).tolist()
+        [False, True, False]
+    """
+    late = np.zeros(len(time), bool)
+    if not len(time):
+        return late
+    index = np.lexsort((offset, chunk, part))
+    part, chunk, time = part[index], chunk[index], time[index]
+    new = np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1])))
+    group, first = np.cumsum(new) - 1, np.flatnonzero(new)
+    bases = [suspects.get(c) for c in zip(part[first].tolist(), chunk[first].tolist(), strict=True)]
+    accused = np.array([b is not None for b in bases])[group]
+    latest = np.array([MIN_TIME if b is None else b.latest for b in bases], np.int64)[group]
+    floor = np.array([MIN_TIME if b is None else b.floor for b in bases], np.int64)[group]
+    seen = running_max(group, time)
+    top = np.maximum(latest, np.where(new, MIN_TIME, np.concatenate(([MIN_TIME], seen[:-1]))))
+    bound = np.where(top < MIN_TIME + lateness_us, MIN_TIME, np.maximum(top, MIN_TIME + lateness_us) - lateness_us)
+    late[index] = accused & (time < np.maximum(bound, floor))
+    return late

@@ -21,7 +21,7 @@ from penstock.errors import DeclarationError
 from penstock.flow.plan import SourceNode
 from penstock.operators.rows import running_max
 from penstock.runtime.driver import Scan, SourceFrames
-from penstock.runtime.lateness import Base, Chunk, ChunkId, behind
+from penstock.runtime.lateness import Base, Chunk, ChunkId, behind, late_rows
 from penstock.runtime.record import SourceState
 from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
@@ -38,6 +38,8 @@ _MANY_FILES: Final = 64
 BAD: Final = "__ps_bad"
 _CHUNK: Final = "__ps_chunk"
 _FEW: Final = 16
+_SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 bytes) are looked at by the driver
+_MANY_LATE: Final = 2_000  # more are not written out in an expression
 _KNOWN: Final = "__ps_known"
 _URI: Final = f"regexp_replace({FILE}, '^file:/+', 'file:///')"
 
@@ -139,6 +141,8 @@ class SourceReader:
         self._files: dict[str, int] = {}
         self._kept: list[DataFrame] = []
         self._whole: DataFrame | None = None
+        self._times: DataFrame | None = None
+        self._rows_by_chunk: dict[ChunkId, int] = {}
 
     def _rows(self, before: SourceState | None, columns: Sequence[str] | None = None) -> DataFrame:
         """The source's rows with hidden columns, and `BAD` where rows can be malformed. One projection, made as SQL text.
@@ -209,7 +213,7 @@ class SourceReader:
             self._whole = self._rows(before)
             return Scan(files=len(self._files))
         columns = [c for c in (source.time, *(source.position or ())) if c]
-        rows = self._rows(before, columns)
+        rows = self._times = self._rows(before, columns)
         name = f"cast({quoted(source.position[0])} as string)" if source.position else "'0'"
         groups = rows.selectExpr(
             f"{name} as name",
@@ -232,6 +236,7 @@ class SourceReader:
             for r in found
             if r["rows"]
         )
+        self._rows_by_chunk = {(c.part, c.number): c.rows for c in chunks}
         return Scan(chunks, bad, self._first_malformed() if bad else "", len(self._files))
 
     def _first_malformed(self) -> str:
@@ -266,7 +271,12 @@ class SourceReader:
         if malformed:
             rows = rows.where(f"not {BAD}")
         rows = rows.selectExpr(*kept) if len(rows.columns) > len(kept) else rows
-        guilty = self._guilty(rows, suspects) if suspects else {}
+        guilty: dict[ChunkId, Base] = {}
+        if suspects:
+            found = self._looked_at(suspects)
+            if found is not None and sum(map(len, found.values())) <= _MANY_LATE:
+                return _told_apart(rows, found, bad)
+            guilty = self._guilty(rows, suspects)
         if not guilty:
             return SourceFrames(rows, None, bad)
         marked = self._marked(rows, guilty).persist()
@@ -274,6 +284,31 @@ class SourceReader:
         late_rows = marked.where("__ps_late").count()
         late = marked.where("__ps_late").selectExpr(*kept)
         return SourceFrames(marked.where("not __ps_late").selectExpr(*kept), late, bad, late_rows)
+
+    def _looked_at(self, suspects: dict[ChunkId, Base]) -> dict[int, list[int]] | None:
+        """By partition, the offsets of late records, found by the driver in one job without a shuffle; None: not for this epoch.
+
+        Offsets must be the same when the rows are read again, and tell records apart.
+        """
+        steady = self._source.position is not None or isinstance(self._source.connector, (Files, Rate))
+        every = sum(self._rows_by_chunk.values()) <= _SMALL_ROWS
+        some = len(suspects) < _FEW and sum(self._rows_by_chunk[c] for c in suspects) <= _SMALL_ROWS
+        if not steady or self._times is None or not (every or some):
+            return None
+        rows = self._times if BAD not in self._times.columns else self._times.where(f"not {BAD}")
+        if not every:
+            places = (f"{PART} = {p}L and shiftright({OFFSET}, {CHUNK_BITS}) = {c}L" for p, c in suspects)
+            rows = rows.where(" or ".join(places))
+        columns: Any = rows.select(PART, OFFSET, TIME).toArrow()
+        part, offset, time = (c.to_numpy() for c in columns.columns)
+        late = late_rows(part, offset >> CHUNK_BITS, offset, time, suspects, self._source.lateness_us)
+        found: dict[int, list[int]] = {}
+        for number in np.unique(part[late]).tolist():
+            mine = offset[late & (part == number)]
+            if np.isin(offset[(part == number) & ~late], mine).any() or len(np.unique(mine)) < len(mine):
+                return None
+            found[number] = mine.tolist()
+        return found
 
     def _guilty(self, rows: DataFrame, suspects: dict[ChunkId, Base]) -> dict[ChunkId, Base]:
         """The suspects that do hold late records: how far does a record fall behind the greatest time before it in its chunk?
@@ -319,6 +354,15 @@ class SourceReader:
         """Forget what was kept for this epoch."""
         for frame in self._kept:
             frame.unpersist()
+
+
+def _told_apart(rows: DataFrame, late: dict[int, list[int]], bad: DataFrame | None) -> SourceFrames:
+    """The rows without and with those at the offsets `late`, by partition."""
+    if not late:
+        return SourceFrames(rows, None, bad)
+    among = (f"({PART} = {p}L and {OFFSET} in ({', '.join(f'{o}L' for o in offsets)}))" for p, offsets in late.items())
+    marked = f"coalesce({' or '.join(among)}, false)"
+    return SourceFrames(rows.where(f"not {marked}"), rows.where(marked), bad, sum(map(len, late.values())))
 
 
 def _corrupt(frame: DataFrame) -> str:

@@ -19,7 +19,7 @@ from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.batches import map_batch
 from penstock.runtime.compile import CompiledRegion
 from penstock.runtime.driver import Scan, SourceFrames, Work, part_number
-from penstock.runtime.lateness import Base, Chunk, ChunkId, behind
+from penstock.runtime.lateness import Base, Chunk, ChunkId, late_rows
 from penstock.runtime.record import SourceState
 from penstock.runtime.spec import HASH, PORT, Port
 from penstock.runtime.worker import Assignment, States, run_worker
@@ -120,7 +120,8 @@ class LocalBackend:
             frame = frame.append_column(name, pa.array(hidden[name]))
         if not suspects:
             return SourceFrames(frame, None, malformed)
-        late = _late(hidden, suspects, source.lateness_us)
+        chunks = hidden[OFFSET] // CHUNK_ROWS
+        late = late_rows(hidden[PART], chunks, hidden[OFFSET], hidden[TIME], suspects, source.lateness_us)
         return SourceFrames(frame.filter(pa.array(~late)), frame.filter(pa.array(late)), malformed, int(late.sum()))
 
     def step(self, node: p.Node, inputs: Sequence[pa.Table]) -> pa.Table:
@@ -180,18 +181,6 @@ class LocalBackend:
 
     def done(self) -> None:
         """Nothing is kept."""
-
-
-def _late(hidden: dict[str, Any], suspects: dict[ChunkId, Base], lateness: int) -> Any:
-    """Exactly which records are late."""
-    late = np.zeros(len(hidden[TIME]), bool)
-    seen = {chunk: base.latest for chunk, base in suspects.items()}
-    for i in np.lexsort((hidden[OFFSET], hidden[PART])).tolist():
-        chunk, time = (int(hidden[PART][i]), int(hidden[OFFSET][i]) // CHUNK_ROWS), int(hidden[TIME][i])
-        if chunk in suspects:
-            late[i] = time < max(behind(seen[chunk], lateness), suspects[chunk].floor)
-            seen[chunk] = max(seen[chunk], time)
-    return late
 
 
 def _empty(schema: pa.Schema) -> pa.Table:

@@ -1,0 +1,35 @@
+"""Late records, judged all at once, are those of the rule applied record by record."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.runtime.lateness import Base, behind, late_rows
+from penstock.types import MAX_TIME, MIN_TIME
+
+SMALL = st.integers(0, 12)
+TIMES = st.one_of(SMALL, st.sampled_from([MIN_TIME, MIN_TIME + 1, MAX_TIME]))
+
+
+def one_by_one(rows, suspects, lateness):
+    late, seen = {}, {chunk: base.latest for chunk, base in suspects.items()}
+    for i in sorted(range(len(rows)), key=lambda i: (rows[i][:2], rows[i][2], i)):
+        part, chunk, _, time = rows[i]
+        base = suspects.get((part, chunk))
+        late[i] = base is not None and time < max(behind(seen[part, chunk], lateness), base.floor)
+        if base is not None:
+            seen[part, chunk] = max(seen[part, chunk], time)
+    return [late[i] for i in range(len(rows))]
+
+
+@given(
+    st.lists(st.tuples(st.integers(-1, 1), SMALL, TIMES), max_size=40),
+    st.dictionaries(st.tuples(st.integers(-1, 1), st.integers(0, 3)), st.builds(Base, TIMES, TIMES)),
+    st.integers(0, 5),
+)
+def test_late_rows_when_found_together_are_those_found_one_by_one(given_rows, suspects, lateness):
+    rows = [(part, offset // 4, offset, time) for part, offset, time in given_rows]
+    columns = [np.array([r[i] for r in rows], np.int64) for i in range(4)]
+    assert late_rows(*columns, suspects, lateness).tolist() == one_by_one(rows, suspects, lateness)
