@@ -43,6 +43,10 @@ _HOME = {
     **dict.fromkeys(("console", "foreach_epoch", "memory", "noop", "parquet", "sql"), "penstock.sinks"),
     **dict.fromkeys(("files", "rate"), "penstock.sources"),
     "read_state": "penstock.spark.state",
+    "match": "penstock.spark.match",
+    "parse": "penstock.cer.parsing",
+    "explain": "penstock.cer.explain",
+    "CountedSplit": "penstock.cer.work",
 }
 __all__ = list(_HOME)
 

@@ -2,6 +2,7 @@
 
 PenstockError
 ├── DeclarationError      a flow was declared wrongly (nothing has run)
+│   └── QueryError        a pattern is not CEQL, or does not fit the columns
 ├── CheckpointError       the checkpoint cannot be used
 │   ├── TornFileError     a file is missing, truncated or altered
 │   └── FinishedError     the flow has reached the end of its input
@@ -23,6 +24,10 @@ class PenstockError(Exception):
 
 class DeclarationError(PenstockError):
     """A flow was declared wrongly. Nothing has run and nothing was changed."""
+
+
+class QueryError(DeclarationError):
+    """A CEQL query is wrong, or does not fit the columns. Nothing has run and nothing was changed."""
 
 
 class CheckpointError(PenstockError):

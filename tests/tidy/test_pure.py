@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "src" / "penstock"
-PURE = ("flow", "operators", "state", "routing", "protocol", "runtime", "schema.py", "types.py", "errors.py")
+PURE = ("flow", "operators", "cer", "state", "routing", "protocol", "runtime", "schema.py", "types.py", "errors.py")
 MODULES = sorted(
     path for name in PURE for path in ([PACKAGE / name] if name.endswith(".py") else (PACKAGE / name).rglob("*.py"))
 )

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from penstock.cer.plan import MASK, WHEN, words_sql
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.stream import Stream, updating
@@ -20,6 +21,7 @@ from penstock.operators.aggregates.base import Kernel
 from penstock.operators.base import Operator
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.join import IntervalJoin
+from penstock.operators.match import MOST_MATCHES, Match, keyed_pattern
 from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.windows import Session, Window
@@ -234,10 +236,65 @@ class KeyedStream(Stream):
         readers = p.readers(self._flow._regions, self._flow._outputs)
         return any(isinstance(n, p.RegionOutput) and n.region is region for r in readers for n in p.upstream(r))
 
-    def match(self, *args: Any, **kwargs: Any) -> KeyedStream:
-        """Patterns (CEQL) are not available in this version."""
-        del args, kwargs
-        raise DeclarationError(".match(...) is not available in this version of penstock.")
+    def match(
+        self,
+        query: str,
+        define: Mapping[str, str] | None = None,
+        *,
+        type: str | None = None,  # noqa: A002  (the public name)
+        strategy_scope: str = "end",
+        max_matches_per_event: int = MOST_MATCHES,
+    ) -> KeyedStream:
+        """Find the matches of a CEQL query in each key's events, in event-time order.
+
+        It must come right after ``key_by``, as its conditions are evaluated before the shuffle. ``PARTITION BY`` may be left out; if given,
+        it must name the key. ``WITHIN n EVENTS`` counts the key's events. A match is told as soon as the frontier has passed its end.
+
+        Args:
+            query: The query.
+            define: For each event type the SQL condition for an event to be of it. Or:
+            type: The column that holds each event's type name.
+            strategy_scope: What a selection strategy compares: ``"end"`` or ``"interval"``, as in `penstock.match`.
+            max_matches_per_event: More matches of one closing event are an error; at most 65,536.
+
+        Returns:
+            The key, ``match_start`` and ``match_end`` (event times), and arrays of events as `penstock.match` gives them.
+
+        Raises:
+            QueryError: The query is wrong, does not fit the columns or the key, or cannot be answered key by key.
+            DeclarationError: The stream has no event time, or something stands between ``key_by`` and this step.
+        """
+        if self._node.operator >= 0:
+            raise DeclarationError("match must come right after key_by, as its conditions are evaluated before the shuffle.")
+        if not self._node.timed:
+            raise DeclarationError("match needs an event time; declare it: flow.source(..., time='column').")
+        columns, keys, time = self.schema, self._region.keys, self._time_column()
+        parsed, pattern = keyed_pattern(
+            query,
+            columns,
+            keys=keys.names,
+            time=time,
+            define=None if define is None else dict(define),
+            type_column=type,
+            scope=strategy_scope,
+            most=max_matches_per_event,
+        )
+        hidden = {f"{MASK}{i}": sql for i, sql in enumerate(words_sql(pattern.automaton.tests, define, type))}
+        if parsed.window is not None and parsed.window.attribute is not None:
+            hidden[WHEN] = quoted(parsed.window.attribute)
+        stream = self.with_columns(**hidden)
+        return stream.process(Match(pattern, query))  # type: ignore[no-any-return]
+
+    def _time_column(self) -> str:
+        """The column with the event time: that of the source, if it is still there under its name."""
+        names = {n.time for n in p.upstream(self._region.inputs[self._input[1]]) if isinstance(n, p.SourceNode)}
+        found = [name for name in names if name is not None and name in self.schema.names]
+        if len(names) != 1 or not found:
+            raise DeclarationError(
+                "match shows the times of its events and needs one column that holds them; keep the source's time column "
+                f"({', '.join(sorted(str(name) for name in names))}) under its name."
+            )
+        return found[0]
 
 
 class WindowedStream:

@@ -1,0 +1,317 @@
+"""A pattern over a stream of record batches: what one worker of ``penstock.match`` does.
+
+Events come sorted by key and order (or by order alone where keys must be seen together). They are read in chunks; between two chunks
+only the events that open runs still need are kept, so memory is bounded by the windows, not by the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.cer.plan import KEY, MASK, WHEN, Pattern
+from penstock.cer.recogniser import Batch, Block, Recogniser, walk
+from penstock.cer.shape import counts_array, places, summed
+from penstock.cer.tables import Tables
+from penstock.cer.windows import earliest, times
+from penstock.cer.work import CountedSplit, load_work, split
+from penstock.errors import RecordError
+
+CHUNK_ROWS = 1 << 18
+RESULT_ROWS = 1 << 16
+
+Ints = NDArray[np.int64]
+
+
+WORK, PLACE = "__ps_work", "__ps_place"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a worker hands over the enumeration of many matches.
+
+    Attributes:
+        split: from how many matches on.
+        workers: among how many.
+        first: to whom first.
+    """
+
+    split: CountedSplit
+    workers: int
+    first: int
+
+
+def spread_schema(result: pa.Schema) -> pa.Schema:
+    """The columns of results mixed with work that is handed over."""
+    return pa.schema([*result, pa.field(WORK, pa.binary()), pa.field(PLACE, pa.int32())])
+
+
+def enumerated(pattern: Pattern, result: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do the work that was handed over; results pass.
+
+    Args:
+        pattern: as it was for ``matches_of``.
+        result: the result's columns.
+        batches: what ``matches_of`` gave with a ``Spread``.
+    """
+    for batch in batches:
+        work = batch.column(WORK)
+        plain = batch.filter(work.is_null()).select(result.names)
+        if plain.num_rows:
+            yield plain
+        for raw in work.drop_null():
+            part = load_work(raw.as_py())
+            for block in part.blocks(RESULT_ROWS):
+                yield _rows_of(pattern, result, block, part.events)
+
+
+def _rows_of(pattern: Pattern, result: pa.Schema, block: Block, events: pa.RecordBatch) -> pa.RecordBatch:
+    start = events.column(pattern.order[0]).take(places(block.starts))
+    return _row_of(pattern, result, events, block.ends, [start], pattern.shape.arrays(block, events))
+
+
+def _row_of(
+    pattern: Pattern, result: pa.Schema, events: pa.RecordBatch, ends: Ints, start: list[Any], arrays: list[Any]
+) -> pa.RecordBatch:
+    at = places(ends)
+    keys = [events.column(f"{KEY}{i}").take(at) for i in range(len(pattern.keys))]
+    return pa.RecordBatch.from_arrays([*keys, *start, events.column(pattern.order[0]).take(at), *arrays], schema=result)
+
+
+def matches_of(
+    pattern: Pattern,
+    columns: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+    spread: Spread | None = None,
+    chunk_rows: int = CHUNK_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """Recognise a pattern.
+
+    Args:
+        pattern: what to look for.
+        columns: the input's columns: ``pattern.needed``, the keys as ``__ps_key0`` and so on, the test results as ``__ps_mask0`` and so
+            on, and ``__ps_when`` where the window is not measured in the first order column.
+        batches: the input, sorted by key and order; by order alone if ``pattern.mixed``.
+        spread: if given, many matches are not enumerated here but given as work, see ``enumerated``.
+        chunk_rows: how many events to read at a time, at least.
+
+    Yields:
+        Results, in the order of their closing events; with a ``spread``, rows of ``spread_schema``.
+
+    Raises:
+        RecordError: two events of one key have the same place in the order, or an event has none.
+        OperatorError: an event closes more matches than allowed.
+    """
+    worker = _Worker(pattern, columns, spread)
+    for chunk in _chunks(columns, batches, chunk_rows):
+        yield from worker.read(chunk)
+
+
+def _chunks(columns: pa.Schema, batches: Iterator[pa.RecordBatch], chunk_rows: int) -> Iterator[pa.RecordBatch]:
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= chunk_rows:
+            yield _one(columns, held)
+            held, rows = [], 0
+    if rows:
+        yield _one(columns, held)
+
+
+def _one(columns: pa.Schema, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.Table.from_batches(batches, columns).combine_chunks().to_batches()[0]
+
+
+@dataclass
+class _Worker:
+    pattern: Pattern
+    columns: pa.Schema
+    spread: Spread | None = None
+    turn: int = 0
+    last: pa.RecordBatch | None = None  # the event before the chunk
+    kept: pa.RecordBatch | None = None  # events that open runs need
+    place: int = 0  # how many events the current key had
+    numbers: dict[object, int] = field(default_factory=dict)  # rows of keys that are seen together
+    seen: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # and how many events each of them had
+
+    def __post_init__(self) -> None:
+        p = self.pattern
+        self.recogniser = Recogniser(
+            Tables(p.automaton, p.strategy),
+            strategy=p.strategy,
+            consume=p.consume,
+            limit=p.limit,
+            scope=p.scope,
+            max_matches_per_event=p.max_matches_per_event,
+            block_matches=RESULT_ROWS,
+        )
+        self.key_names = [f"{KEY}{i}" for i in range(len(p.keys))]
+        fields = [pa.field(name, self.columns.field(hidden).type) for name, hidden in zip(p.keys, self.key_names, strict=True)]
+        self.result = p.result(pa.schema([self.columns.field(name) for name in p.needed]), fields)
+        self.carried = [self.columns.get_field_index(name) for name in (*p.needed, *self.key_names)]
+
+    def read(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        new = self._new_keys(chunk)
+        self._check_order(chunk, new)
+        segments, rows = self._segments(chunk, new)
+        if not self.pattern.mixed and new[0]:
+            self.recogniser.keep(np.empty(0, np.int64), np.empty(0, np.int64))
+            self.kept, self.place = None, 0
+        when = times(self.pattern, chunk, self._places(segments, rows, new))
+        self._check_when(chunk, when, new)
+        low = earliest(self.pattern, chunk, when)
+        masks = np.stack([_words(chunk, i) for i in range(self.pattern.words)])
+        self.recogniser.rows(int(rows.max()) + 1)
+        carried = pa.RecordBatch.from_arrays(
+            [chunk.column(i) for i in self.carried], schema=pa.schema([self.columns.field(i) for i in self.carried])
+        )
+        events = carried if self.kept is None else _one(carried.schema, [self.kept, carried])
+        batch = Batch(self.recogniser.tables.letters(masks), when, low, segments, rows)
+        yield from self._results(batch, events)
+        self._end(batch, events, chunk)
+
+    def _places(self, segments: Ints, rows: Ints, new: NDArray[np.bool_]) -> Ints:
+        """The number of each event within its key's events."""
+        n = len(new)
+        if not self.pattern.mixed:
+            first = np.maximum.accumulate(np.where(new, np.arange(n), -self.place))
+            place = np.arange(n) - first
+            self.place = int(place[-1]) + 1
+            return place
+        owner = np.repeat(rows, np.diff(segments))
+        index = np.argsort(owner, kind="stable")
+        begin = np.searchsorted(owner[index], np.arange(len(self.numbers) + 1))
+        seen = np.zeros(len(self.numbers), np.int64)
+        seen[: len(self.seen)] = self.seen
+        place = np.empty(n, np.int64)
+        place[index] = np.arange(n) - begin[owner[index]] + seen[owner[index]]
+        self.seen = seen + np.diff(begin)
+        return place
+
+    def _results(self, batch: Batch, events: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        p = self.pattern
+        if p.shape.counts:
+            for counts in self.recogniser.count(batch):
+                ends, totals = summed(counts.ends, counts_array(counts.words))
+                yield _row_of(p, self.result, events, ends, [], [totals])
+        elif self.spread is None:
+            for block in self.recogniser.feed(batch):
+                yield _rows_of(p, self.result, block, events)
+        else:
+            for closings, lows in self.recogniser.closings(batch):
+                yield from self._shared(self.spread, closings, lows, events)
+
+    def _shared(
+        self, spread: Spread, closings: NDArray[np.int32], lows: Ints, events: pa.RecordBatch
+    ) -> Iterator[pa.RecordBatch]:
+        """Tell a few matches; hand over the enumeration of many."""
+        arena, light = self.recogniser.arena, spread.split.light
+        blocks = list(walk(arena, closings, lows, left=light + 1, block_matches=RESULT_ROWS))
+        if sum(len(block.ends) for block in blocks) <= light:
+            for block in blocks:
+                rows = _rows_of(self.pattern, self.result, block, events)
+                empty = pa.nulls(rows.num_rows, pa.binary())
+                place = pa.array(np.full(rows.num_rows, self._turn(), np.int32))
+                yield pa.RecordBatch.from_arrays([*rows.columns, empty, place], schema=spread_schema(self.result))
+            return
+        for work in split(arena, closings, lows, events, spread.workers, self.pattern.max_matches_per_event):
+            row: list[Any] = [pa.nulls(1, field.type) for field in self.result]
+            tail: list[Any] = [pa.array([work.dump()], pa.binary()), pa.array([self._turn()], pa.int32())]
+            yield pa.RecordBatch.from_arrays([*row, *tail], schema=spread_schema(self.result))
+
+    def _turn(self) -> int:
+        assert self.spread is not None
+        self.turn += 1
+        return (self.spread.first + self.turn) % self.spread.workers
+
+    def _end(self, batch: Batch, events: pa.RecordBatch, chunk: pa.RecordBatch) -> None:
+        if self.pattern.mixed:
+            rows = np.arange(len(self.recogniser.heads))
+            lows = np.full(len(rows), batch.low[-1])
+        else:
+            rows, lows = batch.rows[-1:], batch.low[-1:]
+        needed = self.recogniser.keep(rows, lows)
+        self.kept = events.take(places(needed))
+        self.last = chunk.slice(chunk.num_rows - 1)
+
+    def _segments(self, chunk: pa.RecordBatch, new: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+        """Stretches of one key, and the row of heads of each: the key that goes on from the last chunk has row 0."""
+        starts = np.flatnonzero(new)
+        if not len(starts) or starts[0] > 0:
+            starts = np.concatenate([[0], starts])
+        segments = np.append(starts, chunk.num_rows)
+        if not self.pattern.mixed:
+            return segments, np.arange(len(starts))
+        columns = [chunk.column(name).take(places(starts)).to_pylist() for name in self.key_names]
+        keys = zip(*columns, strict=True)
+        return segments, np.array([self.numbers.setdefault(key, len(self.numbers)) for key in keys], np.int64)
+
+    def _new_keys(self, chunk: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Where the key differs from the event before."""
+        new = np.zeros(chunk.num_rows, np.bool_)
+        new[0] = self.last is None
+        for name in self.key_names:
+            column = chunk.column(name)
+            new[1:] |= np.asarray(pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False), np.bool_)
+            if self.last is not None:
+                new[0] |= column[0] != self.last.column(name)[0]
+        return new
+
+    def _check_order(self, chunk: pa.RecordBatch, new: NDArray[np.bool_]) -> None:
+        for name in self.pattern.order:
+            column = chunk.column(name)
+            if column.null_count:
+                row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+                raise RecordError(
+                    f"Event {_shown(chunk, row)} has no value of {name!r}, which orders the events; leave such events out."
+                )
+        together = ~new if not self.pattern.mixed else np.arange(chunk.num_rows) > (0 if self.last is None else -1)
+        same = together.copy()
+        for name in self.pattern.order:
+            column = chunk.column(name)
+            same[1:] &= np.asarray(pc.equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False), np.bool_)
+            same[0] &= self.last is not None and column[0] == self.last.column(name)[0]
+        if same.any():
+            row = int(np.flatnonzero(same)[0])
+            before = _shown(chunk, row - 1) if row else _shown(self.last, 0)
+            raise RecordError(
+                f"Events {before} and {_shown(chunk, row)} have the same place in the order by {', '.join(self.pattern.order)}; "
+                "name a further column in order_by that tells them apart."
+            )
+
+    def _check_when(self, chunk: pa.RecordBatch, when: Ints, new: NDArray[np.bool_]) -> None:
+        if self.pattern.window is None or self.pattern.window.kind != "attribute":
+            return
+        back = np.zeros(len(when), np.bool_)
+        back[1:] = when[1:] < when[:-1]
+        if not self.pattern.mixed:
+            back &= ~new
+        if not new[0] and self.last is not None:
+            back[0] = times(self.pattern, self.last, np.zeros(1, np.int64))[0] > when[0]
+        if back.any():
+            raise RecordError(
+                f"A window of {self.pattern.window.attribute!r} needs values that never decrease within a key, but that of "
+                f"{_shown(chunk, int(np.flatnonzero(back)[0]))} is less than the one before."
+            )
+
+
+def _words(chunk: pa.RecordBatch, index: int) -> NDArray[np.uint64]:
+    return np.asarray(chunk.column(f"{MASK}{index}").to_numpy(), np.int64).view(np.uint64)
+
+
+def _shown(events: pa.RecordBatch | None, row: int) -> str:
+    assert events is not None
+    shown = {
+        name.removeprefix("__ps_"): events.column(name)[row].as_py()
+        for name in events.schema.names
+        if not name.startswith((MASK, WHEN))
+    }
+    return "(" + ", ".join(f"{name} {value!s:.60}" for name, value in list(shown.items())[:6]) + ")"

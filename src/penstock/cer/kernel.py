@@ -1,0 +1,252 @@
+"""The recogniser's inner loop: all events of a batch, all keys, one call.
+
+**Match structure.** What a run has marked so far is never copied: a *node* holds one marked event, the set of runs it extends and
+the start of its run; a set of runs is a *leftist heap* of nodes, ordered by start, newest on top. So joining two sets costs a
+few steps, and a walk that stops at the window's edge meets a node of a match at every step: enumeration has a delay linear in
+the match, whatever the window. Nodes are never changed, so a set may be part of many others. (The published structure, tECS, uses
+bounded union nodes for the same end; heaps need no nodes without an event, and half the memory. docs/decisions/0013.)
+
+**Layout.** Nodes are rows of parallel arrays (``pos, prev, left, right: int32; kind, rank: int16; key: int64``), owned by the caller:
+
+* ``pos``: the number of the marked event; ``-1 - number`` when a run begins with an event that it does not mark.
+* ``kind``: which variables the event is bound to, see ``Automaton.kinds``.
+* ``prev``: the heap of runs that this event extends, -1 where a run begins.
+* ``key``: the greatest start among the runs through the node. ``left``, ``right``: the rest of the heap. ``rank``: leftist rank.
+
+``heads[row, d]`` is the heap of the runs of key ``row`` that are in node ``d`` of the deterministic automaton, or -1.
+
+**Determinism.** Which heap comes out depends only on the key's events: sets are joined in the order that the automaton's nodes have as
+tuples (``react`` is sorted so), and what has left the window counts as absent whether or not it was removed from memory.
+"""
+
+from __future__ import annotations
+
+import numba
+
+DONE, UNKNOWN_STEP, ARENA_FULL, CLOSINGS_FULL = 0, 1, 2, 3
+# counters, shared with the caller
+EVENT, NODES, CLOSINGS, ASKED_NODE, ASKED_LETTER, SEGMENT, GENERATION = 0, 1, 2, 3, 4, 5, 6
+COUNTERS = 8
+KEEP, CONSUME_KEY, CONSUME_ALL = 0, 1, 2
+UNKNOWN = -1  # a step not yet asked for; otherwise (target + 1) * 2 + accepts
+DEPTH = 64  # of a leftist heap: the logarithm of the nodes of one arena, with room
+_NODES_PER_JOIN = DEPTH + 2
+
+_jit = numba.njit(cache=True, nogil=True, boundscheck=False)
+
+
+@_jit
+def join(a, b, low, arena, counters, stack):
+    """The union of two disjoint heaps, without what starts before ``low``. Cost: the logarithm of their sizes."""
+    pos, prev, left, right, kind, rank, key = arena
+    depth = 0
+    while True:
+        if a == -1 or key[a] < low:
+            joined = -1 if b == -1 or key[b] < low else b
+            break
+        if b == -1 or key[b] < low:
+            joined = a
+            break
+        if key[b] > key[a]:
+            a, b = b, a
+        stack[depth] = a
+        depth += 1
+        a = right[a]
+    n = counters[NODES]
+    while depth > 0:
+        depth -= 1
+        a = stack[depth]
+        other = left[a]
+        if other != -1 and key[other] < low:
+            other = -1
+        pos[n], prev[n], kind[n], key[n] = pos[a], prev[a], kind[a], key[a]
+        other_rank = 0 if other == -1 else rank[other]
+        joined_rank = 0 if joined == -1 else rank[joined]
+        if other_rank >= joined_rank:
+            left[n], right[n], rank[n] = other, joined, joined_rank + 1
+        else:
+            left[n], right[n], rank[n] = joined, other, other_rank + 1
+        joined = n
+        n += 1
+    counters[NODES] = n
+    return joined
+
+
+@_jit
+def add(heap, event, choice, before, start, low, arena, counters, stack):
+    """A heap with one more node. Cost: one step when its start is the newest, which is the rule."""
+    pos, prev, left, right, kind, rank, key = arena
+    n = counters[NODES]
+    counters[NODES] = n + 1
+    pos[n], prev[n], kind[n], key[n], left[n], right[n], rank[n] = event, before, choice, start, -1, -1, 1
+    if heap == -1 or key[heap] < low:
+        return n
+    if start >= key[heap]:
+        left[n] = heap
+        return n
+    return join(heap, n, low, arena, counters, stack)
+
+
+@_jit
+def close(event, root, closings, counters) -> None:
+    """Tell that all runs of a heap end in a match at this event."""
+    n = counters[CLOSINGS]
+    closings[0, n] = event
+    closings[1, n] = root
+    counters[CLOSINGS] = n + 1
+
+
+@_jit
+def advance(event, letter, start, low, found, step, mine, live, arena, closings, counters, stack) -> None:
+    """One event of one key: take the heaps of the nodes that move, then give each to where it goes."""
+    key = arena[6]
+    choices = step.shape[2]
+    for k in range(found):
+        d = live[0, k]
+        live[1, k] = mine[d]
+        mine[d] = -1
+    for k in range(-1, found):  # the run that begins here comes first: it has the newest start
+        root = -1 if k == -1 else live[1, k]
+        d = 0 if k == -1 else live[0, k]
+        since = start if k == -1 else key[root]
+        if since < low:
+            continue
+        for choice in range(choices - 1, -1, -1):
+            goal = step[d, letter, choice]
+            if goal == 0:
+                continue
+            target = (goal >> 1) - 1
+            if choice == 0 and k >= 0:
+                if goal & 1:
+                    close(event, root, closings, counters)
+                if target >= 0:
+                    mine[target] = join(mine[target], root, low, arena, counters, stack)
+            else:
+                number = event if choice > 0 else -1 - event
+                if goal & 1:  # the match is this node without the rest of the heap
+                    alone = add(-1, number, choice, root, since, low, arena, counters, stack)
+                    close(event, alone, closings, counters)
+                    if target >= 0:
+                        mine[target] = join(mine[target], alone, low, arena, counters, stack)
+                else:
+                    mine[target] = add(mine[target], number, choice, root, since, low, arena, counters, stack)
+
+
+@_jit
+def recognise(
+    letters, when, low, first, segments, rows, consume, step, react, reacts, heads, seen, live, arena, closings, counters, stack
+):
+    """Feed events until all are read or something is needed.
+
+    Args:
+        letters: what each event is to the automaton, int32[events].
+        when: the start of a run that begins with the event, int64[events].
+        low: the least start that is inside the window when a match closes with the event, int64[events].
+        first: the number of the first event; the i-th has ``first + i``.
+        segments: where each stretch of events of one key begins, int64[stretches + 1].
+        rows: the row of ``heads`` of each stretch, int64[stretches].
+        consume: ``KEEP``, ``CONSUME_KEY`` or ``CONSUME_ALL``.
+        step: int32[nodes, letters, choices], see ``UNKNOWN``; choice 0 skips the event. Node 0 is where runs begin.
+        react: for each letter the automaton nodes that it moves, in their order, int32[letters, nodes]; ``reacts``: how many.
+        heads: int32[rows, nodes]. ``seen``: int64[rows], the generation each row is of (for ``CONSUME_ALL``).
+        live: int32[2, nodes], scratch.
+        arena: the nodes, see the module: ``(pos, prev, left, right, kind, rank, key)``.
+        closings: int32[2, n]: the matches found, as event number and heap; several columns where an event ends runs in several nodes.
+        counters: int64[COUNTERS]: where to go on, and what is asked for.
+        stack: int32[DEPTH], scratch.
+
+    Returns:
+        ``DONE``, or what is missing; then ``counters[EVENT]`` is the first event not yet read, and nothing of it was changed.
+    """
+    room = len(arena[0])
+    choices = step.shape[2]
+    while counters[SEGMENT] < len(rows):
+        segment = counters[SEGMENT]
+        row = rows[segment]
+        mine = heads[row]
+        end = segments[segment + 1]
+        if consume == CONSUME_ALL and seen[row] != counters[GENERATION]:
+            mine[:] = -1
+            seen[row] = counters[GENERATION]
+        for i in range(max(counters[EVENT], segments[segment]), end):
+            letter = letters[i]
+            if step[0, letter, 0] == UNKNOWN:
+                counters[EVENT], counters[ASKED_NODE], counters[ASKED_LETTER] = i, 0, letter
+                return UNKNOWN_STEP
+            found = 0
+            for k in range(reacts[letter]):
+                d = react[letter, k]
+                if mine[d] != -1:
+                    if step[d, letter, 0] == UNKNOWN:
+                        counters[EVENT], counters[ASKED_NODE], counters[ASKED_LETTER] = i, d, letter
+                        return UNKNOWN_STEP
+                    live[0, found] = d
+                    found += 1
+            if found == 0:
+                begins = False
+                for choice in range(choices):
+                    begins |= step[0, letter, choice] != 0
+                if not begins:
+                    continue
+            most = choices * (found + 1)
+            if counters[NODES] + most * _NODES_PER_JOIN > room:
+                counters[EVENT] = i
+                return ARENA_FULL
+            if counters[CLOSINGS] + most > closings.shape[1]:
+                counters[EVENT] = i
+                return CLOSINGS_FULL
+            before = counters[CLOSINGS]
+            advance(first + i, letter, when[i], low[i], found, step, mine, live, arena, closings, counters, stack)
+            if counters[CLOSINGS] > before and consume != KEEP:
+                mine[:] = -1
+                if consume == CONSUME_ALL:
+                    counters[GENERATION] += 1
+                    seen[row] = counters[GENERATION]
+        counters[EVENT] = end
+        counters[SEGMENT] = segment + 1
+    return DONE
+
+
+@_jit
+def sweep(roots, lows, count, arena, renumbered):
+    """Keep what is reached from ``roots`` inside their windows, and close the gaps.
+
+    Args:
+        roots: heaps to keep, int32[n]; replaced by their new numbers (-1: all of it has left the window).
+        lows: the least start still needed of each root, int64[n].
+        count: how many nodes there are.
+        arena: the nodes; changed in place.
+        renumbered: int64[count], scratch.
+
+    Returns:
+        How many nodes are left.
+    """
+    pos, prev, left, right, kind, rank, key = arena
+    nobody = numba.int64(0x7FFFFFFFFFFFFFFF)
+    renumbered[:count] = nobody  # first: the least start anyone needs of a node
+    for k in range(len(roots)):
+        if roots[k] != -1:
+            renumbered[roots[k]] = min(renumbered[roots[k]], lows[k])
+    for n in range(count - 1, -1, -1):  # a node is younger than all that it refers to
+        low = renumbered[n]
+        if low == nobody or key[n] < low:
+            renumbered[n] = nobody
+            continue
+        for other in (prev[n], left[n], right[n]):
+            if other != -1:
+                renumbered[other] = min(renumbered[other], low)
+    kept = 0
+    for n in range(count):
+        if renumbered[n] == nobody:
+            renumbered[n] = -1
+            continue
+        renumbered[n] = kept
+        pos[kept], kind[kept], rank[kept], key[kept] = pos[n], kind[n], rank[n], key[n]
+        prev[kept] = -1 if prev[n] == -1 else renumbered[prev[n]]
+        left[kept] = -1 if left[n] == -1 else renumbered[left[n]]
+        right[kept] = -1 if right[n] == -1 else renumbered[right[n]]
+        kept += 1
+    for k in range(len(roots)):
+        if roots[k] != -1:
+            roots[k] = renumbered[roots[k]]
+    return kept

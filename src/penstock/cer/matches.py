@@ -1,0 +1,250 @@
+"""From heaps of runs to matches: walk them, and choose among the matches of one closing event.
+
+A walk visits a heap in a fixed order: the root's own runs, then its right part, then its left part. That order is part of the
+contract of ``LIMIT`` and of ranks. What has left the window is never entered, so every step leads to a match.
+
+Kernels only; who owns the arrays and when they are swept is ``recogniser``'s business. Layout of the nodes: see ``kernel``.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+DONE, BLOCK_FULL, STACK_FULL, PATH_FULL, TOO_MANY = 0, 1, 2, 3, 4
+# counters of a walk, shared with the caller
+CLOSING, TOP, MATCHES, POSITIONS, TOLD, LAST_EVENT, SKIP, LEFT = 0, 1, 2, 3, 4, 5, 6, 7
+COUNTERS = 8
+NO_END = np.iinfo(np.int64).max
+
+_jit = numba.njit(cache=True, nogil=True, boundscheck=False)
+
+
+@_jit
+def walk(closings, lows, at_most, too_many, arena, totals, found, offsets, positions, kinds, pending, path, counters):
+    """Write matches, closing event by closing event, until all are told or the block is full.
+
+    Args:
+        closings: int32[2, n], see ``kernel.recognise``.
+        lows: the least start inside the window of each closing, int64[n].
+        at_most: the number of matches to tell of one closing event.
+        too_many: the number of matches of one closing event at which to give up.
+        arena: the nodes.
+        totals: uint64[nodes], the number of matches of each heap, read only while matches are to be skipped.
+        found: int64[3, matches]: index of the closing, number of the first event, number of the closing event.
+        offsets: int64[matches + 1]: where each match's events begin in ``positions``.
+        positions: int32[n], numbers of the marked events of all matches, ascending within a match. ``kinds``: int16[n], their kinds.
+        pending: int32[2, n], heaps still to visit and the number of marks before them.
+        path: int32[2, n], the marks so far, from the last to the first, and their kinds.
+        counters: int64[COUNTERS], where the walk stands, see ``begin``. The first ``SKIP`` matches are passed over, a heap at a
+            time; then at most ``LEFT`` are told.
+
+    Returns:
+        ``DONE``, ``BLOCK_FULL`` (come again with an empty block), ``STACK_FULL``, ``PATH_FULL`` (come again with more room) or
+        ``TOO_MANY``.
+    """
+    pos, prev, left, right, kind, _, key = arena
+    while True:
+        if counters[LEFT] == 0:
+            return DONE
+        if counters[TOP] == 0:
+            k = counters[CLOSING]
+            if k == closings.shape[1]:
+                return DONE
+            if closings[0, k] != counters[LAST_EVENT]:
+                counters[LAST_EVENT] = closings[0, k]
+                counters[TOLD] = 0
+            counters[CLOSING] = k + 1
+            if counters[TOLD] < at_most:
+                pending[0, 0], pending[1, 0] = closings[1, k], 0
+                counters[TOP] = 1
+            continue
+        k = counters[CLOSING] - 1
+        low = lows[k]
+        top = counters[TOP] - 1
+        n = pending[0, top]
+        depth = pending[1, top]
+        if counters[SKIP] > 0:
+            size = np.int64(totals[n])
+            if counters[SKIP] >= size:
+                counters[SKIP] -= size
+                counters[TOP] = top
+                continue
+        if top + 3 > pending.shape[1]:
+            return STACK_FULL
+        if depth + 1 > path.shape[1]:
+            return PATH_FULL
+        event = pos[n]
+        marks = depth
+        if event >= 0:
+            path[0, depth], path[1, depth] = event, kind[n]
+            marks += 1
+        if prev[n] == -1 and counters[SKIP] > 0:
+            counters[SKIP] -= 1
+        elif prev[n] == -1:
+            m = counters[MATCHES]
+            at = counters[POSITIONS]
+            if m == found.shape[1] or at + marks > len(positions):
+                return BLOCK_FULL
+            if counters[TOLD] == too_many:
+                return TOO_MANY
+            for i in range(marks):
+                positions[at + i] = path[0, marks - 1 - i]
+                kinds[at + i] = path[1, marks - 1 - i]
+            found[0, m] = k
+            found[1, m] = event if event >= 0 else -1 - event
+            found[2, m] = closings[0, k]
+            offsets[m + 1] = at + marks
+            counters[MATCHES] = m + 1
+            counters[POSITIONS] = at + marks
+            counters[TOLD] += 1
+            counters[LEFT] -= 1
+            if counters[TOLD] == at_most:
+                counters[TOP] = 0
+                continue
+        if left[n] != -1 and key[left[n]] >= low:
+            pending[0, top], pending[1, top] = left[n], depth
+            top += 1
+        if right[n] != -1 and key[right[n]] >= low:
+            pending[0, top], pending[1, top] = right[n], depth
+            top += 1
+        if prev[n] != -1:
+            pending[0, top], pending[1, top] = prev[n], marks
+            top += 1
+        counters[TOP] = top
+
+
+def begin(skip: int = 0, left: int = NO_END) -> np.ndarray:
+    """The counters of a new walk."""
+    counters = np.zeros(COUNTERS, np.int64)
+    counters[LAST_EVENT], counters[SKIP], counters[LEFT] = -1, skip, left
+    return counters
+
+
+@_jit
+def compare_next(a, b):
+    """Greater than 0 if the ascending positions ``a`` win over ``b`` as ``NEXT`` has it, 0 if they are the same."""
+    for i in range(min(len(a), len(b))):
+        if a[i] != b[i]:
+            return 1 if a[i] < b[i] else -1
+    return len(a) - len(b)
+
+
+@_jit
+def compare_last(a, b):
+    """As ``compare_next``, for ``LAST``."""
+    for i in range(1, min(len(a), len(b)) + 1):
+        if a[-i] != b[-i]:
+            return 1 if a[-i] > b[-i] else -1
+    return len(a) - len(b)
+
+
+@_jit
+def is_part(a, b) -> bool:
+    """Whether the ascending positions ``a`` are a strict part of ``b``."""
+    if len(a) >= len(b):
+        return False
+    j = 0
+    for value in a:
+        while j < len(b) and b[j] < value:
+            j += 1
+        if j == len(b) or b[j] != value:
+            return False
+        j += 1
+    return True
+
+
+BEST_NEXT, BEST_LAST, LARGEST = 0, 1, 2
+
+
+@_jit
+def select(groups, offsets, positions, strategy, keep) -> None:
+    """Which matches of each closing event stay when those of all starts are compared.
+
+    Args:
+        groups: the closing event of each match, ascending, int64[matches].
+        offsets, positions: see ``walk``.
+        strategy: ``BEST_NEXT``, ``BEST_LAST`` or ``LARGEST``.
+        keep: bool[matches], written.
+    """
+    n = len(groups)
+    begin = 0
+    while begin < n:
+        end = begin + 1
+        while end < n and groups[end] == groups[begin]:
+            end += 1
+        if strategy == LARGEST:
+            for i in range(begin, end):
+                mine = positions[offsets[i] : offsets[i + 1]]
+                keep[i] = True
+                for j in range(begin, end):
+                    if is_part(mine, positions[offsets[j] : offsets[j + 1]]):
+                        keep[i] = False
+                        break
+        else:
+            best = begin
+            for i in range(begin + 1, end):
+                mine = positions[offsets[i] : offsets[i + 1]]
+                other = positions[offsets[best] : offsets[best + 1]]
+                won = compare_next(mine, other) if strategy == BEST_NEXT else compare_last(mine, other)
+                if won > 0:
+                    best = i
+            for i in range(begin, end):
+                keep[i] = i == best
+        begin = end
+
+
+def block(matches: int, marks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Empty arrays for ``walk``: found, offsets, positions, kinds."""
+    offsets = np.zeros(matches + 1, np.int64)
+    return np.empty((3, matches), np.int64), offsets, np.empty(marks, np.int32), np.empty(marks, np.int16)
+
+
+@_jit
+def count(roots, lows, arena, totals, done, generation, todo):
+    """How many matches each heap holds, inside the window and exact up to 127 bits.
+
+    Args:
+        roots: int32[n]. ``lows``: int64[n], the least start inside the window.
+        arena: the nodes.
+        totals: uint64[2, nodes], scratch: low and high word of each node's count.
+        done: int64[nodes], scratch: the generation a node was counted in; zeros to begin.
+        generation: a number above all in ``done``; root k is counted in generation + k.
+        todo: int32[2 * nodes + 2], scratch.
+
+    Returns:
+        uint64[2, n]: low and high word of the count of each root; the high word has its top bit set if it does not fit.
+    """
+    _, prev, left, right, _, _, key = arena
+    out = np.zeros((2, len(roots)), np.uint64)
+    one, zero, top_bit = np.uint64(1), np.uint64(0), np.uint64(1 << 63)
+    for k in range(len(roots)):
+        low, now = lows[k], generation + k
+        todo[0] = roots[k]
+        top = 1
+        while top > 0:
+            n = todo[top - 1]
+            if done[n] == now:
+                top -= 1
+                continue
+            ready = True
+            for other in (prev[n], left[n], right[n]):
+                if other != -1 and key[other] >= low and done[other] != now:
+                    todo[top] = other
+                    top += 1
+                    ready = False
+            if not ready:
+                continue
+            lower, upper = (one, zero) if prev[n] == -1 else (zero, zero)
+            for other in (prev[n], left[n], right[n]):
+                if other != -1 and key[other] >= low:
+                    summed = lower + totals[0, other]
+                    carry = one if summed < lower else zero
+                    overflow = (upper | totals[1, other]) & top_bit
+                    lower = summed
+                    upper = (upper + totals[1, other] + carry) | overflow
+            totals[0, n], totals[1, n] = lower, upper
+            done[n] = now
+            top -= 1
+        out[0, k], out[1, k] = totals[0, roots[k]], totals[1, roots[k]]
+    return out

@@ -1,0 +1,416 @@
+"""From text to the syntax tree, with errors that point at the place.
+
+The grammar is ``ceql.lark``; what a grammar cannot say (a variable that nothing binds, a window of mixed units) is checked here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, cast
+
+from lark import Lark, Token, Transformer, v_args
+from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken, VisitError
+
+from penstock.cer import syntax as s
+from penstock.errors import QueryError
+
+_UNITS_US = {"DAY": 86_400_000_000, "HOUR": 3_600_000_000, "MINUTE": 60_000_000, "SECOND": 1_000_000}
+_LONGEST_US = 1 << 62
+_CLAUSES = {"partition_by": "PARTITION BY", "window": "WITHIN", "consume": "CONSUME BY", "limit": "LIMIT"}
+_WORDS = {
+    "NAME": "a name",
+    "QUOTED": "a name",
+    "NUMBER": "a number",
+    "STRING": "a string",
+    "$END": "the end of the query",
+}
+
+
+def parse(text: str) -> s.Query:
+    """Read a CEQL query.
+
+    Args:
+        text: The query.
+
+    Returns:
+        Its syntax tree; ``str`` of it gives text with the same tree.
+
+    Raises:
+        QueryError: It is not CEQL, or cannot mean anything; the message shows line, column and what was expected.
+
+    Example:
+        >>> parse("SELECT * WHERE A ; B+ WITHIN 10 SECONDS").window
+        Window(kind='time', size=10000000, attribute=None)
+    """
+    if not isinstance(text, str):
+        raise QueryError(f"A query is text, not {type(text).__name__}.")
+    try:
+        tree = _grammar().parse(text)
+        query: s.Query = _Reader(text).transform(tree)
+    except UnexpectedInput as error:
+        raise _syntax_error(text, error) from None
+    except VisitError as error:
+        if isinstance(error.orig_exc, QueryError):
+            raise error.orig_exc from None
+        raise
+    return query
+
+
+@lru_cache(maxsize=1)
+def _grammar() -> Lark:
+    grammar = files("penstock.cer").joinpath("ceql.lark").read_text(encoding="utf-8")
+    return Lark(grammar, start="query", parser="lalr", propagate_positions=True, maybe_placeholders=False)
+
+
+def error_at(text: str, line: int, column: int, message: str) -> QueryError:
+    """An error with the line it is in and a caret below the place."""
+    lines = text.splitlines() or [""]
+    shown = lines[line - 1] if line <= len(lines) else ""
+    before = shown[: column - 1]
+    caret = "".join("\t" if c == "\t" else " " for c in before) + " " * (column - 1 - len(before)) + "^"
+    return QueryError(f"line {line}, column {column}: {message}\n  {shown}\n  {caret}")
+
+
+def _syntax_error(text: str, error: UnexpectedInput) -> QueryError:
+    line, column = max(error.line, 1), max(error.column, 1)
+    if isinstance(error, UnexpectedEOF) or (isinstance(error, UnexpectedToken) and error.token.type == "$END"):
+        lines = text.splitlines() or [""]
+        return error_at(text, len(lines), len(lines[-1]) + 1, f"the query ends too soon; {_expected(error)}.")
+    if isinstance(error, UnexpectedCharacters):
+        found = text[error.pos_in_stream or 0]
+        if found in "'\"`":
+            return error_at(text, line, column, f"the {'name' if found == '`' else 'string'} that begins here does not end.")
+    else:
+        found = str(cast("UnexpectedToken", error).token)
+    return error_at(text, line, column, f"found {found!r}; {_expected(error)}.")
+
+
+def _expected(error: UnexpectedInput) -> str:
+    if not isinstance(error, UnexpectedToken):
+        return "no part of the language begins so"
+    patterns = {terminal.name: terminal.pattern.value for terminal in _grammar().terminals}
+    names = error.accepts or error.expected
+    words = sorted({_WORDS.get(name) or _shown(patterns.get(name, name)) for name in names}, key=_first_words)
+    return "expected " + (" or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words))
+
+
+def _shown(pattern: str) -> str:
+    plain = pattern.replace("\\", "")
+    return plain if plain.isalpha() else f"'{plain}'"
+
+
+def _first_words(word: str) -> tuple[int, str]:
+    return (0 if word.startswith(("a ", "the ")) else 1 if word.isalpha() else 2, word)
+
+
+@v_args(inline=True)
+class _Reader(Transformer[Token, Any]):
+    """Builds the tree from the bottom up."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+        self._places: dict[str, Token] = {}
+
+    def _fail(self, token: Token, message: str) -> QueryError:
+        return error_at(self._text, token.line or 1, token.column or 1, message)
+
+    # names and values
+
+    def name(self, token: Token) -> Token:
+        value = token[1:-1].replace("``", "`") if token.type == "QUOTED" else str(token)
+        return Token.new_borrow_pos(token.type, value, token)
+
+    def variable(self, first: Token, second: Token | None = None) -> tuple[Token, str | None]:
+        return (first, None) if second is None else (second, str(first))
+
+    def plain_number(self, token: Token) -> s.Number:
+        return s.Number(str(token))
+
+    def negative_number(self, token: Token) -> s.Number:
+        return s.Number(f"-{token}")
+
+    def text(self, token: Token) -> s.Text:
+        return s.Text(_unescaped(token))
+
+    def attribute(self, name: Token) -> s.Attribute:
+        return s.Attribute(str(name))
+
+    def minus(self, inner: s.Operand) -> s.Minus:
+        return s.Minus(inner)
+
+    def add(self, left: s.Operand, right: s.Operand) -> s.Arithmetic:
+        return s.Arithmetic("+", left, right)
+
+    def subtract(self, left: s.Operand, right: s.Operand) -> s.Arithmetic:
+        return s.Arithmetic("-", left, right)
+
+    def multiply(self, left: s.Operand, right: s.Operand) -> s.Arithmetic:
+        return s.Arithmetic("*", left, right)
+
+    def divide(self, left: s.Operand, right: s.Operand) -> s.Arithmetic:
+        return s.Arithmetic("/", left, right)
+
+    def modulo(self, left: s.Operand, right: s.Operand) -> s.Arithmetic:
+        return s.Arithmetic("%", left, right)
+
+    # conditions
+
+    def comparison(self, token: Token) -> Token:
+        return token
+
+    def compare(self, left: s.Operand, op: Token, right: s.Operand) -> s.Compare:
+        plain = {"==": "=", "<>": "!="}.get(str(op), str(op))
+        texts = [side for side in (left, right) if isinstance(side, s.Text)]
+        if texts and plain not in {"=", "!="}:
+            raise self._fail(op, "strings are compared with = or !=; for an order use numbers.")
+        if any(_holds_text(side) for side in (left, right)):
+            raise self._fail(op, "a string cannot be part of a calculation.")
+        return s.Compare(plain, left, right)
+
+    def like(self, name: Token, pattern: Token) -> s.Like:
+        return s.Like(str(name), _unescaped(pattern))
+
+    def in_(self, name: Token, *values: s.Number | s.Text) -> s.In:
+        return s.In(str(name), values)
+
+    def not_in(self, name: Token, *values: s.Number | s.Text) -> s.In:
+        return s.In(str(name), values, negated=True)
+
+    def between(self, name: Token, low: s.Number, high: s.Number) -> s.Between:
+        if Decimal(low.text) > Decimal(high.text):
+            raise self._fail(name, f"the range {low}..{high} is empty; write the smaller number first.")
+        return s.Between(str(name), low, high)
+
+    def at_least(self, name: Token, low: s.Number) -> s.Between:
+        return s.Between(str(name), low, None)
+
+    def at_most(self, name: Token, high: s.Number) -> s.Between:
+        return s.Between(str(name), None, high)
+
+    def negation(self, inner: s.Predicate) -> s.Negation:
+        return s.Negation(inner)
+
+    def both(self, left: s.Predicate, right: s.Predicate) -> s.Both:
+        return s.Both(left, right)
+
+    def either(self, left: s.Predicate, right: s.Predicate) -> s.Either:
+        return s.Either(left, right)
+
+    # filters
+
+    def bound(self, variable: tuple[Token, str | None], predicate: s.Predicate) -> s.Bound:
+        return s.Bound(self._at(variable[0]), predicate, variable[1])
+
+    def any_of(self, left: s.Filter, right: s.Filter) -> s.AnyOf:
+        return s.AnyOf(left, right)
+
+    def all_of(self, left: s.Filter, right: s.Filter) -> s.AllOf:
+        return s.AllOf(left, right)
+
+    # formulas
+
+    def event(self, variable: tuple[Token, str | None]) -> s.Event:
+        return s.Event(self._at(variable[0]), variable[1])
+
+    def not_(self, name: Token, condition: s.Filter | None = None) -> s.Not:
+        return s.Not(self._at(name), condition)
+
+    def as_(self, inner: s.Formula, name: Token) -> s.As:
+        return s.As(inner, self._at(name))
+
+    def plus(self, inner: s.Formula) -> s.Plus:
+        return s.Plus(inner, contiguous=False)
+
+    def adjacent_plus(self, inner: s.Formula) -> s.Plus:
+        return s.Plus(inner, contiguous=True)
+
+    def sequence(self, left: s.Formula, right: s.Formula) -> s.Then:
+        return s.Then(left, right, contiguous=False)
+
+    def adjacent(self, left: s.Formula, right: s.Formula) -> s.Then:
+        return s.Then(left, right, contiguous=True)
+
+    def or_(self, left: s.Formula, right: s.Formula) -> s.Or:
+        return s.Or(left, right)
+
+    def filtered(self, inner: s.Formula, condition: s.Filter) -> s.Filtered:
+        return s.Filtered(inner, condition)
+
+    # clauses
+
+    def everything(self) -> s.Everything:
+        return s.Everything()
+
+    def nothing(self) -> s.Nothing:
+        return s.Nothing()
+
+    def count_all(self) -> s.CountAll:
+        return s.CountAll()
+
+    def item(self, variable: tuple[Token, str | None], *attributes: Token) -> s.Item:
+        return s.Item(self._at(variable[0]), variable[1], tuple(map(str, attributes)))
+
+    def chosen(self, *items: s.Item) -> s.Chosen:
+        return s.Chosen(items)
+
+    def group(self, *names: Token) -> tuple[str, ...]:
+        return tuple(map(str, names))
+
+    def partition_by(self, *groups: tuple[str, ...]) -> tuple[str, Any]:
+        return "partition_by", groups
+
+    def unit(self, token: Token) -> Token:
+        return token
+
+    def window(self, *parts: Token) -> s.Window:
+        total = Decimal(0)
+        seen: set[str] = set()
+        for number, unit in zip(parts[::2], parts[1::2], strict=True):
+            word = unit.upper().removesuffix("S")
+            if word in seen:
+                raise self._fail(unit, f"the window names {word}S twice.")
+            seen.add(word)
+            if "EVENT" in seen and len(seen) > 1:
+                raise self._fail(unit, "a window is measured in EVENTS or in time, not in both.")
+            total += Decimal(number) * _UNITS_US.get(word, 1)
+        if total != int(total):
+            raise self._fail(parts[0], "a window is a whole number of events, or of microseconds.")
+        if total >= _LONGEST_US:
+            raise self._fail(parts[0], "the window is too long; leave WITHIN out if every match counts.")
+        return s.Window("events" if "EVENT" in seen else "time", int(total))
+
+    def attribute_window(self, number: Token, name: Token) -> s.Window:
+        return s.Window("attribute", Decimal(number), str(name))
+
+    def within(self, window: s.Window) -> tuple[str, Any]:
+        return "window", window
+
+    def consume(self, token: Token) -> Token:
+        return token
+
+    def consume_by(self, token: Token) -> tuple[str, Any]:
+        return "consume", token.upper()
+
+    def limit(self, token: Token) -> tuple[str, Any]:
+        if not token.isdigit() or not 0 < int(token) < _LONGEST_US:
+            raise self._fail(token, f"LIMIT needs a whole number from 1, not {token}.")
+        return "limit", int(token)
+
+    def query(self, *parts: Any) -> s.Query:
+        found: dict[str, Any] = {"strategy": "ALL", "streams": ()}
+        for part in parts:
+            if isinstance(part, tuple):
+                name, value = part
+                if name in found and name in _CLAUSES:
+                    raise QueryError(f"The query has two clauses {_CLAUSES[name]}; leave one.")
+                found[name] = value
+            elif isinstance(part, s.Projection):
+                found["projection"] = part
+            else:
+                found["formula"] = part
+        return self._check(s.Query(**found))
+
+    def streams(self, *names: Token) -> tuple[str, Any]:
+        return "streams", tuple(map(str, names))
+
+    def strategy(self, token: Token) -> tuple[str, Any]:
+        return "strategy", token.upper()
+
+    # what a grammar cannot say
+
+    def _at(self, name: Token) -> str:
+        """A variable's name; the place where it first stands is kept for errors."""
+        self._places.setdefault(str(name), name)
+        return str(name)
+
+    def _check(self, query: s.Query) -> s.Query:
+        bound = {variable for variable, _ in _bindings(query.formula)}
+        types = {variable for variable, is_type in _bindings(query.formula) if is_type}
+        names = {variable for variable, is_type in _bindings(query.formula) if not is_type}
+        for clash, _ in sorted(types & names, key=str):
+            raise self._fail(self._places[clash], f"{clash!r} is an event type and an AS-name as well; choose another name.")
+        chosen = query.projection.items if isinstance(query.projection, s.Chosen) else ()
+        used = [(item.variable, item.stream, "chosen") for item in chosen]
+        used += [(f.variable, f.stream, "filtered") for f in _filters(query.formula)]
+        for variable, stream, how in used:
+            if (variable, stream) not in bound:
+                there = ", ".join(sorted({s.variable_text(*b) for b in bound}))
+                shown = s.variable_text(variable, stream)
+                raise self._fail(
+                    self._places[variable],
+                    f"{shown} is {how}, but the pattern binds no such variable; it binds {there or 'none'}.",
+                )
+        for excluded, condition in _exclusions(query.formula):
+            for f in _parts(condition):
+                if f.variable != excluded:
+                    raise self._fail(
+                        self._places[f.variable],
+                        f"the filter inside NOT({excluded} ...) can only speak of {excluded}, not of {f.variable}.",
+                    )
+        for variable, stream in bound:
+            if stream is not None and query.streams and stream not in query.streams:
+                raise self._fail(
+                    self._places[variable], f"stream {stream!r} is not in FROM, which names {', '.join(query.streams)}."
+                )
+        return query
+
+
+def _unescaped(token: Token) -> str:
+    quote, body = token[0], token[1:-1]
+    return body.replace(f"\\{quote}", quote).replace("\\\\", "\\") if "\\" in body else body
+
+
+def _holds_text(operand: s.Operand) -> bool:
+    match operand:
+        case s.Minus(inner=inner):
+            return isinstance(inner, s.Text) or _holds_text(inner)
+        case s.Arithmetic(left=left, right=right):
+            return any(isinstance(side, s.Text) or _holds_text(side) for side in (left, right))
+        case _:
+            return False
+
+
+def subformulas(formula: s.Formula) -> Iterator[s.Formula]:
+    """A formula and all its parts, as they stand."""
+    yield formula
+    match formula:
+        case s.As(inner=inner) | s.Plus(inner=inner) | s.Filtered(inner=inner):
+            yield from subformulas(inner)
+        case s.Then(left=left, right=right) | s.Or(left=left, right=right):
+            yield from subformulas(left)
+            yield from subformulas(right)
+
+
+def _bindings(formula: s.Formula) -> Iterator[tuple[tuple[str, str | None], bool]]:
+    """Every variable, and whether it is an event type."""
+    for part in subformulas(formula):
+        if isinstance(part, s.Event):
+            yield (part.type, None), True
+            if part.stream is not None:
+                yield (part.type, part.stream), True
+        elif isinstance(part, s.As):
+            yield (part.name, None), False
+
+
+def _filters(formula: s.Formula) -> Iterator[s.Bound]:
+    for part in subformulas(formula):
+        if isinstance(part, s.Filtered):
+            yield from _parts(part.filter)
+
+
+def _exclusions(formula: s.Formula) -> Iterator[tuple[str, s.Filter]]:
+    for part in subformulas(formula):
+        if isinstance(part, s.Not) and part.condition is not None:
+            yield part.type, part.condition
+
+
+def _parts(condition: s.Filter) -> Iterator[s.Bound]:
+    if isinstance(condition, s.Bound):
+        yield condition
+    else:
+        yield from _parts(condition.left)
+        yield from _parts(condition.right)

@@ -1,0 +1,178 @@
+"""A query made ready to run on events with given columns: checked, and free of anything a worker must not need.
+
+``Pattern`` is what travels to the workers. The engine evaluates ``conditions`` for each event and hands over the bits; all else is
+NumPy on the worker (``batch``, ``operators.match``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.cer.automaton import Automaton, Excluded, Test, TypeIs, build
+from penstock.cer.predicates import filter_sql, predicate_sql, text_sql
+from penstock.cer.shape import Shape, shape_of
+from penstock.cer.syntax import Query, Window
+from penstock.cer.tables import BITS
+from penstock.errors import DeclarationError
+from penstock.schema import quoted, unknown_column
+
+MASK, WHEN, KEY = "__ps_mask", "__ps_when", "__ps_key"
+MAX_MATCHES_PER_EVENT = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A query, ready.
+
+    Attributes:
+        automaton, strategy, scope, consume, limit: see ``Recogniser``.
+        window: the query's window.
+        events_window: ``"global"`` or ``"key"``: whose events an EVENTS window counts.
+        order: the columns that order the events; the first gives ``match_start`` and ``match_end``.
+        keys: the names of the key columns in the result.
+        shape: the result's other columns.
+        max_matches_per_event: more matches of one closing event are an error.
+    """
+
+    automaton: Automaton
+    strategy: str
+    scope: str
+    consume: str
+    limit: int | None
+    window: Window | None
+    events_window: str
+    order: tuple[str, ...]
+    keys: tuple[str, ...]
+    shape: Shape
+    max_matches_per_event: int = MAX_MATCHES_PER_EVENT
+
+    @property
+    def words(self) -> int:
+        """How many words of test results an event has."""
+        return max(1, -(-len(self.automaton.tests) // BITS))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether keys must be seen together, in the order of all events: consumption by any key empties all."""
+        return bool(self.keys) and self.consume == "ANY"
+
+    @property
+    def spreads(self) -> bool:
+        """Whether the matches of a closing event can be enumerated in parts: nothing compares or limits them, nothing is only counted."""
+        alone = {"ALL", "STRICT"} if self.scope == "end" else {"ALL", "STRICT", "NEXT", "LAST", "MAX"}
+        return self.strategy in alone and self.limit is None and not self.shape.counts
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The event columns a worker must have."""
+        return tuple(dict.fromkeys((*self.order, *self.shape.attributes)))
+
+    def result(self, columns: pa.Schema, keys: list[pa.Field[Any]]) -> pa.Schema:
+        """The result's schema, given the events' columns and the key fields."""
+        fields = [*keys, *self.shape.fields(columns, columns.field(self.order[0]).type)]
+        names = [field.name for field in fields]
+        for name in names:
+            if names.count(name) > 1:
+                raise DeclarationError(f"The result would have two columns {name!r}; name the variable differently with AS.")
+        return pa.schema(fields)
+
+
+def check_source_of_types(columns: Sequence[str], type_column: str | None, define: Mapping[str, str] | None) -> None:
+    """An event's type is the value of a column or follows from conditions: exactly one of the two must be given."""
+    if (type_column is None) == (define is None):
+        raise DeclarationError(
+            "match needs to know the type of an event: give type='column', or define={'name': 'SQL condition'}, and not both."
+        )
+    if type_column is not None and type_column not in columns:
+        raise unknown_column(type_column, list(columns), "type")
+
+
+def words_sql(query_tests: tuple[Test, ...], types: Mapping[str, str] | None, type_column: str | None) -> list[str]:
+    """Spark SQL expressions, one for each 62 tests, whose bits tell which tests an event passes.
+
+    Args:
+        query_tests: the automaton's tests.
+        types: the condition of each event type, if they are defined so.
+        type_column: the column that holds an event's type name, otherwise.
+    """
+    conditions = [test_sql(test, types, type_column) for test in query_tests]
+    words = []
+    for start in range(0, max(1, len(conditions)), BITS):
+        bits = [
+            f"CASE WHEN {condition} THEN CAST({1 << i} AS BIGINT) ELSE CAST(0 AS BIGINT) END"
+            for i, condition in enumerate(conditions[start : start + BITS])
+        ]
+        words.append(" + ".join(bits) or "CAST(0 AS BIGINT)")
+    return words
+
+
+def test_sql(test: Test, types: Mapping[str, str] | None, type_column: str | None) -> str:
+    """One test as a Spark SQL condition."""
+    match test:
+        case TypeIs(type=name):
+            return type_sql(name, types, type_column)
+        case Excluded(type=name, condition=condition):
+            own = type_sql(name, types, type_column)
+            return own if condition is None else f"({own} AND {filter_sql(condition)})"
+        case _:
+            return predicate_sql(test)
+
+
+def type_sql(name: str, types: Mapping[str, str] | None, type_column: str | None) -> str:
+    """The condition that an event is of a type."""
+    if types is not None:
+        return f"({types[name]})"
+    return f"({quoted(type_column)} = {text_sql(name)})"
+
+
+def ready(
+    query: Query,
+    columns: tuple[str, ...],
+    *,
+    order: tuple[str, ...],
+    keys: tuple[str, ...],
+    scope: str = "end",
+    events_window: str = "global",
+    max_matches_per_event: int = MAX_MATCHES_PER_EVENT,
+) -> Pattern:
+    """Make a query ready.
+
+    Args:
+        query: a parsed query.
+        columns: the events' columns.
+        order: the columns that order events.
+        keys: the key columns' names in the result.
+        scope: ``"end"`` or ``"interval"``: which matches a strategy compares.
+        events_window: ``"global"`` or ``"key"``.
+        max_matches_per_event: more matches of one closing event are an error.
+
+    Raises:
+        DeclarationError: an argument that does not fit.
+    """
+    if scope not in {"end", "interval"}:
+        raise DeclarationError(f"strategy_scope={scope!r} is not known; use 'end' or 'interval'.")
+    if events_window not in {"global", "key"}:
+        raise DeclarationError(f"events_window={events_window!r} is not known; use 'global' or 'key'.")
+    if max_matches_per_event < 1:
+        raise DeclarationError(f"max_matches_per_event must be at least 1, not {max_matches_per_event}.")
+    automaton = build(query)
+    shape = shape_of(query, columns, automaton.kinds)
+    if shape.counts and query.limit is not None:
+        raise DeclarationError("LIMIT has no meaning with COUNT(*), which gives one row per closing event; leave it out.")
+    return Pattern(
+        automaton=automaton,
+        strategy=query.strategy,
+        scope=scope,
+        consume="PARTITION" if query.consume == "ANY" and not keys else query.consume,
+        limit=query.limit,
+        window=query.window,
+        events_window=events_window if keys else "key",
+        order=order,
+        keys=keys,
+        shape=shape,
+        max_matches_per_event=max_matches_per_event,
+    )

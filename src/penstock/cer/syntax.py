@@ -1,0 +1,438 @@
+"""The syntax tree of CEQL, and a query as text again.
+
+All values are frozen and compare by content. ``parsing.parse`` makes them; ``str`` of one gives text that parses to the same tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+Strategy = Literal["ALL", "NEXT", "LAST", "MAX", "STRICT", "ANY"]
+Consume = Literal["NONE", "PARTITION", "ANY"]
+
+# ------------------------------------------------------------------------------------------------- conditions on one event
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as it was written."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string."""
+
+    value: str
+
+    def __str__(self) -> str:
+        return "'" + self.value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A column of the event."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return name_text(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Minus:
+    """The negative of a value."""
+
+    inner: Operand
+
+    def __str__(self) -> str:
+        return f"-({self.inner})"
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """Two values joined by ``+ - * / %``."""
+
+    op: str
+    left: Operand
+    right: Operand
+
+    def __str__(self) -> str:
+        return f"({self.left} {self.op} {self.right})"
+
+
+Operand = Number | Text | Attribute | Minus | Arithmetic
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """A comparison: ``< <= > >= = !=``."""
+
+    op: str
+    left: Operand
+    right: Operand
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.op} {self.right}"
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """Whether the whole of a string fits a regular expression."""
+
+    attribute: str
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"{name_text(self.attribute)} LIKE {Text(self.pattern)}"
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """Whether a value is one of a list."""
+
+    attribute: str
+    values: tuple[Number | Text, ...]
+    negated: bool = False
+
+    def __str__(self) -> str:
+        return f"{name_text(self.attribute)} {'NOT ' if self.negated else ''}IN {{{', '.join(map(str, self.values))}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Whether a value lies in a range, ends included; ``None`` is an open end."""
+
+    attribute: str
+    low: Number | None
+    high: Number | None
+
+    def __str__(self) -> str:
+        return (
+            f"{name_text(self.attribute)} IN {'' if self.low is None else self.low}..{'' if self.high is None else self.high}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Negation:
+    """``NOT``."""
+
+    inner: Predicate
+
+    def __str__(self) -> str:
+        return f"NOT ({self.inner})"
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """``AND`` within one event."""
+
+    left: Predicate
+    right: Predicate
+
+    def __str__(self) -> str:
+        return f"({self.left} AND {self.right})"
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """``OR`` within one event."""
+
+    left: Predicate
+    right: Predicate
+
+    def __str__(self) -> str:
+        return f"({self.left} OR {self.right})"
+
+
+Predicate = Compare | Like | In | Between | Negation | Both | Either
+
+# ------------------------------------------------------------------------------------------------------------------ filters
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """``X[P]``: every event bound to the variable satisfies the predicate."""
+
+    variable: str
+    predicate: Predicate
+    stream: str | None = None
+
+    def __str__(self) -> str:
+        return f"{variable_text(self.variable, self.stream)}[{self.predicate}]"
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Both filters."""
+
+    left: Filter
+    right: Filter
+
+    def __str__(self) -> str:
+        return f"({self.left} AND {self.right})"
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """The union of what the two filters leave."""
+
+    left: Filter
+    right: Filter
+
+    def __str__(self) -> str:
+        return f"({self.left} OR {self.right})"
+
+
+Filter = Bound | AllOf | AnyOf
+
+# ----------------------------------------------------------------------------------------------------------------- formulas
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of a type."""
+
+    type: str
+    stream: str | None = None
+
+    def __str__(self) -> str:
+        return variable_text(self.type, self.stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """One event that is not of a type, or is of it and does not pass the condition. It binds nothing."""
+
+    type: str
+    condition: Filter | None = None
+
+    def __str__(self) -> str:
+        return f"NOT ({name_text(self.type)}{'' if self.condition is None else f' FILTER {self.condition}'})"
+
+
+@dataclass(frozen=True, slots=True)
+class As:
+    """What ``inner`` binds, bound to a name as well."""
+
+    inner: Formula
+    name: str
+
+    def __str__(self) -> str:
+        return f"({self.inner}) AS {name_text(self.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plus:
+    """``inner`` once or several times: ``+`` with gaps between, ``:+`` without."""
+
+    inner: Formula
+    contiguous: bool
+
+    def __str__(self) -> str:
+        return f"({self.inner}){':+' if self.contiguous else '+'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """One after the other: ``;`` with a gap allowed, ``:`` without."""
+
+    left: Formula
+    right: Formula
+    contiguous: bool
+
+    def __str__(self) -> str:
+        return f"({self.left} {':' if self.contiguous else ';'} {self.right})"
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """Either."""
+
+    left: Formula
+    right: Formula
+
+    def __str__(self) -> str:
+        return f"({self.left} OR {self.right})"
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """What of ``inner`` passes a filter."""
+
+    inner: Formula
+    filter: Filter
+
+    def __str__(self) -> str:
+        return f"({self.inner} FILTER {self.filter})"
+
+
+Formula = Event | Not | As | Plus | Then | Or | Filtered
+
+# ------------------------------------------------------------------------------------------------------------------ queries
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """``SELECT *``."""
+
+    def __str__(self) -> str:
+        return "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """``SELECT NONE``: the interval only."""
+
+    def __str__(self) -> str:
+        return "NONE"
+
+
+@dataclass(frozen=True, slots=True)
+class CountAll:
+    """``SELECT COUNT(*)``: how many matches end with each event."""
+
+    def __str__(self) -> str:
+        return "COUNT(*)"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A chosen variable and the attributes of its events; none: all of them."""
+
+    variable: str
+    stream: str | None = None
+    attributes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        shown = f"[{', '.join(map(name_text, self.attributes))}]" if self.attributes else ""
+        return variable_text(self.variable, self.stream) + shown
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """``SELECT a, b[x, y]``."""
+
+    items: tuple[Item, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.items))
+
+
+Projection = Everything | Nothing | CountAll | Chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How far a match may reach: ``end - start <= size``.
+
+    Attributes:
+        kind: ``"events"``, ``"time"`` or ``"attribute"``.
+        size: positions; µs; or in the attribute's unit.
+        attribute: what is measured, for ``"attribute"``.
+    """
+
+    kind: Literal["events", "time", "attribute"]
+    size: int | Decimal
+    attribute: str | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "events":
+            return f"{self.size} EVENTS"
+        if self.kind == "time":
+            return f"{Decimal(self.size) / 1_000_000:f} SECONDS"
+        return f"{self.size:f} [{name_text(self.attribute or '')}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A whole query.
+
+    Attributes:
+        strategy: which of the matches that end together are kept.
+        projection: what is shown of a match.
+        streams: the names after FROM.
+        formula: the pattern.
+        partition_by: groups of attributes; an event's key has of each group the first that is not null.
+        window, consume, limit: the clauses of these names.
+    """
+
+    strategy: Strategy
+    projection: Projection
+    streams: tuple[str, ...]
+    formula: Formula
+    partition_by: tuple[tuple[str, ...], ...] = ()
+    window: Window | None = None
+    consume: Consume = "NONE"
+    limit: int | None = None
+
+    def __str__(self) -> str:
+        parts = ["SELECT", *([] if self.strategy == "ALL" else [self.strategy]), str(self.projection)]
+        if self.streams:
+            parts += ["FROM", ", ".join(map(name_text, self.streams))]
+        parts += ["WHERE", str(self.formula)]
+        if self.partition_by:
+            parts += ["PARTITION BY", ", ".join(f"[{', '.join(map(name_text, group))}]" for group in self.partition_by)]
+        if self.window is not None:
+            parts += ["WITHIN", str(self.window)]
+        if self.consume != "NONE":
+            parts += ["CONSUME BY", self.consume]
+        if self.limit is not None:
+            parts += ["LIMIT", str(self.limit)]
+        return " ".join(parts)
+
+
+KEYWORDS = frozenset(
+    [
+        "SELECT",
+        "ALL",
+        "NEXT",
+        "LAST",
+        "MAX",
+        "STRICT",
+        "ANY",
+        "NONE",
+        "COUNT",
+        "FROM",
+        "WHERE",
+        "FILTER",
+        "AS",
+        "OR",
+        "AND",
+        "NOT",
+        "LIKE",
+        "IN",
+        "PARTITION",
+        "BY",
+        "WITHIN",
+        "EVENTS",
+        "EVENT",
+        "DAYS",
+        "DAY",
+        "HOURS",
+        "HOUR",
+        "MINUTES",
+        "MINUTE",
+        "SECONDS",
+        "SECOND",
+        "CONSUME",
+        "LIMIT",
+    ]
+)
+
+
+def name_text(name: str) -> str:
+    """A name as it must be written: in backquotes if it is a keyword or has other characters."""
+    plain = name.isascii() and name.replace("_", "a").isalnum() and not name[0].isdigit() and name.upper() not in KEYWORDS
+    return name if plain else "`" + name.replace("`", "``") + "`"
+
+
+def variable_text(name: str, stream: str | None) -> str:
+    """A variable, with its stream if it has one."""
+    return name_text(name) if stream is None else f"{name_text(stream)}>{name_text(name)}"

@@ -1,0 +1,132 @@
+"""The deterministic automaton as arrays for the kernel, filled in as the events ask for steps."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.cer import kernel
+from penstock.cer.automaton import Automaton
+from penstock.cer.determine import Determiniser, Node
+
+BITS = 62  # tests in a word of a mask: engines sum them, and words stay positive
+
+
+class Tables:
+    """Steps from node to node, for the nodes and masks met so far.
+
+    One for a query and a worker; a table holds no state of keys, only what any event would do.
+
+    Attributes:
+        step, react, reacts: see ``kernel.recognise``. Replaced by larger ones as nodes and letters come.
+    """
+
+    def __init__(self, automaton: Automaton, strategy: str) -> None:
+        self.automaton = automaton
+        self._determiniser = Determiniser(automaton, strategy)
+        self._choices = len(automaton.kinds) + 1
+        self._nodes: list[Node] = [self._determiniser.start]
+        self._numbers: dict[Node, int] = {self._nodes[0]: 0}
+        self._masks: list[int] = []
+        self._letters: dict[int, int] = {}
+        self.step: NDArray[np.int32] = np.full((16, 16, self._choices), kernel.UNKNOWN, np.int32)
+        self.react: NDArray[np.int32] = np.zeros((16, 16), np.int32)
+        self.reacts: NDArray[np.int32] = np.zeros(16, np.int32)
+
+    @property
+    def width(self) -> int:
+        """How many nodes the arrays have room for."""
+        return int(self.step.shape[0])
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes met so far; a node's number is its place."""
+        return tuple(self._nodes)
+
+    def number(self, node: Node) -> int:
+        """The number of a node, which is given one if it is new."""
+        known = self._numbers.get(node)
+        if known is not None:
+            return known
+        number = self._numbers[node] = len(self._nodes)
+        self._nodes.append(node)
+        if number == self.width:
+            self._widen(2 * number, self.step.shape[1])
+        self._list_reactions(range(len(self._masks)))
+        return number
+
+    def letters(self, masks: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The letter of each event.
+
+        Args:
+            masks: the true tests of each event, 62 to a word (``BITS``), uint64[words, events].
+
+        Returns:
+            int32[events]; a letter stands for one combination of true tests.
+        """
+        if masks.shape[1] == 0:
+            return np.zeros(0, np.int32)
+        if masks.shape[0] == 1:
+            kinds, inverse = _unique(masks[0])
+            values = [int(kind) for kind in kinds]
+        else:
+            columns, inverse = np.unique(masks, axis=1, return_inverse=True)
+            values = [sum(int(word) << (BITS * i) for i, word in enumerate(column)) for column in columns.T]
+            inverse = inverse.reshape(-1)
+        return np.array([self._letter(value) for value in values], np.int32)[inverse]
+
+    def learn(self, number: int, letter: int) -> None:
+        """Fill in one step, and the same node's steps for the other letters met, which are likely to be asked for next."""
+        for other in {letter, *range(min(len(self._masks), 64))}:
+            if self.step[number, other, 0] == kernel.UNKNOWN:
+                self._fill(number, other)
+
+    def _fill(self, number: int, letter: int) -> None:
+        for choice in range(self._choices):
+            after, accepts = self._determiniser.step(self._nodes[number], self._masks[letter], choice)
+            target = -1 if after is None else self.number(after)  # may replace the arrays
+            self.step[number, letter, choice] = (target + 1) * 2 + accepts
+        self._list_reactions([letter])
+
+    def _letter(self, mask: int) -> int:
+        known = self._letters.get(mask)
+        if known is None:
+            known = self._letters[mask] = len(self._masks)
+            self._masks.append(mask)
+            if known == self.step.shape[1]:
+                self._widen(self.width, 2 * known)
+            self._list_reactions([known])
+        return known
+
+    def _list_reactions(self, letters: range | list[int]) -> None:
+        order = sorted(range(len(self._nodes)), key=self._nodes.__getitem__)
+        for letter in letters:
+            moved = [d for d in order if not self._stays(d, letter)]
+            self.react[letter, : len(moved)] = moved
+            self.reacts[letter] = len(moved)
+
+    def _stays(self, number: int, letter: int) -> bool:
+        """Whether the node only waits at such an event."""
+        steps = self.step[number, letter]
+        return bool(steps[0] == (number + 1) * 2 and not steps[1:].any())
+
+    def _widen(self, nodes: int, letters: int) -> None:
+        step = np.full((nodes, letters, self._choices), kernel.UNKNOWN, np.int32)
+        step[: self.step.shape[0], : self.step.shape[1]] = self.step
+        react = np.zeros((letters, nodes), np.int32)
+        react[: self.react.shape[0], : self.react.shape[1]] = self.react
+        reacts = np.zeros(letters, np.int32)
+        reacts[: len(self.reacts)] = self.reacts
+        self.step, self.react, self.reacts = step, react, reacts
+
+
+def _unique(words: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
+    """As ``np.unique`` with its inverse, by a table where the words are small: a sort costs more than the recognition itself."""
+    top = int(words.max())
+    if top >= 1 << 16:
+        return np.unique(words, return_inverse=True)
+    small = words.astype(np.intp)
+    present = np.flatnonzero(np.bincount(small, minlength=top + 1))
+    place = np.zeros(top + 1, np.intp)
+    place[present] = np.arange(len(present))
+    return present.astype(np.uint64), place[small]

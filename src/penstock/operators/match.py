@@ -1,0 +1,227 @@
+"""Patterns in a flow: the recogniser as a keyed operator.
+
+Events come per key in event-time order. What open runs remember is one state value per key, so it moves, is snapshot and recovers like
+any other state; a key without open runs leaves nothing behind. The tests of the pattern are columns that the engine evaluates
+before the shuffle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.cer.memory import checksum, describe, dump, load
+from penstock.cer.parsing import parse
+from penstock.cer.plan import MASK, Pattern, check_source_of_types, ready
+from penstock.cer.predicates import check_query
+from penstock.cer.recogniser import Batch, Recogniser
+from penstock.cer.shape import counts_array, summed
+from penstock.cer.syntax import Query
+from penstock.cer.tables import Tables
+from penstock.cer.windows import earliest, times
+from penstock.errors import DeclarationError, OperatorError, QueryError
+from penstock.operators.base import Context, KeyedState, Operator, Output
+from penstock.operators.keys import Ints, places
+from penstock.operators.rows import Rows
+from penstock.types import MAX_TIME
+
+MOST_MATCHES = 1 << 16
+"""Matches of one event: a flow tells the rows of one record apart by 16 bits."""
+
+
+_NEVER = np.iinfo(np.int64).min
+
+
+@lru_cache(maxsize=32)
+def _tables(text: str, pattern: Pattern) -> Tables:
+    """The tables of a pattern, shared by the epochs of a process."""
+    del text
+    return Tables(pattern.automaton, pattern.strategy)
+
+
+def keyed_pattern(
+    query: str,
+    columns: pa.Schema,
+    *,
+    keys: list[str],
+    time: str,
+    define: dict[str, str] | None,
+    type_column: str | None,
+    scope: str,
+    most: int,
+) -> tuple[Query, Pattern]:
+    """Check a query that is to run key by key, in the order of event time.
+
+    Raises:
+        QueryError: it is wrong, or does not fit the columns or the key.
+        DeclarationError: another argument is wrong.
+    """
+    parsed = parse(query)
+    check_source_of_types(columns.names, type_column, define)
+    check_query(parsed, columns, types=define)
+    if parsed.consume == "ANY":
+        raise QueryError(
+            "CONSUME BY ANY lets a match of one key end those of all keys, but a flow runs key by key; use PARTITION."
+        )
+    groups = {name for group in parsed.partition_by for name in group}
+    if parsed.partition_by and (groups != set(keys) or any(len(group) > 1 for group in parsed.partition_by)):
+        raise QueryError(
+            f"PARTITION BY names {', '.join(sorted(groups))}, but the stream is keyed by {', '.join(keys)}; name the same, or none."
+        )
+    if not 0 < most <= MOST_MATCHES:
+        raise DeclarationError(f"max_matches_per_event must be from 1 to {MOST_MATCHES:,} in a flow, not {most:,}.")
+    shown = tuple(columns.names)
+    return parsed, ready(
+        parsed, shown, order=(time,), keys=tuple(keys), scope=scope, events_window="key", max_matches_per_event=most
+    )
+
+
+@dataclass
+class Match(Operator):
+    """Finds the matches of a pattern in each key's events.
+
+    Attributes:
+        pattern: What to look for.
+        text: The query, for messages.
+    """
+
+    pattern: Pattern
+    text: str
+
+    def __post_init__(self) -> None:
+        self.name = "match"
+
+    def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
+        return self.pattern.result(inputs[0], list(keys))
+
+    def start(self, context: Context) -> None:
+        super().start(context)
+        schema = context.inputs[0]
+        self._columns = pa.schema([schema.field(name) for name in self.pattern.needed])
+        self._check = checksum(self.pattern)
+
+    def on_data(self, rows: Rows, state: KeyedState) -> Output:
+        """Feed the events of this epoch to the runs that are open, and keep those that still are."""
+        names = state.names(rows.keys)
+        stored = state.get(names)
+        recogniser = self._recogniser()
+        before = load(recogniser, stored, self._check, self._columns)
+        data = rows.data
+        place = np.arange(len(rows)) - rows.starts[rows.group] + before.places[rows.group]
+        when = self._when(rows, place, np.where([v is None for v in stored], _NEVER, before.places))
+        low = earliest(self.pattern, data, when)
+        masks = np.stack(
+            [np.asarray(rows.column(f"{MASK}{i}").to_numpy(), np.int64).view(np.uint64) for i in range(self.pattern.words)]
+        )
+        letters = recogniser.tables.letters(masks)
+        batch = Batch(letters, when, low, rows.starts, np.arange(len(rows.keys)))
+        fresh = pa.RecordBatch.from_arrays([rows.column(name) for name in self._columns.names], schema=self._columns)
+        events = pa.Table.from_batches([before.events, fresh]).combine_chunks().to_batches()[0]
+        found = self._results(recogniser, batch, events, rows, len(before.owner))
+        self._remember(recogniser, rows, np.concatenate([before.owner, rows.group]), events, batch, names, stored, state)
+        return found
+
+    def on_frontier(self, t: int, state: KeyedState) -> Output:
+        """Forget the runs whose windows have closed."""
+        state.delete([name for name, _ in state.due(t)])
+        return None
+
+    def show_state(self, value: bytes) -> Any:
+        """The events that open runs need."""
+        return describe(value, self._check, self._columns)
+
+    def _recogniser(self) -> Recogniser:
+        p = self.pattern
+        return Recogniser(
+            _tables(repr(p.automaton), p),
+            strategy=p.strategy,
+            consume=p.consume,
+            limit=p.limit,
+            scope=p.scope,
+            max_matches_per_event=p.max_matches_per_event,
+            room=1 << 14,
+        )
+
+    def _when(self, rows: Rows, place: Ints, last: Ints) -> Ints:
+        """The start of a run that begins with each row. `last`: what an attribute window remembers of each key."""
+        window = self.pattern.window
+        if window is not None and window.kind == "time":
+            return rows.order.time
+        when = times(self.pattern, rows.data, place)
+        if window is not None and window.kind == "attribute":
+            before = np.concatenate([when[:1], when[:-1]])
+            before[rows.starts[:-1]] = last
+            if (when < before).any():
+                row = int(np.flatnonzero(when < before)[0])
+                raise OperatorError(
+                    f"A window of {window.attribute!r} needs values that never decrease within a key, but that of key "
+                    f"{rows.keys.values()[int(rows.group[row])]!r} does at {self.context.position_text(rows.order, row)}."
+                )
+        return when
+
+    def _results(self, recogniser: Recogniser, batch: Batch, events: pa.RecordBatch, rows: Rows, first: int) -> Output:
+        order = self.pattern.order[0]
+        out = []
+        if self.pattern.shape.counts:
+            for counts in recogniser.count(batch):
+                ends, totals = summed(counts.ends, counts_array(counts.words))
+                out.append(self._row(rows, events, ends, first, [totals]))
+        else:
+            for block in recogniser.feed(batch):
+                start = events.column(order).take(places(block.starts))
+                out.append(self._row(rows, events, block.ends, first, [start, *self.pattern.shape.arrays(block, events)]))
+        if not out:
+            return None
+        triggers = np.concatenate([trigger for trigger, _ in out])
+        table = pa.Table.from_batches([columns for _, columns in out]).combine_chunks()
+        return rows.emit(table.to_batches()[0], triggers)
+
+    def _row(
+        self, rows: Rows, events: pa.RecordBatch, ends: Ints, first: int, arrays: list[Any]
+    ) -> tuple[Ints, pa.RecordBatch]:
+        trigger = ends - first
+        whose = places(rows.group[trigger])
+        keys = [column.take(whose) for column in rows.keys.columns]
+        end = events.column(self.pattern.order[0]).take(places(ends))
+        at = 0 if self.pattern.shape.counts else 1
+        return trigger, pa.RecordBatch.from_arrays([*keys, *arrays[:at], end, *arrays[at:]], schema=self.context.output)
+
+    def _remember(
+        self,
+        recogniser: Recogniser,
+        rows: Rows,
+        owner: Ints,
+        events: pa.RecordBatch,
+        batch: Batch,
+        names: list[bytes],
+        stored: Sequence[bytes | None],
+        state: KeyedState,
+    ) -> None:
+        last = rows.starts[1:] - 1
+        lows = batch.low[last]
+        needed = recogniser.keep(np.arange(len(names)), lows)
+        kept = events.take(places(needed))
+        window = self.pattern.window
+        by_attribute = window is not None and window.kind == "attribute"
+        after = 0 if by_attribute else 1  # the last value of the attribute, or the place of the next event
+        values = dump(recogniser, kept, owner[needed], batch.when[last] + after, self._check, always=by_attribute)
+        there = [i for i, value in enumerate(values) if value is not None]
+        timers = self._timers(recogniser, len(names))
+        state.put([names[i] for i in there], [values[i] for i in there], None if timers is None else timers[there])  # type: ignore[misc]
+        state.delete([names[i] for i, value in enumerate(values) if value is None and stored[i] is not None])
+
+    def _timers(self, recogniser: Recogniser, count: int) -> Ints | None:
+        """When the last window of each key's runs has closed; only windows of time close by themselves."""
+        window = self.pattern.window
+        if window is None or window.kind != "time":
+            return None
+        newest = np.full(count, np.iinfo(np.int64).min)
+        row, node = np.nonzero(recogniser.heads >= 0)
+        np.maximum.at(newest, row, recogniser.arena.arrays[6][recogniser.heads[row, node]])
+        size = int(window.size)
+        return np.where(newest > MAX_TIME - size - 1, MAX_TIME - 1, newest + size)

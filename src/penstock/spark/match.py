@@ -1,0 +1,171 @@
+"""``penstock.match``: a pattern over a batch DataFrame.
+
+The JVM evaluates the tests, brings the events of a key together and sorts them; a worker recognises all its keys in one pass
+(``penstock.cer.batch``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.cer.batch import PLACE, Spread, enumerated, matches_of, spread_schema
+from penstock.cer.parsing import parse
+from penstock.cer.plan import KEY, MASK, MAX_MATCHES_PER_EVENT, WHEN, Pattern, check_source_of_types, ready, words_sql
+from penstock.cer.predicates import check_query, check_time
+from penstock.cer.syntax import Query
+from penstock.cer.work import CountedSplit
+from penstock.errors import QueryError
+from penstock.schema import quoted, unknown_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def match(
+    df: DataFrame,
+    query: str,
+    *,
+    order_by: str | Sequence[str],
+    type: str | None = None,  # noqa: A002  (the public name)
+    define: Mapping[str, str] | None = None,
+    strategy_scope: str = "end",
+    events_window: str = "global",
+    enumerate_with: CountedSplit | None = None,
+    where: str | Callable[[Any], bool] | None = None,
+    max_matches_per_event: int = MAX_MATCHES_PER_EVENT,
+) -> DataFrame:
+    """Find the matches of a CEQL query in a batch DataFrame.
+
+    Args:
+        df: The events.
+        query: The query, for example ``SELECT * WHERE A ; B+ ; C PARTITION BY [user] WITHIN 10 MINUTES``.
+        order_by: The column, or columns, that order the events. Two events of a key must not have the same place.
+        type: The column that holds each event's type name. Or:
+        define: For each type name the SQL condition for an event to be of it; an event may be of several types, or of none.
+        strategy_scope: What a selection strategy compares: ``"end"``, all matches of a key that end with the same event; ``"interval"``,
+            those that also begin with the same.
+        events_window: What ``WITHIN n EVENTS`` counts: ``"global"``, the events of the whole DataFrame (which costs a sort of it all in
+            one task when the query is partitioned); ``"key"``, those of the key.
+        enumerate_with: How the enumeration of many matches is spread over the cluster; ``CountedSplit()`` if not given.
+        where: A condition on whole matches: SQL over the output columns, or a Python function of an output row.
+        max_matches_per_event: More matches of one closing event fail the query instead of filling the disk.
+
+    Returns:
+        One row per match: the key columns of ``PARTITION BY``, ``match_start`` and ``match_end`` (values of the first order column), and
+        arrays of events: for ``SELECT *`` the column ``events`` and one for each AS-name, for ``SELECT a, b[x]`` one for each variable.
+        ``SELECT NONE`` gives the interval only, ``SELECT COUNT(*)`` the columns ``match_end`` and ``matches`` (decimal(38,0)). Events
+        without a key are left out.
+
+    Raises:
+        QueryError: The query is wrong, or does not fit the columns.
+        DeclarationError: Another argument is wrong.
+
+    Example:
+        >>> trips = penstock.match(events, "SELECT * WHERE start ; stop PARTITION BY [car]",
+        ...                        order_by="at", type="kind")  # doctest: +SKIP
+    """
+    parsed = parse(query)
+    order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+    columns = df.columns
+    for name in order:
+        if name not in columns:
+            raise unknown_column(name, columns, "order_by")
+    check_source_of_types(columns, type, define)
+    if len(parsed.streams) > 1:
+        raise QueryError(
+            f"FROM names {len(parsed.streams)} streams, but match reads one DataFrame; put them together with unionByName and tell "
+            "them apart by type."
+        )
+    schema = arrow_schema(df)
+    check_query(parsed, schema, types=None if define is None else dict(define))
+    check_time(parsed, order[0], schema.field(order[0]).type)
+    keys = tuple("_".join(group) for group in parsed.partition_by)
+    pattern = ready(
+        parsed,
+        tuple(columns),
+        order=order,
+        keys=keys,
+        scope=strategy_scope,
+        events_window=events_window,
+        max_matches_per_event=max_matches_per_event,
+    )
+    prepared = _prepared(df, parsed, pattern, words_sql(pattern.automaton.tests, define, type))
+    found = _found(prepared, pattern, enumerate_with or CountedSplit())
+    return found if where is None else _where(found, where)
+
+
+def arrow_schema(df: DataFrame) -> pa.Schema:
+    """The columns of a DataFrame as Arrow has them."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema: pa.Schema = to_arrow_schema(df.schema, timezone="UTC")
+    return schema
+
+
+def _prepared(df: DataFrame, query: Query, pattern: Pattern, words: list[str]) -> DataFrame:
+    """The events with what workers need of them, brought together by key and sorted."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    hidden: list[Column] = [F.expr(sql).alias(f"{MASK}{i}") for i, sql in enumerate(words)]
+    groups = [F.coalesce(*(F.col(quoted(name)) for name in group)) for group in query.partition_by]
+    hidden += [group.alias(f"{KEY}{i}") for i, group in enumerate(groups)]
+    order = [quoted(name) for name in pattern.order]
+    if query.window is not None and query.window.kind == "attribute":
+        hidden.append(F.col(quoted(str(query.window.attribute))).alias(WHEN))
+    elif query.window is not None and query.window.kind == "events" and pattern.events_window == "global":
+        hidden.append(F.row_number().over(Window.orderBy(*order)).cast("bigint").alias(WHEN))
+    prepared = df.select(*(quoted(name) for name in pattern.needed), *hidden)
+    names = [f"{KEY}{i}" for i in range(len(groups))]
+    for name in names:
+        prepared = prepared.where(F.col(name).isNotNull())
+    if not names or pattern.mixed:
+        return prepared.repartition(1).sortWithinPartitions(*order)
+    return prepared.repartition(*names).sortWithinPartitions(*names, *order)
+
+
+def _found(prepared: DataFrame, pattern: Pattern, split: CountedSplit) -> DataFrame:
+    from pyspark import TaskContext
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    columns = arrow_schema(prepared)
+    fields = [pa.field(name, columns.field(f"{KEY}{i}").type) for i, name in enumerate(pattern.keys)]
+    result = pattern.result(pa.schema([columns.field(name) for name in pattern.needed]), fields)
+    if not pattern.spreads:
+
+        def recognise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return matches_of(pattern, columns, iter(batches))
+
+        return prepared.mapInArrow(recognise, from_arrow_schema(result))
+    workers = prepared.sparkSession.sparkContext.defaultParallelism
+
+    def recognise_and_share(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        spread = Spread(split, workers, 0 if context is None else context.partitionId())
+        return matches_of(pattern, columns, iter(batches), spread)
+
+    def enumerate_matches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return enumerated(pattern, result, batches)
+
+    shared = prepared.mapInArrow(recognise_and_share, from_arrow_schema(spread_schema(result)))
+    return shared.repartitionById(workers, F.col(PLACE)).mapInArrow(enumerate_matches, from_arrow_schema(result))
+
+
+def _where(found: DataFrame, condition: str | Callable[[Any], bool]) -> DataFrame:
+    if isinstance(condition, str):
+        return found.where(condition)
+    from pyspark.sql import Row
+
+    names = found.columns
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            keep = [bool(condition(Row(**dict(zip(names, row, strict=True))))) for row in rows]
+            yield batch.filter(pa.array(keep, pa.bool_()))
+
+    return found.mapInArrow(run, found.schema)

@@ -1,0 +1,167 @@
+"""Cases through the real code, without Spark: the batch worker, and the operator of a flow epoch by epoch."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+from ceql_drawing import Case
+
+from penstock.cer.automaton import Excluded, TypeIs
+from penstock.cer.batch import Spread, enumerated, matches_of
+from penstock.cer.plan import KEY, MASK, WHEN, Pattern, ready
+from penstock.cer.reference import Answer, Match, Seen, evaluate, holds, passes
+from penstock.cer.tables import BITS
+from penstock.cer.work import CountedSplit
+from penstock.operators.base import Context, KeyedState
+from penstock.operators.keys import KeyCodec
+from penstock.operators.match import Match as MatchOperator
+from penstock.operators.rows import Order, group_rows
+from penstock.routing.hashing import spark_xxhash64
+
+COLUMNS = ("p", "at")
+
+
+def key_of(case: Case, event: Seen) -> tuple[object, ...]:
+    return tuple(next((event.values[a] for a in g if event.values[a] is not None), None) for g in case.query.partition_by)
+
+
+def pattern_of(case: Case, **options: object) -> Pattern:
+    names = tuple("_".join(group) for group in case.query.partition_by)
+    return ready(case.query, COLUMNS, order=("at",), keys=names, scope=case.scope, events_window=case.events_window, **options)
+
+
+def mask(pattern: Pattern, event: Seen) -> int:
+    total = 0
+    for bit, test in enumerate(pattern.automaton.tests):
+        if isinstance(test, TypeIs):
+            true = test.type in event.types
+        elif isinstance(test, Excluded):
+            true = test.type in event.types and (test.condition is None or passes(test.condition, event))
+        else:
+            true = holds(test, event)
+        total |= true << bit
+    return total
+
+
+def table_of(case: Case, pattern: Pattern) -> pa.RecordBatch:
+    """The events as the engine would hand them over, sorted; `p` is an event's position in the whole stream."""
+    rows = []
+    for position, event in enumerate(case.events):
+        key = key_of(case, event)
+        if None not in key:
+            bits = mask(pattern, event)
+            words = [bits >> (BITS * i) & ((1 << BITS) - 1) for i in range(pattern.words)]
+            when = event.values["n"] if case.query.window and case.query.window.kind == "attribute" else position
+            rows.append((key, position, event.at, words, when))
+    if not pattern.mixed:
+        rows.sort(key=lambda row: (row[0], row[1]))
+    data = {"p": pa.array([r[1] for r in rows], pa.int64()), "at": pa.array([r[2] for r in rows], pa.timestamp("us"))}
+    data |= {f"{MASK}{i}": pa.array([r[3][i] for r in rows], pa.int64()) for i in range(pattern.words)}
+    data |= {f"{KEY}{i}": pa.array([r[0][i] for r in rows], pa.int64()) for i in range(len(pattern.keys))}
+    data[WHEN] = pa.array([r[4] for r in rows], pa.int64())
+    return pa.RecordBatch.from_pydict(data)
+
+
+def in_batch(case: Case, light: int | None = None) -> list[tuple[tuple[object, ...], Match]]:
+    """What the batch worker answers, reading in chunks that end at the cuts. `light`: enumerate as shared work from there on."""
+    pattern = pattern_of(case)
+    table = table_of(case, pattern)
+    edges = [0, *[c for c in case.cuts if c < table.num_rows], table.num_rows]
+    pieces = [table.slice(a, b - a) for a, b in itertools.pairwise(edges) if b > a]
+    spread = Spread(CountedSplit(light), 3, 1) if light is not None and pattern.spreads else None
+    found = list(matches_of(pattern, table.schema, iter(pieces), spread, chunk_rows=1))
+    if spread is not None and found:
+        result = pa.schema([f for f in found[0].schema if not f.name.startswith("__ps_")])
+        found = list(enumerated(pattern, result, found))
+    return [row for batch in found for row in answers_in(case, pattern, batch)]
+
+
+class Memory:
+    """State of one worker, as an operator sees it."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+
+    def get_many(self, keys):
+        return [self.values.get(k) for k in keys]
+
+    def put_many(self, keys, values, timers=None):
+        self.values.update(zip(keys, values, strict=True))
+
+    def delete_many(self, keys):
+        for key in keys:
+            self.values.pop(key, None)
+
+
+def in_epochs(case: Case) -> tuple[list[tuple[tuple[object, ...], Match]], Memory]:
+    """What the operator of a flow answers, one epoch for each stretch between cuts; and what it remembers at the end."""
+    pattern = pattern_of(case)
+    table = table_of(case, pattern)
+    columns = table.schema
+    codec = KeyCodec(pa.schema([pa.field(name, pa.int64()) for name in pattern.keys]))
+    memory = Memory()
+    out = []
+    edges = [0, *case.cuts, len(case.events) + 1]
+    positions = table.column("p").to_numpy()
+    for low, high in itertools.pairwise(edges):
+        part = table.filter(pa.array((positions >= low) & (positions < high)))
+        if not part.num_rows:
+            continue
+        operator = MatchOperator(pattern, str(case.query))
+        context = Context("r", 0, 0, codec, (columns,), operator.output_schema([columns], codec.schema))
+        operator.start(context)
+        at = part.column("p").to_numpy()
+        order = Order(
+            part.column("at").cast(pa.int64()).to_numpy(), np.zeros(len(at), np.int64), at, np.zeros(len(at), np.int64)
+        )
+        keys = [part.column(f"{KEY}{i}") for i in range(len(pattern.keys))]
+        rows = group_rows(part, order, spark_xxhash64(keys), keys, codec)
+        emitted = operator.on_data(rows, KeyedState(memory, context))
+        if emitted is not None:
+            out += answers_in(case, pattern, emitted.data)
+    return out, memory
+
+
+def answers_in(case: Case, pattern: Pattern, batch: pa.RecordBatch) -> list[tuple[tuple[object, ...], Match]]:
+    """A result's rows as matches. Times are unique, so they tell positions."""
+    position = {event.at: i for i, event in enumerate(case.events)}
+    at = lambda moment: position[moment.microsecond + 1_000_000 * moment.second]  # noqa: E731
+    out = []
+    for row in batch.to_pylist():
+        shown = [b for b in pattern.shape.bound if b.variable is not None]
+        bound: dict[int, list[str]] = {e["p"]: [] for b in pattern.shape.bound for e in row[b.name]}
+        for column in shown:
+            for event in row[column.name]:
+                bound[event["p"]].append(column.name)
+        data = tuple(sorted(bound))
+        whole = tuple(e["p"] for e in row["events"]) if "events" in row else data
+        assert whole == data
+        key = tuple(row[name] for name in pattern.keys)
+        out.append((key, Match(at(row["match_start"]), at(row["match_end"]), data, tuple(tuple(bound[p]) for p in data))))
+    return out
+
+
+def complaint(case: Case, answered: list[tuple[tuple[object, ...], Match]]) -> str | None:
+    """What is wrong with answers, judged by the reference; None if they are right."""
+    expected = evaluate(case.query, case.events, scope=case.scope, events_window=case.events_window)
+    if len(set(answered)) < len(answered):
+        return f"told twice: {[a for a, n in Counter(answered).items() if n > 1]}"
+    given: dict[tuple[tuple[object, ...], int], set[Match]] = {}
+    for key, match in answered:
+        given.setdefault((key, match.end), set()).add(match)
+    if extra := given.keys() - expected.keys():
+        return f"nothing ends at {extra}"
+    for place, groups in expected.items():
+        mine = given.get(place, set())
+        if wrong := mine - {m for g in groups for m in g.matches}:
+            return f"{place}: no match is {wrong}; right are {groups}"
+        for group in groups:
+            if len(mine & group.matches) != group.count:
+                return f"{place}: {len(mine & group.matches)} of {group.count} wanted of {group.matches}, given {mine}"
+    return None
+
+
+__all__ = ["Answer", "complaint", "in_batch", "in_epochs"]
