@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from penstock.cer import syntax as s
-from penstock.cer.parsing import subformulas
 from penstock.cer.reference import Seen
+from penstock.cer.scopes import subformulas
 
 TYPES, NAMES = "ABC", "xyz"
 

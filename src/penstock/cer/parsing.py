@@ -1,24 +1,30 @@
 """From text to the syntax tree, with errors that point at the place.
 
-The grammar is ``ceql.lark``; what a grammar cannot say (a variable that nothing binds, a window of mixed units) is checked here too.
+The grammar is ``ceql.lark``; what a grammar cannot say (a window of mixed units, a clause that comes twice) is checked here too.
+
+Read next: ``scopes``, which names may be used where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, cast
 
-from lark import Lark, Token, Transformer, v_args
+from lark import Lark, ParseTree, Token, Transformer, Tree, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken, VisitError
 
 from penstock.cer import syntax as s
+from penstock.cer.scopes import complaints
 from penstock.errors import QueryError
 
 _UNITS_US = {"DAY": 86_400_000_000, "HOUR": 3_600_000_000, "MINUTE": 60_000_000, "SECOND": 1_000_000}
-_LONGEST_US = 1 << 62
+_LONGEST = 1 << 62  # sizes are added to times and positions, and the sum must fit into 64 bits
+_DIGITS = 38  # of the widest decimal there is in a column
+_DEEPEST = 150  # trees are walked recursively, and Python's stack ends at about a thousand calls
+_TOO_LONG = "the window is too long; leave WITHIN out if every match counts."
 _CLAUSES = {"partition_by": "PARTITION BY", "window": "WITHIN", "consume": "CONSUME BY", "limit": "LIMIT"}
 _WORDS = {
     "NAME": "a name",
@@ -49,6 +55,7 @@ def parse(text: str) -> s.Query:
         raise QueryError(f"A query is text, not {type(text).__name__}.")
     try:
         tree = _grammar().parse(text)
+        _check_depth(text, tree)
         query: s.Query = _Reader(text).transform(tree)
     except UnexpectedInput as error:
         raise _syntax_error(text, error) from None
@@ -88,6 +95,15 @@ def _syntax_error(text: str, error: UnexpectedInput) -> QueryError:
     return error_at(text, line, column, f"found {found!r}; {_expected(error)}.")
 
 
+def _check_depth(text: str, tree: ParseTree) -> None:
+    level = [tree]
+    for _ in range(_DEEPEST):
+        level = [child for node in level for child in node.children if isinstance(child, Tree)]
+    if level:
+        at = level[0].meta
+        raise error_at(text, at.line, at.column, f"this is nested more than {_DEEPEST} deep; write the query flatter.")
+
+
 def _expected(error: UnexpectedInput) -> str:
     if not isinstance(error, UnexpectedToken):
         return "no part of the language begins so"
@@ -113,7 +129,7 @@ class _Reader(Transformer[Token, Any]):
     def __init__(self, text: str) -> None:
         super().__init__()
         self._text = text
-        self._places: dict[str, Token] = {}
+        self._places: dict[int, Token] = {}
 
     def _fail(self, token: Token, message: str) -> QueryError:
         return error_at(self._text, token.line or 1, token.column or 1, message)
@@ -125,7 +141,14 @@ class _Reader(Transformer[Token, Any]):
         return Token.new_borrow_pos(token.type, value, token)
 
     def variable(self, first: Token, second: Token | None = None) -> tuple[Token, str | None]:
-        return (first, None) if second is None else (second, str(first))
+        self._plain(first if second is None else second)
+        return (first, None) if second is None else (second, self._plain(first))
+
+    def _plain(self, name: Token) -> str:
+        """A name that could not be taken for ``stream>type``."""
+        if ">" in name:
+            raise self._fail(name, f"{str(name)!r} has a '>', which names of types, variables and streams must not have.")
+        return str(name)
 
     def plain_number(self, token: Token) -> s.Number:
         return s.Number(str(token))
@@ -175,10 +198,12 @@ class _Reader(Transformer[Token, Any]):
         return s.Like(str(name), _unescaped(pattern))
 
     def in_(self, name: Token, *values: s.Number | s.Text) -> s.In:
+        if len({type(value) for value in values}) > 1:
+            raise self._fail(name, f"the list for {str(name)!r} mixes numbers and strings.")
         return s.In(str(name), values)
 
     def not_in(self, name: Token, *values: s.Number | s.Text) -> s.In:
-        return s.In(str(name), values, negated=True)
+        return replace(self.in_(name, *values), negated=True)
 
     def between(self, name: Token, low: s.Number, high: s.Number) -> s.Between:
         if Decimal(low.text) > Decimal(high.text):
@@ -202,8 +227,8 @@ class _Reader(Transformer[Token, Any]):
 
     # filters
 
-    def bound(self, variable: tuple[Token, str | None], predicate: s.Predicate) -> s.Bound:
-        return s.Bound(self._at(variable[0]), predicate, variable[1])
+    def bound(self, variable: tuple[Token, str | None], predicate: s.Predicate) -> Any:
+        return self._at(s.Bound(str(variable[0]), predicate, variable[1]), variable[0])
 
     def any_of(self, left: s.Filter, right: s.Filter) -> s.AnyOf:
         return s.AnyOf(left, right)
@@ -213,14 +238,14 @@ class _Reader(Transformer[Token, Any]):
 
     # formulas
 
-    def event(self, variable: tuple[Token, str | None]) -> s.Event:
-        return s.Event(self._at(variable[0]), variable[1])
+    def event(self, variable: tuple[Token, str | None]) -> Any:
+        return self._at(s.Event(str(variable[0]), variable[1]), variable[0])
 
-    def not_(self, name: Token, condition: s.Filter | None = None) -> s.Not:
-        return s.Not(self._at(name), condition)
+    def not_(self, name: Token, condition: s.Filter | None = None) -> Any:
+        return self._at(s.Not(self._plain(name), condition), name)
 
-    def as_(self, inner: s.Formula, name: Token) -> s.As:
-        return s.As(inner, self._at(name))
+    def as_(self, inner: s.Formula, name: Token) -> Any:
+        return self._at(s.As(inner, self._plain(name)), name)
 
     def plus(self, inner: s.Formula) -> s.Plus:
         return s.Plus(inner, contiguous=False)
@@ -251,17 +276,27 @@ class _Reader(Transformer[Token, Any]):
     def count_all(self) -> s.CountAll:
         return s.CountAll()
 
-    def item(self, variable: tuple[Token, str | None], *attributes: Token) -> s.Item:
-        return s.Item(self._at(variable[0]), variable[1], tuple(map(str, attributes)))
+    def item(self, variable: tuple[Token, str | None], *attributes: Token) -> Any:
+        for n, attribute in enumerate(attributes):
+            if attribute in attributes[:n]:
+                raise self._fail(attribute, f"attribute {str(attribute)!r} is chosen twice.")
+        return self._at(s.Item(str(variable[0]), variable[1], tuple(map(str, attributes))), variable[0])
 
     def chosen(self, *items: s.Item) -> s.Chosen:
         return s.Chosen(items)
 
-    def group(self, *names: Token) -> tuple[str, ...]:
-        return tuple(map(str, names))
+    def group(self, *names: Token) -> tuple[Token, ...]:
+        return names
 
-    def partition_by(self, *groups: tuple[str, ...]) -> tuple[str, Any]:
-        return "partition_by", groups
+    def partition_by(self, clause: Token, *groups: tuple[Token, ...]) -> tuple[Token, str, Any]:
+        names = [name for group in groups for name in group]
+        for n, name in enumerate(names):
+            if name in names[:n]:
+                raise self._fail(name, f"attribute {str(name)!r} stands twice in PARTITION BY.")
+        return clause, "partition_by", tuple(tuple(map(str, group)) for group in groups)
+
+    def size(self, *tokens: Token) -> Token:
+        return Token.new_borrow_pos("NUMBER", "".join(tokens), tokens[0])
 
     def unit(self, token: Token) -> Token:
         return token
@@ -276,37 +311,49 @@ class _Reader(Transformer[Token, Any]):
             seen.add(word)
             if "EVENT" in seen and len(seen) > 1:
                 raise self._fail(unit, "a window is measured in EVENTS or in time, not in both.")
-            total += Decimal(number) * _UNITS_US.get(word, 1)
+            total += self._size(number) * _UNITS_US.get(word, 1)
+        if total >= _LONGEST:
+            raise self._fail(parts[0], _TOO_LONG)
         if total != int(total):
             raise self._fail(parts[0], "a window is a whole number of events, or of microseconds.")
-        if total >= _LONGEST_US:
-            raise self._fail(parts[0], "the window is too long; leave WITHIN out if every match counts.")
         return s.Window("events" if "EVENT" in seen else "time", int(total))
 
     def attribute_window(self, number: Token, name: Token) -> s.Window:
-        return s.Window("attribute", Decimal(number), str(name))
+        return s.Window("attribute", self._size(number), str(name))
 
-    def within(self, window: s.Window) -> tuple[str, Any]:
-        return "window", window
+    def _size(self, number: Token) -> Decimal:
+        try:
+            value = Decimal(str(number))
+        except ArithmeticError:  # an exponent that no computer writes out
+            raise self._fail(number, _TOO_LONG) from None
+        if value <= 0:
+            raise self._fail(number, f"a window's size must be more than 0, not {number}.")
+        if value.adjusted() >= _DIGITS or cast("int", value.as_tuple().exponent) < -_DIGITS:
+            raise self._fail(number, f"a window's size has at most {_DIGITS} digits." if value < 1 else _TOO_LONG)
+        return value
+
+    def within(self, clause: Token, window: s.Window) -> tuple[Token, str, Any]:
+        return clause, "window", window
 
     def consume(self, token: Token) -> Token:
         return token
 
-    def consume_by(self, token: Token) -> tuple[str, Any]:
-        return "consume", token.upper()
+    def consume_by(self, clause: Token, token: Token) -> tuple[Token, str, Any]:
+        return clause, "consume", token.upper()
 
-    def limit(self, token: Token) -> tuple[str, Any]:
-        if not token.isdigit() or not 0 < int(token) < _LONGEST_US:
-            raise self._fail(token, f"LIMIT needs a whole number from 1, not {token}.")
-        return "limit", int(token)
+    def limit(self, clause: Token, token: Token) -> tuple[Token, str, Any]:
+        if not token.isdigit() or len(token) > _DIGITS or not 0 < int(token) < _LONGEST:
+            shown = token if len(token) <= _DIGITS else f"{token[:9]}…"
+            raise self._fail(token, f"LIMIT needs a whole number from 1 to below 2^62, not {shown}.")
+        return clause, "limit", int(token)
 
     def query(self, *parts: Any) -> s.Query:
         found: dict[str, Any] = {"strategy": "ALL", "streams": ()}
         for part in parts:
             if isinstance(part, tuple):
-                name, value = part
+                clause, name, value = part
                 if name in found and name in _CLAUSES:
-                    raise QueryError(f"The query has two clauses {_CLAUSES[name]}; leave one.")
+                    raise self._fail(clause, f"the query has two clauses {_CLAUSES[name]}; leave one.")
                 found[name] = value
             elif isinstance(part, s.Projection):
                 found["projection"] = part
@@ -314,48 +361,23 @@ class _Reader(Transformer[Token, Any]):
                 found["formula"] = part
         return self._check(s.Query(**found))
 
-    def streams(self, *names: Token) -> tuple[str, Any]:
-        return "streams", tuple(map(str, names))
+    def streams(self, *names: Token) -> tuple[Token, str, Any]:
+        for n, name in enumerate(names):
+            if self._plain(name) in names[:n]:
+                raise self._fail(name, f"stream {str(name)!r} stands twice in FROM.")
+        return names[0], "streams", tuple(map(str, names))
 
-    def strategy(self, token: Token) -> tuple[str, Any]:
-        return "strategy", token.upper()
+    def strategy(self, token: Token) -> tuple[Token, str, Any]:
+        return token, "strategy", token.upper()
 
-    # what a grammar cannot say
-
-    def _at(self, name: Token) -> str:
-        """A variable's name; the place where it first stands is kept for errors."""
-        self._places.setdefault(str(name), name)
-        return str(name)
+    def _at(self, node: Any, token: Token) -> Any:
+        """Keep the place of a node. Nodes live in the tree until it is checked, so that their identity tells them apart."""
+        self._places[id(node)] = token
+        return node
 
     def _check(self, query: s.Query) -> s.Query:
-        bound = {variable for variable, _ in _bindings(query.formula)}
-        types = {variable for variable, is_type in _bindings(query.formula) if is_type}
-        names = {variable for variable, is_type in _bindings(query.formula) if not is_type}
-        for clash, _ in sorted(types & names, key=str):
-            raise self._fail(self._places[clash], f"{clash!r} is an event type and an AS-name as well; choose another name.")
-        chosen = query.projection.items if isinstance(query.projection, s.Chosen) else ()
-        used = [(item.variable, item.stream, "chosen") for item in chosen]
-        used += [(f.variable, f.stream, "filtered") for f in _filters(query.formula)]
-        for variable, stream, how in used:
-            if (variable, stream) not in bound:
-                there = ", ".join(sorted({s.variable_text(*b) for b in bound}))
-                shown = s.variable_text(variable, stream)
-                raise self._fail(
-                    self._places[variable],
-                    f"{shown} is {how}, but the pattern binds no such variable; it binds {there or 'none'}.",
-                )
-        for excluded, condition in _exclusions(query.formula):
-            for f in _parts(condition):
-                if f.variable != excluded:
-                    raise self._fail(
-                        self._places[f.variable],
-                        f"the filter inside NOT({excluded} ...) can only speak of {excluded}, not of {f.variable}.",
-                    )
-        for variable, stream in bound:
-            if stream is not None and query.streams and stream not in query.streams:
-                raise self._fail(
-                    self._places[variable], f"stream {stream!r} is not in FROM, which names {', '.join(query.streams)}."
-                )
+        for node, message in complaints(query):
+            raise self._fail(self._places[id(node)], message)
         return query
 
 
@@ -372,45 +394,3 @@ def _holds_text(operand: s.Operand) -> bool:
             return any(isinstance(side, s.Text) or _holds_text(side) for side in (left, right))
         case _:
             return False
-
-
-def subformulas(formula: s.Formula) -> Iterator[s.Formula]:
-    """A formula and all its parts, as they stand."""
-    yield formula
-    match formula:
-        case s.As(inner=inner) | s.Plus(inner=inner) | s.Filtered(inner=inner):
-            yield from subformulas(inner)
-        case s.Then(left=left, right=right) | s.Or(left=left, right=right):
-            yield from subformulas(left)
-            yield from subformulas(right)
-
-
-def _bindings(formula: s.Formula) -> Iterator[tuple[tuple[str, str | None], bool]]:
-    """Every variable, and whether it is an event type."""
-    for part in subformulas(formula):
-        if isinstance(part, s.Event):
-            yield (part.type, None), True
-            if part.stream is not None:
-                yield (part.type, part.stream), True
-        elif isinstance(part, s.As):
-            yield (part.name, None), False
-
-
-def _filters(formula: s.Formula) -> Iterator[s.Bound]:
-    for part in subformulas(formula):
-        if isinstance(part, s.Filtered):
-            yield from _parts(part.filter)
-
-
-def _exclusions(formula: s.Formula) -> Iterator[tuple[str, s.Filter]]:
-    for part in subformulas(formula):
-        if isinstance(part, s.Not) and part.condition is not None:
-            yield part.type, part.condition
-
-
-def _parts(condition: s.Filter) -> Iterator[s.Bound]:
-    if isinstance(condition, s.Bound):
-        yield condition
-    else:
-        yield from _parts(condition.left)
-        yield from _parts(condition.right)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.cer import syntax as s
-from penstock.cer.parsing import subformulas
+from penstock.cer.scopes import subformulas
 from penstock.errors import DeclarationError, QueryError
 from penstock.schema import check_expression, quoted, unknown_column
 
