@@ -164,8 +164,8 @@ def test_query_of_the_greatest_depth_is_evaluated():
     ("text", "place", "message"),
     [
         ("", (1, 1), "the query ends too soon; expected SELECT."),
-        ("SELECT * WHERE A B", (1, 18), "found 'B'; expected the end of the query, AS, CONSUME, FILTER, LIMIT, OR, PARTITION, "
-         "WITHIN, '+', ':', ':+', ';' or '>'."),
+        ("SELECT * WHERE A B", (1, 18), ("found 'B'; expected the end of the query, AS, CONSUME, FILTER, LIMIT, OR, PARTITION, "
+         "WITHIN, '+', ':', ':+', ';' or '>'.")),
         ("SELECT * WHERE A;", (1, 18), "the query ends too soon; expected a name, NOT or '('."),
         ("SELECT * WHERE (A;B", (1, 20), "the query ends too soon; expected FILTER or ')'."),
         ("SELECT FIRST * WHERE A", (1, 14), "found '*'; expected FROM, WHERE, ',', '>' or '['."),
@@ -175,15 +175,15 @@ def test_query_of_the_greatest_depth_is_evaluated():
         ("SELECT * WHERE A FILTER A[v = 'x]", (1, 31), "the string that begins here does not end."),
         ("SELECT * WHERE `A", (1, 16), "the name that begins here does not end."),
         ("SELECT * WHERE A FILTER A[v=1] OR B", (1, 36), "the query ends too soon; expected '['."),
-        ("SELECT * WHERE A FILTER A[v=1] ; B", (1, 32), "found ';'; expected the end of the query, AND, CONSUME, FILTER, LIMIT, "
-         "OR, PARTITION or WITHIN."),
+        ("SELECT * WHERE A FILTER A[v=1] ; B", (1, 32), ("found ';'; expected the end of the query, AND, CONSUME, FILTER, LIMIT, "
+         "OR, PARTITION or WITHIN.")),
         ("SELECT *\nWHERE A FILTER\n\tA[v < 'x']", (3, 6), "strings are compared with = or !=; for an order use numbers."),
         ("SELECT * WHERE A FILTER A[v+'x' = 1]", (1, 33), "a string cannot be part of a calculation."),
         ("SELECT * WHERE A FILTER A[v IN {1, 'x'}]", (1, 27), "the list for 'v' mixes numbers and strings."),
         ("SELECT * WHERE A FILTER A[v IN 2..1]", (1, 27), "the range 2..1 is empty; write the smaller number first."),
         ("SELECT * WHERE A CONSUME BY ALL", (1, 29), "found 'ALL'; expected ANY, NONE or PARTITION."),
-        ("SELECT * WHERE A WITHIN 3 WEEKS", (1, 27), "found 'WEEKS'; expected DAY, DAYS, EVENT, EVENTS, HOUR, HOURS, MINUTE, "
-         "MINUTES, SECOND, SECONDS or '['."),
+        ("SELECT * WHERE A WITHIN 3 WEEKS", (1, 27), ("found 'WEEKS'; expected DAY, DAYS, EVENT, EVENTS, HOUR, HOURS, MINUTE, "
+         "MINUTES, SECOND, SECONDS or '['.")),
         ("SELECT * WHERE A WITHIN 10 EVENTS 5 SECONDS", (1, 37), "a window is measured in EVENTS or in time, not in both."),
         ("SELECT * WHERE A WITHIN 5 SECONDS 10 EVENTS", (1, 38), "a window is measured in EVENTS or in time, not in both."),
         ("SELECT * WHERE A WITHIN 1 HOUR 2 HOURS", (1, 34), "the window names HOURS twice."),
