@@ -21,7 +21,7 @@ from penstock.runtime import driver
 from penstock.sinks import marks
 from penstock.state.worker import MemoryState
 from penstock.testing import Harness, backend
-from penstock.types import MIN_TIME
+from penstock.types import MAX_TIME, MIN_TIME
 
 
 def a_flow() -> r.Recipe:
@@ -62,27 +62,31 @@ def _no_fsync(monkeypatch):
 
 
 def lateness_judged_per_epoch(patch):
-    def late(hidden, bases, lateness):
-        before = {part: base.latest for part, base in bases.items()}
-        times, parts = hidden[backend.TIME].tolist(), hidden[backend.PART].tolist()
+    def late(part, chunk, offset, time, suspects, lateness):
+        before = {}
+        for (number, _), base in suspects.items():
+            before[number] = min(before.get(number, MAX_TIME), base.latest)
         return np.array(
-            [before.get(p, MIN_TIME) != MIN_TIME and t < before[p] - lateness for t, p in zip(times, parts, strict=True)], bool
+            [
+                before.get(p, MIN_TIME) != MIN_TIME and t < before[p] - lateness
+                for p, t in zip(part.tolist(), time.tolist(), strict=True)
+            ],
+            bool,
         )
 
-    patch.setattr(backend, "_late", late)
+    patch.setattr(backend, "late_rows", late)
 
 
 def lateness_judged_by_the_whole_source(patch):
-    def late(hidden, bases, lateness):
-        greatest = max((b.latest for b in bases.values()), default=MIN_TIME)
-        out = np.zeros(len(hidden[backend.TIME]), bool)
-        for i in np.lexsort((hidden[backend.OFFSET], hidden[backend.PART])).tolist():
-            time = int(hidden[backend.TIME][i])
-            out[i] = greatest != MIN_TIME and time < greatest - lateness
-            greatest = max(greatest, time)
+    def late(part, chunk, offset, time, suspects, lateness):
+        greatest = max((b.latest for b in suspects.values()), default=MIN_TIME)
+        out = np.zeros(len(time), bool)
+        for i in np.lexsort((offset, part)).tolist():
+            out[i] = greatest != MIN_TIME and int(time[i]) < greatest - lateness
+            greatest = max(greatest, int(time[i]))
         return out
 
-    patch.setattr(backend, "_late", late)
+    patch.setattr(backend, "late_rows", late)
 
 
 def frontier_of_the_fastest_partition(patch):

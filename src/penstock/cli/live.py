@@ -40,12 +40,20 @@ def rescale_line(region: str, figures: dict[str, Any]) -> str:
     if figures.get("bins_left") is None:
         return f"region {region}: {figures['phase']}"
     done, left = figures["moved_bins"], figures["bins_left"]
+    bins = f"{done:,} of {_count(done + left, 'bin')}, " if done + left else ""
+    keys = f"{_count(figures['keys_left'], 'single key')} to go, " if figures["keys_left"] else ""
     time_left = "" if not figures.get("left_ms") else f", about {figures['left_ms'] / 1000:.0f} s left"
-    held = f", {figures['held_keys']} large keys on hold" if figures.get("held_keys") else ""
+    held = ""
+    if figures["held_keys"]:
+        held = f", {_count(figures['held_keys'], 'large key')} on hold with {_bytes(figures['queued_bytes'])} queued"
     return (
-        f"region {region}: {figures['phase']} to {figures['to_workers']} workers, {done:,} of {done + left:,} bins, "
-        f"{figures['moved_keys']:,} keys, {_bytes(figures['moved_bytes'])}{held}{time_left}"
+        f"region {region}: {figures['phase']} to {_count(figures['to_workers'], 'worker')}, {bins}{keys}"
+        f"{_count(figures['moved_keys'], 'key')} moved, {_bytes(figures['moved_bytes'])}{held}{time_left}"
     )
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n:,} {what}{'s' * (n != 1)}"
 
 
 def progress_table(progress: dict[str, Any]) -> Table:

@@ -44,10 +44,12 @@ def split_held(
     return rows.filter(pa.array(~held)), {k: rows.filter(pa.array(hashes == k)) for k in keys if (hashes == k).any()}
 
 
-def enqueue(view: StateView, port: int, epoch: int, held: dict[int, pa.RecordBatch]) -> None:
-    """Queue this epoch's rows of keys on hold."""
-    if held:
-        view.put_many([queue_name(port, k, epoch) for k in held], [to_bytes(rows) for rows in held.values()])
+def enqueue(view: StateView, port: int, epoch: int, held: dict[int, pa.RecordBatch]) -> dict[int, int]:
+    """Queue this epoch's rows of keys on hold; gives the bytes stored by key."""
+    stored = {k: to_bytes(rows) for k, rows in held.items()}
+    if stored:
+        view.put_many([queue_name(port, k, epoch) for k in stored], list(stored.values()))
+    return {k: len(rows) for k, rows in stored.items()}
 
 
 def dequeue(view: StateView, port: int, epoch: int, keys: Sequence[int], *, in_turn: bool) -> list[pa.RecordBatch]:

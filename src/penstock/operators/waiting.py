@@ -160,7 +160,7 @@ def forget_struck(view: StateView, frontier: int) -> None:
 
 
 def take_out(
-    view: StateView, chosen: Mapping[int, Selection], lost: Selection, epoch: int, worker: int
+    view: StateView, chosen: Mapping[int, Selection], lost: Selection, epoch: int, worker: int, frontier: int
 ) -> dict[int, list[tuple[bytes, bytes, int]]]:
     """Copy waiting rows of keys that leave at the end of an epoch, and strike them.
 
@@ -170,6 +170,7 @@ def take_out(
         lost: Keys that leave without a copy (on hold: they are copied beside the epochs).
         epoch: Number of the epoch.
         worker: This worker.
+        frontier: Of a chunk, rows before it (µs) have been processed already.
 
     Returns:
         By receiver, entries (name, value, timer) for its state.
@@ -179,15 +180,16 @@ def take_out(
     struck = read_struck(view)
     for i, (name, value) in enumerate(view.scan(WORKER_BIN + bytes([OPERATOR]))):
         rows = from_bytes(value[8:])
-        keep = live(rows, epoch_of(name), struck)
+        times = rows.column(rows.schema.get_field_index(TIME)).to_numpy()
+        keep = live(rows, epoch_of(name), struck) & (times >= frontier)
         hashes = rows.column(rows.schema.get_field_index(HASH)).to_numpy()
         for to, selection in chosen.items():
             mine = keep & selection.mask(hashes)
             if mine.any():
-                times = rows.column(rows.schema.get_field_index(TIME)).to_numpy()[mine]
+                left_at = times[mine]
                 new = name[:4] + epoch.to_bytes(8, "big") + i.to_bytes(4, "big") + worker.to_bytes(2, "big")
-                body = int(times[-1]).to_bytes(8, "big", signed=True) + to_bytes(rows.filter(pa.array(mine)))
-                out.setdefault(to, []).append((new, body, int(times[0])))
+                body = int(left_at[-1]).to_bytes(8, "big", signed=True) + to_bytes(rows.filter(pa.array(mine)))
+                out.setdefault(to, []).append((new, body, int(left_at[0])))
                 last = max(last or 0, int.from_bytes(value[:8], "big", signed=True))
         if (keep & lost.mask(hashes)).any():
             last = max(last or 0, int.from_bytes(value[:8], "big", signed=True))
@@ -200,13 +202,50 @@ def take_out(
     return out
 
 
-def rows_waiting(entries: Any, key: int, before_epoch: int) -> list[tuple[int, pa.RecordBatch]]:
+class WaitingBytes:
+    """How many bytes wait of each key; about as many, since a chunk's bytes are shared out by its rows.
+
+    Args:
+        hashes: The keys, int64, each once.
+        sizes: Their bytes, int64.
+    """
+
+    def __init__(self, hashes: Ints, sizes: Ints) -> None:
+        index = np.argsort(hashes % BINS, kind="stable")
+        self._hashes, self._sizes = hashes[index], sizes[index]
+        self._starts = np.searchsorted(self._hashes % BINS, np.arange(BINS + 1))
+
+    def of_bin(self, at: int) -> dict[int, int]:
+        """The bytes of each key (hash) of a bin."""
+        a, b = self._starts[at], self._starts[at + 1]
+        return dict(zip(self._hashes[a:b].tolist(), self._sizes[a:b].tolist(), strict=True))
+
+
+def waiting_bytes(view: StateView, frontier: int) -> WaitingBytes:
+    """What waits at a worker for a frontier after this one (µs), by key. Reads all its chunks."""
+    struck: list[tuple[int, Selection]] | None = None
+    hashes, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for name, value in view.scan(WORKER_BIN + bytes([OPERATOR])):
+        rows = from_bytes(value[8:])
+        struck = read_struck(view) if struck is None else struck
+        times = rows.column(rows.schema.get_field_index(TIME)).to_numpy()
+        keep = live(rows, epoch_of(name), struck) & (times >= frontier)
+        mine = rows.column(rows.schema.get_field_index(HASH)).to_numpy()[keep]
+        found, counts = np.unique(mine, return_counts=True)
+        hashes.append(found)
+        sizes.append(counts * max(1, len(value) // max(1, rows.num_rows)))
+    keys, where = np.unique(np.concatenate(hashes), return_inverse=True)
+    return WaitingBytes(keys, np.bincount(where, np.concatenate(sizes), len(keys)).astype(np.int64))
+
+
+def rows_waiting(entries: Any, key: int, before_epoch: int, frontier: int) -> list[tuple[int, pa.RecordBatch]]:
     """Waiting rows of one key (hash) in a worker's entries, as (port, rows), as of the start of the strike of `before_epoch`.
 
     Args:
         entries: (name, value) of all worker-wide entries.
         key: The key's hash.
         before_epoch: Strikes of this epoch and later ones do not count.
+        frontier: Rows before it (µs) have been processed already, though their chunk is still there.
     """
     listed = list(entries)
     prefix = _STRUCK_PREFIX
@@ -220,7 +259,8 @@ def rows_waiting(entries: Any, key: int, before_epoch: int) -> list[tuple[int, p
         if name[:3] == WORKER_BIN + bytes([OPERATOR]):
             rows = from_bytes(value[8:])
             hashes = rows.column(rows.schema.get_field_index(HASH)).to_numpy()
-            mine = live(rows, epoch_of(name), struck) & (hashes == key)
+            times = rows.column(rows.schema.get_field_index(TIME)).to_numpy()
+            mine = live(rows, epoch_of(name), struck) & (hashes == key) & (times >= frontier)
             if mine.any():
                 out.append((name[3], rows.filter(pa.array(mine))))
     return out

@@ -1,7 +1,7 @@
 """What the controller tells a worker of a region in one epoch, and what the worker answers. Plain values; the transport is
 somebody else's.
 
-Order within an epoch: Hold and Release before the rows, Frontier with them, then Interrogate and Collect, then Barrier, Shutdown.
+Order within an epoch: Hold, Release and Acquire before the rows, Frontier with them, then Interrogate and Collect, then Barrier, Shutdown.
 What a worker acquires comes with its state, before any row.
 """
 
@@ -138,8 +138,10 @@ class Answer:
         sized: To `Interrogate`.
         taken: To `Collect`.
         cost_us: Time that giving up and acquiring state has added to the worker's task.
+        queued: (hash, bytes) of rows queued for keys on hold.
     """
 
     sized: Sized | None = None
     taken: Taken | None = None
     cost_us: int = 0
+    queued: tuple[tuple[int, int], ...] = ()

@@ -76,19 +76,12 @@ class Copy:
         held = self.held
         found: list[pa.RecordBatch] = []
         others: list[tuple[bytes, bytes]] = []
-        low = (held.key % BINS).to_bytes(2, "big")
         for batch in batches:
-            names: Any = batch.column(0)
-            head = pc.binary_slice(names, 0, 2)
-            mine = batch.filter(pc.equal(head, pa.scalar(low, pa.binary())))
-            if mine.num_rows:
-                listed: list[Any] = mine.column(0).to_pylist()
-                hashes = spark_xxhash64(codec.decode([n[3:] for n in listed]))
-                found.append(mine.filter(pa.array(hashes == held.key)))
-            whole = batch.filter(pc.equal(head, pa.scalar(WORKER_BIN, pa.binary())))
+            found.append(of_key(codec, batch, held.key))
+            whole = _of_bin(batch, WORKER_BIN)
             stored: Any = whole.to_pydict()
             others += zip(stored["key"], stored["value"], strict=True)
-        waiting = rows_waiting(others, held.key, held.since)
+        waiting = rows_waiting(others, held.key, held.since, held.frontier)
         if waiting:
             names = [queue_name(port, held.key, held.since, i) for i, (port, _) in enumerate(waiting)]
             order = np.argsort(np.array(names, dtype=object))
@@ -99,6 +92,20 @@ class Copy:
             ]
             found.append(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
         return pa.Table.from_batches(found, SCHEMA)
+
+
+def of_key(codec: KeyCodec, batch: pa.RecordBatch, key: int) -> pa.RecordBatch:
+    """The entries of one key (hash) among those of a worker."""
+    mine = _of_bin(batch, (key % BINS).to_bytes(2, "big"))
+    if not mine.num_rows:
+        return mine
+    listed: list[Any] = mine.column(0).to_pylist()
+    return mine.filter(pa.array(spark_xxhash64(codec.decode([n[3:] for n in listed])) == key))
+
+
+def _of_bin(batch: pa.RecordBatch, low: bytes) -> pa.RecordBatch:
+    names: Any = batch.column(0)
+    return batch.filter(pc.equal(pc.binary_slice(names, 0, 2), pa.scalar(low, pa.binary())))
 
 
 def copies_due(record: EpochRecord, flow: str, run: int, under_way: Iterable[Place] = ()) -> list[Copy]:

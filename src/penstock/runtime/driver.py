@@ -296,7 +296,9 @@ class EpochDriver:
                 versions[copy.held.to] = versions[copy.held.to].with_delta(ref, epoch - 1)
             before = state.frontier if state else MIN_TIME
             told = orders(control, self._settings.limits, [c.held for c in copied])
-            acquired = state.acquired if state else {}
+            acquired = {w: list(paths) for w, paths in state.acquired.items()} if state else {}
+            for copy in copied:
+                acquired.setdefault(copy.held.to, []).append(copy.file["path"])
             messages = []
             for worker in range(control.workers):
                 mine: list[Any] = list(told.get(worker, ()))
@@ -384,7 +386,8 @@ class EpochDriver:
             for w, v in enumerate(work.versions)
         ]
         going_on = before.copies if before else {}
-        copies = {h.key: going_on[h.key] if h in control.held else versions[h.source] for h in after.held}
+        known = {(h.key, h.since) for h in control.held}
+        copies = {h.key: going_on[h.key] if (h.key, h.since) in known else versions[h.source] for h in after.held}
         versions, acquired = hand_over(versions, deltas, after.workers, epoch)
         skipped = sum(n for _, report in deltas.values() for n in report["skipped"].values())
         now = self._settings.clock_us()

@@ -34,6 +34,7 @@ def answer_of(report: Mapping[str, Any]) -> Answer:
         if taken
         else None,
         report.get("cost_us", 0),
+        tuple((k, n) for k, n in report.get("queued", ())),
     )
 
 
@@ -81,15 +82,17 @@ def region_figures(state: RegionState, deltas: Deltas, now_us: int) -> dict[str,
     if goal is None:
         figures["last_rescale"] = dict(zip(("moved_bins", "moved_keys", "moved_bytes"), state.control.last_moved, strict=True))
     else:
-        left = len(pending_bins(state.control, goal)) + len(pending_keys(state.control)) if goal.target is not None else None
+        left = len(pending_bins(state.control, goal)) if goal.target is not None else None
         elapsed_ms = (now_us - state.rescale_us) // 1000 if state.rescale_us else 0
         figures["rescale"] = {
             "to_workers": goal.workers,
             "bins_left": left,
+            "keys_left": len(pending_keys(state.control)),
             "moved_bins": goal.moved_bins,
             "moved_keys": goal.moved_keys,
             "moved_bytes": goal.moved_bytes,
             "held_keys": len(state.control.held),
+            "queued_bytes": sum(h.queued for h in state.control.held),
             "held_rows": sum(r.get("held_rows", 0) for r in reports),
             "step_bytes": goal.step_bytes,
             "cost_us": max((r.get("cost_us", 0) for r in reports), default=0),

@@ -14,7 +14,9 @@ import pyarrow as pa
 from penstock.errors import CheckpointError
 from penstock.operators.base import Context
 from penstock.operators.keys import WORKER_BIN, KeyCodec, unbiased
+from penstock.protocol.rescale import Held
 from penstock.runtime.checkpoint import Checkpoint, open_checkpoint
+from penstock.runtime.copying import of_key
 from penstock.runtime.record import EpochRecord
 from penstock.runtime.spec import RegionSpec
 from penstock.state.compact import iterate
@@ -29,6 +31,7 @@ class RegionView:
     checkpoint: Checkpoint
     spec: RegionSpec
     versions: tuple[Version, ...]
+    held: tuple[tuple[Held, Version], ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -38,7 +41,7 @@ class RegionView:
         return pa.schema([*self.spec.keys, *(pa.field(n, t) for n, t in rest)])
 
     def rows(self, worker: int) -> Iterator[pa.RecordBatch]:
-        """The state that one worker holds.
+        """The state that one worker holds; that of keys on hold, which is on its way to it, included.
 
         Raises:
             TornFileError: A file of the state is damaged.
@@ -48,7 +51,7 @@ class RegionView:
         for i, step in enumerate(self.spec.steps):
             step.operator.start(Context(self.spec.name, i, self.spec.ordinal, codec, step.in_schemas, step.out_schema))
             operators.append(step.operator)
-        for batch in iterate(self.checkpoint.fs, self.checkpoint.root, self.versions[worker]):
+        for batch in self._entries(worker, codec):
             names: list[Any] = batch.column(0).to_pylist()
             values: list[Any] = batch.column(1).to_pylist()
             own = [i for i, n in enumerate(names) if n[:2] != WORKER_BIN]
@@ -64,6 +67,16 @@ class RegionView:
                 pa.array(states, pa.string()),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _entries(self, worker: int, codec: KeyCodec) -> Iterator[pa.RecordBatch]:
+        fs, root = self.checkpoint.fs, self.checkpoint.root
+        yield from iterate(fs, root, self.versions[worker])
+        for held, version in self.held:
+            if held.to == worker:
+                for batch in iterate(fs, root, version):
+                    mine = of_key(codec, batch, held.key)
+                    if mine.num_rows:
+                        yield mine
 
 
 def _entry(sub: bytes) -> str:
@@ -89,7 +102,9 @@ def view_region(uri: str, region: str, snapshot: str | None = None) -> RegionVie
         there = ", ".join(record.regions) or "none yet"
         raise CheckpointError(f"Checkpoint {uri} has no state of region {region!r}; it has {there}.")
     specs: dict[str, RegionSpec] = pickle.loads(checkpoint.specs(record.run if snapshot is None else checkpoint.newest_run()))
-    return RegionView(checkpoint, specs[region], tuple(record.regions[region].versions))
+    state = record.regions[region]
+    held = tuple((h, state.copies[h.key]) for h in state.control.held)
+    return RegionView(checkpoint, specs[region], tuple(state.versions), held)
 
 
 def key_schema(checkpoint: Checkpoint, region: str) -> pa.Schema:

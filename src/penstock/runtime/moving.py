@@ -19,14 +19,14 @@ import pyarrow as pa
 from penstock.operators.base import KeyedState, Operator
 from penstock.operators.keys import BIN_BYTES, WORKER_BIN, KeyCodec
 from penstock.operators.rows import Keys
-from penstock.operators.waiting import Selection, take_out
-from penstock.protocol.messages import Collect, Interrogate, Message, Sized, Taken
+from penstock.operators.waiting import Selection, take_out, waiting_bytes
+from penstock.protocol.messages import Collect, Frontier, Interrogate, Message, Sized, Taken
 from penstock.protocol.rescale.collect import KeySize, cut
 from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.table import sub_of
 from penstock.state.deltas import SCHEMA
 from penstock.state.worker import WorkerState
-from penstock.types import BINS, MAX_TIME
+from penstock.types import BINS, MAX_TIME, MIN_TIME
 
 Entry = tuple[bytes, bytes, int]
 _HEAD: Final = 3  # bin and operator, before the key
@@ -68,19 +68,21 @@ def give_up(codec: KeyCodec, state: WorkerState, messages: Sequence[Message], ep
         epoch: Number of the epoch.
         worker: This worker.
     """
+    frontier = next((m.now for m in messages if isinstance(m, Frontier)), MIN_TIME)
     for message in messages:
         if isinstance(message, Collect):
-            return _Giving(codec, state, message).all(epoch, worker)
+            return _Giving(codec, state, message, frontier).all(epoch, worker)
     return None
 
 
 class _Giving:
     """One Collect being answered."""
 
-    def __init__(self, codec: KeyCodec, state: WorkerState, message: Collect) -> None:
-        self._codec, self._state, self._message = codec, state, message
+    def __init__(self, codec: KeyCodec, state: WorkerState, message: Collect, frontier: int) -> None:
+        self._codec, self._state, self._message, self._frontier = codec, state, message, frontier
         self._left = message.budget_bytes
         self._hold = max(message.hold_bytes, message.budget_bytes)
+        self._waiting = waiting_bytes(state, frontier)
         self._apart_bins = {key % BINS for key in message.apart}
         self._entries: dict[int, list[Entry]] = {}
         self._chosen: dict[int, Selection] = {}
@@ -98,7 +100,7 @@ class _Giving:
         lost = Selection(keys=tuple(k for k, _, _ in self._too_large))
         stays = tuple(dict.fromkeys((*self._message.apart, *lost.keys)))
         chosen = {to: replace(s, apart=stays) for to, s in self._chosen.items()}
-        for to, entries in take_out(self._state, chosen, lost, epoch, worker).items():
+        for to, entries in take_out(self._state, chosen, lost, epoch, worker, self._frontier).items():
             self._entries.setdefault(to, []).extend(entries)
         rows = {to: _batch(sorted(entries)) for to, entries in self._entries.items() if entries}
         names = [name for entries in self._entries.values() for name, _, _ in entries if name[:2] != WORKER_BIN]
@@ -111,19 +113,19 @@ class _Giving:
             sum(_bytes(entries) for entries in self._entries.values()),
         )
         dropped = _deletions(sorted(self._dropped)) if self._dropped else None
-        return GivenUp(taken, rows, dropped, names)
+        return GivenUp(taken, rows, dropped, [*names, *self._dropped])
 
-    def _take(self, to: int, entries: list[Entry], selection: Selection) -> None:
+    def _take(self, to: int, entries: list[Entry], selection: Selection, size: int) -> None:
         self._entries.setdefault(to, []).extend(entries)
         self._chosen[to] = self._chosen.get(to, Selection()).joined(selection)
-        self._left -= _bytes(entries)
+        self._left -= size
 
     def _bin(self, at: int, to: int, start: int) -> bool:
         entries = self._state.entries(BIN_BYTES[at])
-        size = _bytes(entries)
+        size = _bytes(entries) + sum(self._waiting.of_bin(at).values())
         whole = start == 0 and at not in self._apart_bins
         if whole and size <= self._left:
-            self._take(to, entries, Selection(bins=(at,)))
+            self._take(to, entries, Selection(bins=(at,)), size)
             self._bins.append((at, to))
             return True
         if whole and size <= self._message.budget_bytes and self._entries:
@@ -135,7 +137,7 @@ class _Giving:
         """Cut a bin by hash."""
         hashes = self._hashes(entries)
         apart = set(self._message.apart)
-        sizes: dict[int, int] = {}
+        sizes = {key: n for key, n in self._waiting.of_bin(at).items() if key not in apart}
         for (name, value, _), key in zip(entries, hashes, strict=True):
             if key not in apart:
                 sizes[key] = sizes.get(key, 0) + len(name) + len(value)
@@ -143,7 +145,7 @@ class _Giving:
         going = set(done.keys)
         lost = {k.key for k in done.too_large}
         mine = [e for e, key in zip(entries, hashes, strict=True) if key in going]
-        self._take(to, mine, Selection(parts=((at, start, done.upto),)))
+        self._take(to, mine, Selection(parts=((at, start, done.upto),)), sum(sizes[k] for k in done.keys))
         self._dropped += [e[0] for e, key in zip(entries, hashes, strict=True) if key in lost]
         self._too_large += [(k.key, to, k.bytes) for k in done.too_large]
         self._splits.append((at, to, done.upto))
@@ -151,14 +153,14 @@ class _Giving:
     def _key(self, key: int, to: int) -> bool:
         entries = self._state.entries(BIN_BYTES[key % BINS])
         mine = [e for e, found in zip(entries, self._hashes(entries), strict=True) if found == key]
-        size = _bytes(mine)
+        size = _bytes(mine) + self._waiting.of_bin(key % BINS).get(key, 0)
         if size > self._hold:
             self._dropped += [e[0] for e in mine]
             self._too_large.append((key, to, size))
             return True
         if size > self._left and self._keys:
             return False
-        self._take(to, mine, Selection(keys=(key,)))
+        self._take(to, mine, Selection(keys=(key,)), size)
         self._keys.append((key, to))
         return True
 

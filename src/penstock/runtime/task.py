@@ -39,6 +39,7 @@ class Report:
         skipped: Per operator, the records left out because the user's function raised.
         first_skipped: One of them, as text.
         held_rows: Rows of keys on hold that were queued.
+        queued: Their bytes, by key (hash).
         sized: Answer to `Interrogate`.
         given_up: Answer to `Collect`, with the state itself.
         answer_s: Seconds that both took.
@@ -51,6 +52,7 @@ class Report:
     skipped: dict[str, int] = field(default_factory=dict)
     first_skipped: str = ""
     held_rows: int = 0
+    queued: dict[int, int] = field(default_factory=dict)
     sized: Sized | None = None
     given_up: GivenUp | None = None
     answer_s: float = 0.0
@@ -58,6 +60,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The report without state, as plain values."""
         raw = {n: getattr(self, n) for n in ("worker", "epoch", "rows_in", "rows_out", "skipped", "first_skipped", "held_rows")}
+        raw["queued"] = list(self.queued.items())
         raw["sized"] = self.sized and asdict(self.sized)
         raw["taken"] = self.given_up and asdict(self.given_up.taken)
         return raw
@@ -103,12 +106,12 @@ def run_region_task(
         _due(spec, i, port, received[i], frontier, epoch, state) if port.partial_of is None else None
         for i, port in enumerate(spec.ports)
     ]
+    if any(isinstance(m, Acquire) for m in messages):
+        tell(chain.operators, chain.states, chain.codec, acquired, "on_acquire")
     chain.run(inputs, received)
     forget_struck(state, frontier.now)
     for message in messages:
-        if isinstance(message, Acquire):
-            tell(chain.operators, chain.states, chain.codec, acquired, "on_acquire")
-        elif isinstance(message, Interrogate):
+        if isinstance(message, Interrogate):
             chain.each(lambda operator, kept, m=message: operator.on_interrogate(range(m.start, BINS), kept))
         elif isinstance(message, Barrier):
             chain.each(lambda operator, kept, epoch=message.epoch: operator.on_barrier(epoch, kept))
@@ -242,7 +245,8 @@ def _hold_and_release(
                 at = len(port.schema) + len(port.hidden) - 1
                 rows, held = split_held(rows, rows.column(at).to_numpy(), message.keys)
                 report.held_rows += sum(h.num_rows for h in held.values())
-                enqueue(state, i, epoch, held)
+                for key, size in enqueue(state, i, epoch, held).items():
+                    report.queued[key] = report.queued.get(key, 0) + size
             elif isinstance(message, Release):
                 in_turn = not spec.timed and port.partial_of is None
                 queued = dequeue(state, i, epoch, message.keys, in_turn=in_turn)

@@ -24,7 +24,7 @@ from penstock.runtime.checkpoint import delta_name, move_name
 from penstock.runtime.moving import GivenUp
 from penstock.runtime.spec import RegionSpec
 from penstock.runtime.task import run_region_task
-from penstock.state.deltas import FileRef, Metadata, Version, read_file, write_file
+from penstock.state.deltas import FileRef, Metadata, Version, read_file, read_ref, write_file
 from penstock.state.environment import remove_environment
 from penstock.state.files import resolve
 from penstock.state.store import LocalStore
@@ -152,5 +152,7 @@ def _acquired(spec: RegionSpec, messages: tuple[Message, ...], fs: pafs.FileSyst
     if not paths or all(type(s.operator).on_acquire is Operator.on_acquire for s in spec.steps):
         return []
     came: list[FileRef] = [d for d in version.deltas if d.path in paths]
+    merged = sorted(paths - {d.path for d in came})  # into a base that was adopted since
+    came += [read_ref(fs, root, path)[0] for path in merged]
     names: list[Any] = [name for ref in came for name in read_file(fs, root, ref)[1]["key"].to_pylist()]
     return [name for name in names if name[:2] != WORKER_BIN]

@@ -7,6 +7,9 @@ import re
 from penstock import errors
 from penstock.errors import FencedError, PenstockError
 
+SEEN_BY_SPARK = "Another run uses the same checkpoint; this run stops."
+"""Spark's own log was the first to notice; it does not know which run."""
+
 
 def translated(error: BaseException) -> PenstockError:
     """The error as penstock's own: from a task or from Spark's text if need be."""
@@ -19,7 +22,7 @@ def translated(error: BaseException) -> PenstockError:
         kind = getattr(errors, name, PenstockError)
         return kind(message.strip())
     if "Multiple streaming queries are concurrently using" in text or "CONCURRENT_STREAM_LOG_UPDATE" in text:
-        return FencedError("Another run uses the same checkpoint; this run stops.")
+        return FencedError(SEEN_BY_SPARK)
     if "No space left on device" in text:
         return errors.StateError("The disk is full; the epoch was not committed. Make room and start the flow again.")
     if read := re.search(r"\[FAILED_READ_FILE[.\w]*\] (.+)", text):

@@ -65,6 +65,18 @@ class Maintenance:
     def _report(self, copy: Copy) -> None:
         Commander(self._checkpoint).tell(self._copy(copy))
 
+    def hold_back(self, record: EpochRecord) -> None:
+        """Before an epoch: wait for copies where the queues of keys on hold have reached their bound (rule H8).
+
+        Raises:
+            PenstockError: One of them failed.
+        """
+        bound = self._settings.limits.queue_bytes
+        full = {n for n, r in record.regions.items() if sum(h.queued for h in r.control.held) > bound}
+        for place, future in list(self._copying.items()):
+            if place[0] in full:
+                future.result()
+
     def wait_for_copies(self) -> None:
         """Wait for the copies under way.
 

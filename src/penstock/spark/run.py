@@ -32,7 +32,7 @@ from penstock.runtime.record import EpochRecord, progress_of
 from penstock.runtime.spec import ERROR_SCHEMA
 from penstock.runtime.worker import Assignment
 from penstock.spark.backend import SparkBackend, partial_schema, schema_of
-from penstock.spark.failures import translated
+from penstock.spark.failures import SEEN_BY_SPARK, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.options import check_regions, interval_ms, step_limits, workers_of
 from penstock.spark.ship import ship_user_code
@@ -244,6 +244,7 @@ class Run:
             spark = frame.sparkSession
             slices = Slices(frame, self._running_query(), epoch)
             backend = SparkBackend(spark, slices, epoch, self._checkpoint, self._assign(epoch))
+            self._maintenance.hold_back(self._driver.last)
             self._driver.last = self._maintenance.adopt(self._driver.last)
             record = self._driver.run(epoch, backend)
             self._maintenance.look(record)
@@ -292,8 +293,12 @@ class Run:
             self._ended.set()
 
     def _replaced(self) -> FencedError | None:
-        """Whether the query ended for no reason of its own because a newer run of this session took the checkpoint over."""
-        unexplained = type(self._error) is PenstockError or (self._error is None and not self._driver.last.stopped)
+        """The newer run that took the checkpoint over, if the query ended for that or for no reason of its own."""
+        unexplained = (
+            type(self._error) is PenstockError
+            or str(self._error) == SEEN_BY_SPARK
+            or (self._error is None and not self._driver.last.stopped)
+        )
         try:
             if unexplained:
                 self._checkpoint.check_owner(self._settings.run)

@@ -329,7 +329,7 @@ def read_ref(fs: pafs.FileSystem, root: str, path: str) -> tuple[FileRef, Metada
     Args:
         fs: File system of the checkpoint.
         root: Root of the checkpoint.
-        path: The file, relative to the root. Its report must be a dict that says the number of ``rows``.
+        path: The file, relative to the root. Its report, if there is one, says the number of ``rows``.
 
     Raises:
         TornFileError: The file is missing or truncated.
@@ -345,4 +345,4 @@ def read_ref(fs: pafs.FileSystem, root: str, path: str) -> tuple[FileRef, Metada
             metadata = _metadata(pa.ipc.open_stream(file).schema)
     except (OSError, pa.ArrowInvalid, struct.error) as wrong:
         raise _torn(path, f"cannot be read ({wrong})") from wrong
-    return FileRef(path, metadata.version, size, int(metadata.report["rows"]), digest.hex()), metadata
+    return FileRef(path, metadata.version, size, int((metadata.report or {}).get("rows", 0)), digest.hex()), metadata

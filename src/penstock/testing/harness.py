@@ -185,11 +185,13 @@ class Harness:
         fs, root = resolve(self._checkpoint.uri)
         codec = KeyCodec(self._compiled.regions[region].spec.keys)
         found: set[int] = set()
-        for version in self.record.regions[region].versions:
+        state = self.record.regions[region]
+        for version in state.versions:
             for batch in iterate(fs, root, version):
                 listed: list[Any] = batch.column(0).to_pylist()
                 own = [n[3:] for n in listed if n[:2] != WORKER_BIN]
                 found |= set(spark_xxhash64(codec.decode(own)).tolist()) if own else set()
+        found |= {h.key for h in state.control.held}
         return sorted(found)
 
     def copy(self) -> list[dict[str, Any]]:

@@ -23,8 +23,6 @@ from penstock.protocol.messages import Answer, Collect, Item, Taken
 from penstock.protocol.rescale.control import Control, Goal
 from penstock.routing.table import SUBS, Split
 
-_MOST_ITEMS = 512
-
 
 def pending_keys(control: Control) -> dict[int, int]:
     """Keys placed apart that are not where they should be, with where they should be; keys on hold wait."""
@@ -46,7 +44,7 @@ def pending_bins(control: Control, goal: Goal) -> dict[int, int]:
     return {**out, **{b: s.to for b, s in routing.splits.items()}}
 
 
-def order(control: Control, goal: Goal, hold_bytes: int) -> dict[int, Collect]:
+def order(control: Control, goal: Goal, hold_bytes: int, most_items: int) -> dict[int, Collect]:
     """What each worker is to give up at the end of the next epoch."""
     routing, sizes = control.routing, goal.bytes_by_bin
     bins = pending_bins(control, goal)
@@ -54,7 +52,7 @@ def order(control: Control, goal: Goal, hold_bytes: int) -> dict[int, Collect]:
     planned: dict[int, int] = {}
     for at in [*routing.splits, *(b for b in bins if b not in routing.splits)]:
         giver = routing.owners[at]
-        if planned.get(giver, 0) <= goal.step_bytes and len(items.get(giver, ())) < _MOST_ITEMS:
+        if planned.get(giver, 0) <= goal.step_bytes and len(items.get(giver, ())) < most_items:
             start = routing.splits[at].upto if at in routing.splits else 0
             items.setdefault(giver, []).append(Item(bins[at], bin=at, start=start))
             planned[giver] = planned.get(giver, 0) + (sizes[at] if sizes else 0)

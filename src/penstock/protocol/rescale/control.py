@@ -31,7 +31,8 @@ class Held:
         to: The worker that queues its rows and will get the state.
         since: Epoch in which the source gave it up.
         frontier: Event time (µs) up to which it has been processed.
-        bytes: Size of its state.
+        bytes: Size of its state, and of its rows that waited.
+        queued: Bytes of rows queued for it since.
     """
 
     key: int
@@ -40,6 +41,7 @@ class Held:
     since: int
     frontier: int
     bytes: int
+    queued: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ H4  In that epoch the receiver has the state, then processes the queued rows, th
 H5  The region's frontier for others (regions behind it, marks) does not pass the one up to which a key on hold was processed.
 H6  A key on hold is placed apart at the receiver and moves no further until it is released; its bin may.
 H7  The end of the input waits for the last key on hold; a stop does not.
+H8  When more than `Limits.queue_bytes` are queued in a region, the next epoch begins only when the copies under way are done. So a
+    queue is bounded by that and by what one epoch brings.
 """
 
 from __future__ import annotations
@@ -33,6 +35,14 @@ def held(control: Control, answers: Mapping[int, Answer], epoch: int, frontier: 
         return control
     routing = control.routing.keeping_apart({h.key: h.to for h in new})
     return replace(control, routing=routing, held=(*control.held, *new))
+
+
+def queued(control: Control, answers: Mapping[int, Answer]) -> Control:
+    """The control with what workers have queued for keys on hold in an epoch (H8)."""
+    more = {key: n for answer in answers.values() for key, n in answer.queued}
+    if not more:
+        return control
+    return replace(control, held=tuple(replace(h, queued=h.queued + more.get(h.key, 0)) for h in control.held))
 
 
 def released(control: Control, key: int, since: int) -> tuple[Control, Held | None]:

@@ -58,6 +58,8 @@ class Limits:
         hold_bytes: A single key larger than this, and than the step, is put on hold.
         measure_entries: Entries of state that one worker measures per epoch.
         slots: Workers that run at the same time.
+        most_items: A worker is told to give up at most so many bins or keys in one step.
+        queue_bytes: When the queued rows of a region's keys on hold are more, the next epoch waits for the copies.
     """
 
     budget_us: int = 50_000
@@ -67,13 +69,21 @@ class Limits:
     hold_bytes: int = 4 << 20
     measure_entries: int = 25_000
     slots: int = 1
+    most_items: int = 512
+    queue_bytes: int = 64 << 20
 
 
 STANDARD: Final = Limits()
 ALL_AT_ONCE: Final = Limits(
-    budget_us=1 << 60, first_bytes=1 << 60, most_bytes=1 << 60, hold_bytes=1 << 60, measure_entries=1 << 60
+    budget_us=1 << 60,
+    first_bytes=1 << 60,
+    least_bytes=1 << 60,
+    most_bytes=1 << 60,
+    most_items=1 << 60,
+    hold_bytes=1 << 60,
+    measure_entries=1 << 60,
 )
-"""No budget: everything moves at once, but for a bound on the bins of one step. For comparison."""
+"""No budget: everything moves in one step (keys placed apart in a second one, after the bins)."""
 
 
 def orders(control: Control, limits: Limits, released: Iterable[Held] = ()) -> dict[int, list[Order]]:
@@ -88,7 +98,7 @@ def orders(control: Control, limits: Limits, released: Iterable[Held] = ()) -> d
         asked: Mapping[int, Order] = (
             interrogate.ask(control, control.goal, limits.measure_entries)
             if control.goal.target is None
-            else collect.order(control, control.goal, limits.hold_bytes)
+            else collect.order(control, control.goal, limits.hold_bytes, limits.most_items)
         )
         for worker, message in asked.items():
             out.setdefault(worker, []).append(message)
@@ -108,6 +118,7 @@ def advanced(control: Control, answers: Mapping[int, Answer], limits: Limits, ep
     goal = control.goal
     if goal is None:
         return control
+    control = hold.queued(control, answers)
     if goal.target is None:
         control = interrogate.measured(control, goal, answers)
     else:
