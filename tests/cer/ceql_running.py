@@ -60,7 +60,7 @@ def table_of(case: Case, pattern: Pattern) -> pa.RecordBatch:
         rows.sort(key=lambda row: (row[0], row[1]))
     data = {"p": pa.array([r[1] for r in rows], pa.int64()), "at": pa.array([r[2] for r in rows], pa.timestamp("us"))}
     data |= {f"{MASK}{i}": pa.array([r[3][i] for r in rows], pa.int64()) for i in range(pattern.words)}
-    data |= {f"{KEY}{i}": pa.array([r[0][i] for r in rows], pa.int64()) for i in range(len(pattern.keys))}
+    data |= {pattern.key_columns[i]: pa.array([r[0][i] for r in rows], pa.int64()) for i in range(len(pattern.keys))}
     data[WHEN] = pa.array([r[4] for r in rows], pa.int64())
     return pa.RecordBatch.from_pydict(data)
 

@@ -40,6 +40,7 @@ def test_shared_enumeration_answers_as_the_reference():
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 def test_many_more_cases_answer_as_the_reference():
     for seed in range(1_000_000, 1_000_000 + (EXTRA or 400_000)):
         check(seed, in_batch)

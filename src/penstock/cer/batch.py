@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.cer.plan import KEY, MASK, WHEN, Pattern
+from penstock.cer.plan import MASK, WHEN, Pattern
 from penstock.cer.recogniser import Batch, Block, Recogniser, walk
 from penstock.cer.shape import counts_array, places, summed
 from penstock.cer.tables import Tables
@@ -80,7 +80,7 @@ def _row_of(
     pattern: Pattern, result: pa.Schema, events: pa.RecordBatch, ends: Ints, start: list[Any], arrays: list[Any]
 ) -> pa.RecordBatch:
     at = places(ends)
-    keys = [events.column(f"{KEY}{i}").take(at) for i in range(len(pattern.keys))]
+    keys = [events.column(name).take(at) for name in pattern.key_columns]
     return pa.RecordBatch.from_arrays([*keys, *start, events.column(pattern.order[0]).take(at), *arrays], schema=result)
 
 
@@ -95,7 +95,7 @@ def matches_of(
 
     Args:
         pattern: what to look for.
-        columns: the input's columns: ``pattern.needed``, the keys as ``__ps_key0`` and so on, the test results as ``__ps_mask0`` and so
+        columns: the input's columns: ``pattern.needed``, ``pattern.key_columns``, the test results as ``__ps_mask0`` and so
             on, and ``__ps_when`` where the window is not measured in the first order column.
         batches: the input, sorted by key and order; by order alone if ``pattern.mixed``.
         spread: if given, many matches are not enumerated here but given as work, see ``enumerated``.
@@ -153,10 +153,9 @@ class _Worker:
             max_matches_per_event=p.max_matches_per_event,
             block_matches=RESULT_ROWS,
         )
-        self.key_names = [f"{KEY}{i}" for i in range(len(p.keys))]
-        fields = [pa.field(name, self.columns.field(hidden).type) for name, hidden in zip(p.keys, self.key_names, strict=True)]
+        fields = [pa.field(name, self.columns.field(own).type) for name, own in zip(p.keys, p.key_columns, strict=True)]
         self.result = p.result(pa.schema([self.columns.field(name) for name in p.needed]), fields)
-        self.carried = [self.columns.get_field_index(name) for name in (*p.needed, *self.key_names)]
+        self.carried = [self.columns.get_field_index(name) for name in dict.fromkeys((*p.needed, *p.key_columns))]
 
     def read(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         new = self._new_keys(chunk)
@@ -250,7 +249,7 @@ class _Worker:
         segments = np.append(starts, chunk.num_rows)
         if not self.pattern.mixed:
             return segments, np.arange(len(starts))
-        columns = [chunk.column(name).take(places(starts)).to_pylist() for name in self.key_names]
+        columns = [chunk.column(name).take(places(starts)).to_pylist() for name in self.pattern.key_columns]
         keys = zip(*columns, strict=True)
         return segments, np.array([self.numbers.setdefault(key, len(self.numbers)) for key in keys], np.int64)
 
@@ -258,7 +257,7 @@ class _Worker:
         """Where the key differs from the event before."""
         new = np.zeros(chunk.num_rows, np.bool_)
         new[0] = self.last is None
-        for name in self.key_names:
+        for name in self.pattern.key_columns:
             column = chunk.column(name)
             new[1:] |= np.asarray(pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False), np.bool_)
             if self.last is not None:

@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.cer.automaton import Automaton, Excluded, Test, TypeIs, build
+from penstock.cer.parsing import subformulas
 from penstock.cer.predicates import filter_sql, predicate_sql, text_sql
 from penstock.cer.shape import Shape, shape_of
-from penstock.cer.syntax import Query, Window
+from penstock.cer.syntax import Not, Plus, Query, Then, Window
 from penstock.cer.tables import BITS
 from penstock.errors import DeclarationError
 from penstock.schema import quoted, unknown_column
@@ -34,6 +35,8 @@ class Pattern:
         events_window: ``"global"`` or ``"key"``: whose events an EVENTS window counts.
         order: the columns that order the events; the first gives ``match_start`` and ``match_end``.
         keys: the names of the key columns in the result.
+        key_columns: and in the input of ``batch``: an event's own column where the key is one, otherwise a hidden one.
+        patient: whether events that pass no test change nothing, so that they need not be looked at.
         shape: the result's other columns.
         max_matches_per_event: more matches of one closing event are an error.
     """
@@ -47,6 +50,8 @@ class Pattern:
     events_window: str
     order: tuple[str, ...]
     keys: tuple[str, ...]
+    key_columns: tuple[str, ...]
+    patient: bool
     shape: Shape
     max_matches_per_event: int = MAX_MATCHES_PER_EVENT
 
@@ -161,6 +166,7 @@ def ready(
         raise DeclarationError(f"max_matches_per_event must be at least 1, not {max_matches_per_event}.")
     automaton = build(query)
     shape = shape_of(query, columns, automaton.kinds)
+    shown = {*order, *shape.attributes} & {group[0] for group in query.partition_by if len(group) == 1}
     if shape.counts and query.limit is not None:
         raise DeclarationError("LIMIT has no meaning with COUNT(*), which gives one row per closing event; leave it out.")
     return Pattern(
@@ -173,6 +179,17 @@ def ready(
         events_window=events_window if keys else "key",
         order=order,
         keys=keys,
+        key_columns=tuple(key if key in shown else f"{KEY}{i}" for i, key in enumerate(keys)),
+        patient=_patient(query, window_of_key=events_window == "key" or not keys),
         shape=shape,
         max_matches_per_event=max_matches_per_event,
+    )
+
+
+def _patient(query: Query, *, window_of_key: bool) -> bool:
+    """Whether events that pass no test leave every run as it is: nothing is contiguous or excluded, and nobody counts them."""
+    if query.strategy == "STRICT" or (window_of_key and query.window is not None and query.window.kind == "events"):
+        return False
+    return not any(
+        isinstance(part, Not) or (isinstance(part, Plus | Then) and part.contiguous) for part in subformulas(query.formula)
     )

@@ -283,6 +283,8 @@ class KeyedStream(Stream):
         if parsed.window is not None and parsed.window.attribute is not None:
             hidden[WHEN] = quoted(parsed.window.attribute)
         stream = self.with_columns(**hidden)
+        if pattern.patient:  # what passes no test is not even shuffled
+            stream = stream.where(" OR ".join(f"{MASK}{i} <> 0" for i in range(pattern.words)))
         return stream.process(Match(pattern, query))  # type: ignore[no-any-return]
 
     def _time_column(self) -> str:

@@ -112,16 +112,18 @@ def _prepared(df: DataFrame, query: Query, pattern: Pattern, words: list[str]) -
 
     hidden: list[Column] = [F.expr(sql).alias(f"{MASK}{i}") for i, sql in enumerate(words)]
     groups = [F.coalesce(*(F.col(quoted(name)) for name in group)) for group in query.partition_by]
-    hidden += [group.alias(f"{KEY}{i}") for i, group in enumerate(groups)]
+    hidden += [group.alias(name) for name, group in zip(pattern.key_columns, groups, strict=True) if name.startswith(KEY)]
     order = [quoted(name) for name in pattern.order]
     if query.window is not None and query.window.kind == "attribute":
         hidden.append(F.col(quoted(str(query.window.attribute))).alias(WHEN))
     elif query.window is not None and query.window.kind == "events" and pattern.events_window == "global":
         hidden.append(F.row_number().over(Window.orderBy(*order)).cast("bigint").alias(WHEN))
     prepared = df.select(*(quoted(name) for name in pattern.needed), *hidden)
-    names = [f"{KEY}{i}" for i in range(len(groups))]
+    names = [quoted(name) for name in pattern.key_columns]
     for name in names:
         prepared = prepared.where(F.col(name).isNotNull())
+    if pattern.patient:  # what passes no test is not even shuffled
+        prepared = prepared.where(" OR ".join(f"{MASK}{i} <> 0" for i in range(pattern.words)))
     if not names or pattern.mixed:
         return prepared.repartition(1).sortWithinPartitions(*order)
     return prepared.repartition(*names).sortWithinPartitions(*names, *order)
@@ -133,7 +135,7 @@ def _found(prepared: DataFrame, pattern: Pattern, split: CountedSplit) -> DataFr
     from pyspark.sql.pandas.types import from_arrow_schema
 
     columns = arrow_schema(prepared)
-    fields = [pa.field(name, columns.field(f"{KEY}{i}").type) for i, name in enumerate(pattern.keys)]
+    fields = [pa.field(name, columns.field(own).type) for name, own in zip(pattern.keys, pattern.key_columns, strict=True)]
     result = pattern.result(pa.schema([columns.field(name) for name in pattern.needed]), fields)
     if not pattern.spreads:
 

@@ -1,0 +1,222 @@
+"""Patterns: the kernel alone, end to end from Parquet, in a flow, and enumeration; ratios measured in one run.
+
+    python benchmarks/cer.py                      all, a few minutes
+    python benchmarks/cer.py kernel batch         some
+
+The floor of `batch` is the same Spark plan with an identity task: read, repartition by key, sort by (key, time), mapInArrow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
+
+import penstock as ps
+from penstock.cer.automaton import build
+from penstock.cer.recogniser import Batch, Recogniser
+from penstock.cer.shape import list_of
+from penstock.cer.tables import Tables
+from penstock.spark.session import session
+
+REPEATS = 5
+CHUNK = 1 << 18
+
+
+def median(took: list[float]) -> float:
+    return statistics.median(took)
+
+
+# ------------------------------------------------------------------------------------------------------------------ kernel
+
+
+def preloaded(query: str, events: int, types: int, window: int) -> tuple[Recogniser, list[Batch]]:
+    """A recogniser and its events, of uniformly random types T0, T1 and so on."""
+    parsed = ps.parse(query)
+    automaton = build(parsed)
+    tables = Tables(automaton, parsed.strategy)
+    bits = {test.type: 1 << bit for bit, test in enumerate(automaton.tests)}
+    masks = np.array([bits.get(f"T{i}", 0) for i in range(types)], np.uint64)
+    letters = tables.letters(masks[np.random.default_rng(1).integers(0, types, events)][None])
+    when = np.arange(events)
+    batches = [
+        Batch(
+            letters[a : a + CHUNK],
+            when[a : a + CHUNK],
+            when[a : a + CHUNK] - window,
+            np.array([0, len(letters[a : a + CHUNK])]),
+            np.array([0]),
+        )
+        for a in range(0, events, CHUNK)
+    ]
+    return Recogniser(tables, consume="NONE" if parsed.consume == "NONE" else "PARTITION"), batches
+
+
+def recognise(query: str, events: int, types: int, window: int, *, counting: bool = False) -> tuple[float, int]:
+    """Seconds for all events, and how many closing events (or matches) there were."""
+    took, found = [], 0
+    for _ in range(REPEATS):
+        recogniser, batches = preloaded(query, events, types, window)
+        found, start = 0, time.perf_counter()
+        for batch in batches:
+            if counting:
+                found += sum(int(c) for counts in recogniser.count(batch) for c in _whole(counts.words))
+            else:
+                found += sum(closings.shape[1] for closings, _ in recogniser.closings(batch))
+            recogniser.keep(np.array([0]), batch.low[-1:])
+        took.append(time.perf_counter() - start)
+    return median(took), found
+
+
+def _whole(words: np.ndarray) -> list[int]:
+    return [int(low) + (int(high) << 64) for low, high in words.T]
+
+
+def kernel(_spark: SparkSession, _work: Path) -> dict[str, float]:
+    """Events per second and core, preloaded, one key; CONSUME BY ANY."""
+    found: dict[str, float] = {}
+    recognise("SELECT * WHERE T0 ; T1", 1000, 3, 10)
+    recognise("SELECT COUNT(*) WHERE T0 ; T1", 1000, 3, 10, counting=True)
+    for steps, types in ((3, 9), (9, 15), (24, 30)):
+        sequence = " ; ".join(f"T{i}" for i in range(steps))
+        for window in (100, 10_000):
+            took, closed = recognise(f"SELECT * WHERE {sequence} CONSUME BY ANY", 5_000_000, types, window)
+            found[f"{steps} steps, window {window}: M events/s"] = 5 / took
+            found[f"{steps} steps, window {window}: closing events"] = closed
+    rates = [value for name, value in found.items() if name.endswith("events/s")]
+    found["fastest / slowest"] = max(rates) / min(rates)
+    took, matches = recognise("SELECT COUNT(*) WHERE T0 ; T1+ ; T2", 2_000_000, 9, 100, counting=True)
+    found["Kleene, COUNT(*), window 100: M events/s"] = 2 / took
+    found["Kleene, COUNT(*), window 100: matches"] = float(matches)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------- enumeration
+
+
+def enumeration(spark: SparkSession, _work: Path) -> dict[str, float]:
+    """Matches per second and core as Arrow, five events each; and how a heavy query spreads."""
+    recogniser, batches = preloaded("SELECT * WHERE T0 ; T1 ; T2 ; T3 ; T4", 4_000, 9, 250)
+    n = len(batches[0].letters)
+    events = pa.record_batch({"t": np.arange(n), "v": np.random.default_rng(2).random(n)})
+    took, told = [], 0
+    for _ in range(2):
+        recogniser, batches = preloaded("SELECT * WHERE T0 ; T1 ; T2 ; T3 ; T4", 4_000, 9, 250)
+        start, told = time.perf_counter(), 0
+        for block in recogniser.feed(batches[0]):
+            told += len(block.ends)
+            list_of(events, ("t", "v"), block.positions, block.offsets)
+        took.append(time.perf_counter() - start)
+    found = {"matches": float(told), "M matches/s/core": told / min(took) / 1e6}
+    frame = spark.range(0, 24).selectExpr("id AS t", "'B' AS kind", "cast(id AS double) AS v").localCheckpoint()
+    matched = ps.match(
+        frame, "SELECT * WHERE B+ WITHIN 21 EVENTS", order_by="t", type="kind", enumerate_with=ps.CountedSplit(light=1000)
+    )
+    heavy = timed(matched)
+    per_task = [r["n"] for r in matched.groupBy(F.spark_partition_id().alias("p")).agg(F.count("*").alias("n")).collect()]
+    found["heavy query, matches"] = float(sum(per_task))
+    found["heavy query, s on 2 cores"] = heavy
+    found["balance (max / mean of tasks)"] = max(per_task) / (sum(per_task) / len(per_task))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------- batch and flow
+
+
+QUERIES = {
+    "3 steps, consume": "SELECT * WHERE T0 ; T1 ; T2 PARTITION BY [k] WITHIN 60 SECONDS CONSUME BY PARTITION",
+    "Kleene, MAX": "SELECT MAX * WHERE T0 ; T1+ ; T2 PARTITION BY [k] WITHIN 20 SECONDS CONSUME BY PARTITION",
+    "contiguous": "SELECT * WHERE T0 : T1 : T2 PARTITION BY [k]",
+    "Kleene, COUNT(*)": "SELECT COUNT(*) WHERE T0 ; T1+ ; T2 PARTITION BY [k] WITHIN 20 SECONDS",
+}
+
+
+def write_events(folder: Path, events: int, keys: int, files: int) -> None:
+    rng = np.random.default_rng(7)
+    folder.mkdir(parents=True)
+    names = np.array([f"T{i}" for i in range(9)])
+    for i in range(files):
+        n = events // files
+        at = 1_700_000_000_000_000 + (i * n + np.arange(n)) * 100  # 10,000 events a second
+        table = pa.table(
+            {
+                "k": rng.integers(0, keys, n),
+                "at": pa.array(at.astype("datetime64[us]"), pa.timestamp("us", "UTC")),
+                "kind": names[rng.integers(0, 9, n)],
+                "v": rng.random(n),
+            }
+        )
+        pq.write_table(table, folder / f"{i:03d}.parquet")
+
+
+def timed(frame: DataFrame) -> float:
+    took = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        frame.write.format("noop").mode("append").save()
+        took.append(time.perf_counter() - start)
+    return median(took[1:])
+
+
+def batch(spark: SparkSession, work: Path) -> dict[str, float]:
+    """5 M events on 10 k keys, Parquet in, matches out, against the identity plan."""
+    folder = work / "events"
+    write_events(folder, 5_000_000, 10_000, 8)
+    frame = spark.read.parquet(str(folder))
+
+    def identity(batches):
+        yield from batches
+
+    floor = frame.repartition("k").sortWithinPartitions("k", "at")
+    base = timed(floor.mapInArrow(identity, floor.schema))
+    found = {"identity plan s": base, "identity plan M events/s": 5 / base}
+    for name, query in QUERIES.items():
+        matched = ps.match(frame, query, order_by="at", type="kind")
+        found[f"{name}: rows"] = float(matched.count())
+        took = timed(matched)
+        found[f"{name}: s"] = took
+        found[f"{name}: / identity"] = base / took
+    return found
+
+
+PARTS = {"kernel": kernel, "enumeration": enumeration, "batch": batch}
+
+
+def main() -> None:
+    chosen = sys.argv[1:] or list(PARTS)
+    spark = session("local[2]")
+    work = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, Spark {spark.version}"
+    results: dict[str, object] = {"machine": machine, "commit": head}
+    try:
+        for name in chosen:
+            print(f"== {name}: {PARTS[name].__doc__}")
+            results[name] = found = PARTS[name](spark, work)
+            for key, value in found.items():
+                print(f"  {key:55} {value:16,.3f}", flush=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    folder = Path(__file__).parent / "results"
+    folder.mkdir(exist_ok=True)
+    (folder / ("cer.json" if chosen == list(PARTS) else f"cer-{'-'.join(chosen)}.json")).write_text(
+        json.dumps(results, indent=2) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    main()
