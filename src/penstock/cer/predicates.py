@@ -15,6 +15,8 @@ from penstock.cer.scopes import subformulas
 from penstock.errors import DeclarationError, QueryError
 from penstock.schema import check_expression, quoted, unknown_column
 
+BEGIN, END = r"\A", r"\z"  # not ^ and $: a $ is also true before a line break that ends the text
+
 
 def predicate_sql(predicate: s.Predicate) -> str:
     """A condition on one event as a Spark SQL expression of type boolean, null where it is unknown."""
@@ -22,7 +24,7 @@ def predicate_sql(predicate: s.Predicate) -> str:
         case s.Compare(op=op, left=left, right=right):
             return f"({_operand(left)} {op} {_operand(right)})"
         case s.Like(attribute=name, pattern=pattern):
-            return f"({quoted(name)} RLIKE {text_sql('^(?:' + pattern + ')$')})"
+            return f"({quoted(name)} RLIKE {text_sql(f'{BEGIN}(?:{pattern}){END}')})"
         case s.In(attribute=name, values=values, negated=negated):
             return f"({quoted(name)} {'NOT ' if negated else ''}IN ({', '.join(map(_operand, values))}))"
         case s.Between(attribute=name, low=low, high=high):

@@ -10,9 +10,11 @@ fewer and earlier output variables, compared as sorted lists.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from penstock.cer import syntax as s
@@ -212,21 +214,17 @@ def holds(predicate: s.Predicate, event: Seen) -> bool:
 def _truth(predicate: s.Predicate, event: Seen) -> bool | None:
     match predicate:
         case s.Compare(op=op, left=left, right=right):
-            a, b = _value(left, event), _value(right, event)
-            if a is None or b is None:
-                return None
-            return bool({"<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b, "=": a == b, "!=": a != b}[op])
+            return _compared(_value(left, event), op, _value(right, event))
         case s.Like(attribute=name, pattern=pattern):
             text = event.values.get(name)
-            return None if text is None else re.fullmatch(pattern, text) is not None
+            return None if text is None else re.fullmatch(pattern, text, re.ASCII) is not None
         case s.In(attribute=name, values=values, negated=negated):
             value = event.values.get(name)
-            return None if value is None else (value in [_value(v, event) for v in values]) != negated
+            return None if value is None else any(_compared(value, "=", _value(v, event)) for v in values) != negated
         case s.Between(attribute=name, low=low, high=high):
             value = event.values.get(name)
-            if value is None:
-                return None
-            return (low is None or value >= _value(low, event)) and (high is None or value <= _value(high, event))
+            ends = [_compared(value, op, _value(end, event)) for op, end in ((">=", low), ("<=", high)) if end is not None]
+            return None if value is None else all(ends)
         case s.Negation(inner=inner):
             truth = _truth(inner, event)
             return None if truth is None else not truth
@@ -238,10 +236,30 @@ def _truth(predicate: s.Predicate, event: Seen) -> bool | None:
             return True if True in truths else None if None in truths else False
 
 
+def _compared(a: Any, op: str, b: Any) -> bool | None:
+    """As Spark compares: NaN equals itself and is greater than every other number."""
+    if a is None or b is None:
+        return None
+    one, two = ((isinstance(x, float) and math.isnan(x), x) for x in _alike(a, b))
+    if one[0] or two[0]:
+        one, two = (one[0], 0), (two[0], 0)
+    return bool({"<": one < two, "<=": one <= two, ">": one > two, ">=": one >= two, "=": one == two, "!=": one != two}[op])
+
+
+def _alike(a: Any, b: Any) -> tuple[Any, Any]:
+    """Two values of one type: a decimal beside a float becomes one."""
+    if isinstance(a, float) or isinstance(b, float):
+        return float(a), float(b)
+    return a, b
+
+
 def _value(operand: s.Operand, event: Seen) -> Any:
+    """An operand's value, exact as in Spark: ``0.1`` is a decimal, ``1e-1`` a float. Two differences: integers never overflow, and
+    the quotient of two decimals has Python's digits.
+    """
     match operand:
         case s.Number(text=text):
-            return float(text) if any(c in text for c in ".eE") else int(text)
+            return float(text) if "e" in text.lower() else Decimal(text) if "." in text else int(text)
         case s.Text(value=value):
             return value
         case s.Attribute(name=name):
@@ -253,6 +271,7 @@ def _value(operand: s.Operand, event: Seen) -> Any:
             a, b = _value(left, event), _value(right, event)
             if a is None or b is None or (b == 0 and op in "/%"):
                 return None
+            a, b = _alike(a, b)
             if op == "%":  # the sign of the dividend, as in SQL
                 return abs(a) % abs(b) * (1 if a >= 0 else -1)
             return {"+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: a / b}[op]()
