@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.cer.automaton import Automaton, Excluded, Test, TypeIs, build
-from penstock.cer.scopes import subformulas
 from penstock.cer.predicates import filter_sql, predicate_sql, text_sql
+from penstock.cer.scopes import subformulas
 from penstock.cer.shape import Shape, shape_of
 from penstock.cer.syntax import Not, Plus, Query, Then, Window
 from penstock.cer.tables import BITS
