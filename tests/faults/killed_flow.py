@@ -199,25 +199,86 @@ def steer_at(checkpoint, scales, before):
     return hook
 
 
-def small_steps():
+def kill_when(checkpoint, moment):
+    """A hook that kills this process while a key's state is being copied, when its copy is reported, or as its hold ends."""
+    from penstock.runtime.checkpoint import Checkpoint
+
+    opened = Checkpoint(checkpoint)
+
+    def before(name):
+        record = opened.last()
+        held = [h for r in record.regions.values() for h in r.control.held]
+        if not held:
+            return
+        told = [opened.read_command(n) for n in opened.control_names() if n not in record.control]
+        reported = any(c["command"] == "copied" for c in told)
+        decided = Path(checkpoint, "epochs", f"{record.epoch + 1:012d}.decided")
+        obeyed = decided.exists() and any(
+            opened.read_command(n)["command"] == "copied" for n in json.loads(decided.read_text())["commands"]
+        )
+        now = {
+            "copying": name == "stored totals" and not reported,
+            "reported": name == "decide" and reported,
+            "released": name == "commit" and obeyed,
+        }
+        if now[moment]:
+            print("on hold:", *(f"{h.key}/{h.since}" for h in held), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+
+    return before
+
+
+def copy_slowly(seconds):
+    """Make the job that copies a key's state take so long."""
+    from penstock.runtime.checkpoint import Checkpoint
+    from penstock.spark import run
+
+    def slow(spark, uri, copy):
+        def one(c):
+            time.sleep(seconds)
+            return c.carry_out(Checkpoint(uri))
+
+        return spark.sparkContext.parallelize([copy], 1).map(one).collect()[0]
+
+    run.copy_on_executor = slow
+
+
+def small_steps(hold_bytes):
     """Bounds with which even this little state takes many steps, and some keys are put on hold."""
     from penstock.protocol.rescale import Limits
 
-    return Limits(first_bytes=100, least_bytes=100, most_bytes=400, hold_bytes=150, measure_entries=3)
+    return Limits(first_bytes=100, least_bytes=100, most_bytes=400, hold_bytes=hold_bytes, measure_entries=3)
 
 
 def run_child(
-    *, folder, checkpoint, urls, workers=2, kill=None, stop_java=False, master="local[2]", conf=None, max_files=1, scales=None
+    *,
+    folder,
+    checkpoint,
+    urls,
+    workers=2,
+    kill=None,
+    stop_java=False,
+    master="local[2]",
+    conf=None,
+    max_files=1,
+    scales=None,
+    hold_bytes=150,
+    copy_s=0,
 ):
     """Run the flow until its input ends, or until it is killed."""
     from penstock.spark.session import session
 
     spark = session(master, "killed", **{"spark.driver.memory": "1g", **(conf or {})})
-    before = kill_at(*kill, stop_java=stop_java) if kill else None
+    before = None
+    if kill:
+        before = kill_when(checkpoint, kill[1]) if kill[0] == "on hold" else kill_at(*kill, stop_java=stop_java)
+    if copy_s:
+        copy_slowly(copy_s)
     flow = flow_of(folder, sql_sinks(urls), max_files=max_files)
     if scales:
         before = steer_at(checkpoint, scales, before)
-    steps = {"step_budget": small_steps()} if scales else {}
+    steps = {"step_budget": small_steps(hold_bytes)} if scales else {}
     run = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now", before=before, **steps)
     run.await_termination()
     print("done", run.progress.get("epoch", ""), flush=True)

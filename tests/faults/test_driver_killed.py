@@ -43,7 +43,7 @@ def urls(postgres, tmp_path):
     return {"sqlite": f"sqlite:///{tmp_path}/half.db", "postgres": postgres.replace("/postgres?", f"/{name}?")}
 
 
-def check_killed(tmp_path, urls, seed, kills, *, files=5, workers=2, max_files=1, scales=None, phases=None):
+def check_killed(tmp_path, urls, seed, kills, *, files=5, workers=2, max_files=1, scales=None, phases=None, **more):
     """Run with these kills, one process after the other, and compare; `phases` collects where a rescale was at each kill."""
     data = killed_flow.records(seed, files)
     killed_flow.write_files(tmp_path / "in", data)
@@ -54,6 +54,7 @@ def check_killed(tmp_path, urls, seed, kills, *, files=5, workers=2, max_files=1
         "workers": workers,
         "max_files": max_files,
         "scales": scales,
+        **more,
     }
     local, happened = {"PENSTOCK_LOCAL_DIR": str(tmp_path / "local")}, []
     for kill in [*kills, None]:
@@ -83,6 +84,13 @@ def test_driver_when_killed_in_every_phase_of_a_rescale_gives_each_row_once(tmp_
     happened = check_killed(tmp_path, urls, 4, kills, files=10, workers=1, scales=scales, phases=phases)
     assert happened == kills
     assert {"interrogate", "move"} <= phases, phases
+
+
+def test_driver_when_killed_while_a_key_is_on_hold_gives_each_row_once(tmp_path, urls):
+    # While the concurrent job copies its state, once it is reported and nobody has obeyed, and as the epoch that ends it commits.
+    kills = [("on hold", moment) for moment in ("copying", "reported", "released")]
+    scales = {"1": 4, "6": 1}
+    assert check_killed(tmp_path, urls, 6, kills, files=9, workers=1, scales=scales, hold_bytes=20, copy_s=1.5) == kills
 
 
 def test_jvm_of_a_killed_driver_when_it_wakes_up_after_the_restart_changes_nothing(tmp_path, urls):
