@@ -213,12 +213,12 @@ class WaitingBytes:
     def __init__(self, hashes: Ints, sizes: Ints) -> None:
         index = np.argsort(hashes % BINS, kind="stable")
         self._hashes, self._sizes = hashes[index], sizes[index]
-        self._starts = np.searchsorted(self._hashes % BINS, np.arange(BINS + 1))
+        self._starts = np.searchsorted(self._hashes % BINS, np.arange(BINS + 1)).tolist()
 
     def of_bin(self, at: int) -> dict[int, int]:
         """The bytes of each key (hash) of a bin."""
         a, b = self._starts[at], self._starts[at + 1]
-        return dict(zip(self._hashes[a:b].tolist(), self._sizes[a:b].tolist(), strict=True))
+        return dict(zip(self._hashes[a:b].tolist(), self._sizes[a:b].tolist(), strict=True)) if b > a else {}
 
 
 def waiting_bytes(view: StateView, frontier: int) -> WaitingBytes:

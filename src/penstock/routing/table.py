@@ -122,14 +122,10 @@ class Routing:
 
     def to_json(self) -> dict[str, Any]:
         """The table as plain values; bins as runs ``worker*count``."""
-        runs: list[list[int]] = []
-        for worker in self.owners:
-            if runs and runs[-1][0] == worker:
-                runs[-1][1] += 1
-            else:
-                runs.append([worker, 1])
+        starts = np.flatnonzero(np.diff(self._owners, prepend=-1))
+        lengths = np.diff(starts, append=len(self.owners))
         return {
-            "owners": " ".join(f"{w}*{n}" for w, n in runs),
+            "owners": " ".join(f"{self.owners[a]}*{n}" for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)),
             "splits": {str(b): [s.to, s.upto] for b, s in self.splits.items()},
             "apart": {str(k): w for k, w in self.apart.items()},
         }

@@ -150,11 +150,13 @@ class LocalBackend:
         ]
         assignment: Assignment = self._assign(compiled, work)
         out: list[pa.RecordBatch] = []
+        places = [(frame, work.routing.workers_of(hashes)) for frame, hashes in frames]
         for worker in range(work.workers):
             mine = []
-            for frame, hashes in frames:
-                here = work.routing.workers_of(hashes) == worker
-                mine += [b.cast(spec.in_schema) for b in _widen(frame.filter(pa.array(here)), spec.in_schema).to_batches()]
+            for frame, workers in places:
+                here = workers == worker
+                if here.any():
+                    mine += [b.cast(spec.in_schema) for b in _widen(frame.filter(pa.array(here)), spec.in_schema).to_batches()]
             self._attempt += 1
             out += run_worker(assignment, worker, self._attempt, self._states, mine)
         return pa.Table.from_batches(out, spec.out_schema)
