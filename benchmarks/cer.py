@@ -27,6 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
 
 import penstock as ps
 from penstock.cer.automaton import build
+from penstock.cer.determine import Determiniser
 from penstock.cer.recogniser import Batch, Recogniser
 from penstock.cer.shape import list_of
 from penstock.cer.tables import Tables
@@ -47,7 +48,7 @@ def preloaded(query: str, events: int, types: int, window: int) -> tuple[Recogni
     """A recogniser and its events, of uniformly random types T0, T1 and so on."""
     parsed = ps.parse(query)
     automaton = build(parsed)
-    tables = Tables(automaton, parsed.strategy)
+    tables = Tables(Determiniser(automaton, parsed.strategy))
     bits = {test.type: 1 << bit for bit, test in enumerate(automaton.tests)}
     masks = np.array([bits.get(f"T{i}", 0) for i in range(types)], np.uint64)
     letters = tables.letters(masks[np.random.default_rng(1).integers(0, types, events)][None])

@@ -145,7 +145,7 @@ class _Worker:
     def __post_init__(self) -> None:
         p = self.pattern
         self.recogniser = Recogniser(
-            Tables(p.automaton, p.strategy),
+            Tables(p.follower()),
             strategy=p.strategy,
             consume=p.consume,
             limit=p.limit,

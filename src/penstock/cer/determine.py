@@ -19,10 +19,25 @@ Nodes are compared as tuples where an order is needed; numbers given by the disc
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from penstock.cer.automaton import SKIP, Automaton
 
 Node = tuple[int, ...]
+
+
+class Follower(Protocol):
+    """What ``tables`` needs of a deterministic automaton.
+
+    Attributes:
+        kinds: the choices after ``SKIP``: the output variables each kind of mark binds.
+    """
+
+    @property
+    def kinds(self) -> tuple[tuple[str, ...], ...]: ...
+    @property
+    def start(self) -> Node: ...
+    def step(self, node: Node, mask: int, choice: int) -> tuple[Node | None, bool]: ...
 
 
 @dataclass(slots=True)
@@ -37,6 +52,11 @@ class Determiniser:
     automaton: Automaton
     strategy: str
     _moves: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> tuple[tuple[str, ...], ...]:
+        """The kinds of marks, as the automaton has them."""
+        return self.automaton.kinds
 
     @property
     def start(self) -> Node:
@@ -63,14 +83,7 @@ class Determiniser:
         Returns:
             The node after the event, or ``None`` if nothing can follow; and whether a match ends with the event.
         """
-        here, preferred = node[0], node[1]
-        after = self._move(here, mask, choice)
-        if choice == SKIP:
-            preferred = self._move(preferred, mask, SKIP)
-        else:
-            preferred = self._marked(preferred, mask)
-            for kind in range(1, choice):
-                preferred |= self._move(here, mask, kind)
+        after, preferred = self.moved(node[0], node[1], mask, choice)
         rest, better = self._rivals(node[2:], mask, marks=choice != SKIP)
         if rest is None:
             return None, False
@@ -78,8 +91,18 @@ class Determiniser:
         final = self.automaton.final
         accepts = bool(after & final) and not better & final
         # A choice that is where a better one is will be beaten whatever follows.
-        after = self._live(after & ~better)
-        return ((after, self._live(preferred), *rest) if after else None), accepts
+        after = self.live(after & ~better)
+        return ((after, self.live(preferred), *rest) if after else None), accepts
+
+    def moved(self, here: int, preferred: int, mask: int, choice: int) -> tuple[int, int]:
+        """Where a choice leads, and where the same marks of preferred kinds lead."""
+        after = self._move(here, mask, choice)
+        if choice == SKIP:
+            return after, self._move(preferred, mask, SKIP)
+        preferred = self._marked(preferred, mask)
+        for kind in range(1, choice):
+            preferred |= self._move(here, mask, kind)
+        return after, preferred
 
     def _rivals(self, rivals: Node, mask: int, *, marks: bool) -> tuple[Node | None, int]:
         """What a strategy keeps beside the run: its next value, and the states that beat the run; ``None`` forbids the choice."""
@@ -89,13 +112,13 @@ class Determiniser:
                 better = self._marked(larger, mask)
                 if not marks:
                     better |= self._move(larger, mask, SKIP) | self._marked(same, mask)
-                return self._alive(self._own(same, mask, marks=marks), better), better
+                return self._alive(self.own(same, mask, marks=marks), better), better
             case "NEXT":  # the first difference decides: whoever marks there wins
                 same, earlier = rivals
-                better = self._any(earlier, mask)
+                better = self.any_of(earlier, mask)
                 if not marks:
                     better |= self._marked(same, mask)
-                return self._alive(self._own(same, mask, marks=marks), better), better
+                return self._alive(self.own(same, mask, marks=marks), better), better
             case "LAST":  # the last difference decides, so each new one overrules those before
                 same, later, sooner = rivals
                 everyone = same | later | sooner
@@ -105,7 +128,7 @@ class Determiniser:
                 else:
                     better = self._move(later, mask, SKIP) | self._marked(everyone, mask)
                     beaten = self._move(sooner, mask, SKIP)
-                own = self._own(same, mask, marks=marks)
+                own = self.own(same, mask, marks=marks)
                 return self._alive(own, better, beaten & ~better & ~own), better
             case "STRICT":  # 0 before the first mark, 1 within the marks, 2 after them
                 (phase,) = rivals
@@ -115,7 +138,8 @@ class Determiniser:
             case _:
                 return (), 0
 
-    def _own(self, states: int, mask: int, *, marks: bool) -> int:
+    def own(self, states: int, mask: int, *, marks: bool) -> int:
+        """Where marking in any way, or skipping, leads."""
         return self._marked(states, mask) if marks else self._move(states, mask, SKIP)
 
     def _marked(self, states: int, mask: int) -> int:
@@ -124,7 +148,8 @@ class Determiniser:
             total |= self._move(states, mask, kind)
         return total
 
-    def _any(self, states: int, mask: int) -> int:
+    def any_of(self, states: int, mask: int) -> int:
+        """Where any choice leads."""
         return self._marked(states, mask) | self._move(states, mask, SKIP)
 
     def _move(self, states: int, mask: int, choice: int) -> int:
@@ -141,9 +166,9 @@ class Determiniser:
         return known[choice]
 
     def _alive(self, *parts: int) -> Node:
-        return tuple(self._live(part) for part in parts)
+        return tuple(self.live(part) for part in parts)
 
-    def _live(self, states: int) -> int:
+    def live(self, states: int) -> int:
         """Without the states from which nothing can be read: being final has been told by then."""
         live = 0
         for state in _members(states):

@@ -36,7 +36,15 @@ Ints = NDArray[np.int64]
 def checksum(pattern: Pattern) -> int:
     """Tells the state of another pattern apart."""
     automaton = pattern.automaton
-    described = (automaton.tests, automaton.transitions, automaton.kinds, pattern.strategy, pattern.window, pattern.needed)
+    described = (
+        automaton.tests,
+        automaton.transitions,
+        automaton.kinds,
+        pattern.strategy,
+        pattern.stops_at,
+        pattern.window,
+        pattern.needed,
+    )
     return zlib.crc32(repr(described).encode())
 
 

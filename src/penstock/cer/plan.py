@@ -7,18 +7,20 @@ NumPy on the worker (``batch``, ``operators.match``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.cer.automaton import Automaton, Excluded, Test, TypeIs, build
+from penstock.cer.determine import Determiniser
 from penstock.cer.predicates import filter_sql, predicate_sql, text_sql
 from penstock.cer.scopes import subformulas
 from penstock.cer.shape import Shape, shape_of
 from penstock.cer.syntax import Not, Plus, Query, Then, Window
 from penstock.cer.tables import BITS
-from penstock.errors import DeclarationError
+from penstock.cer.timeouts import STRATEGY, Stopping
+from penstock.errors import DeclarationError, QueryError
 from penstock.schema import quoted, unknown_column
 
 MASK, WHEN, KEY = "__ps_mask", "__ps_when", "__ps_key"
@@ -39,6 +41,7 @@ class Pattern:
         patient: whether events that pass no test change nothing, so that they need not be looked at.
         shape: the result's other columns.
         max_matches_per_event: more matches of one closing event are an error.
+        stops_at: look for runs that have bound this variable and time out, instead of matches; see ``timeouts``.
     """
 
     automaton: Automaton
@@ -54,6 +57,34 @@ class Pattern:
     patient: bool
     shape: Shape
     max_matches_per_event: int = MAX_MATCHES_PER_EVENT
+    stops_at: str = ""
+
+    def follower(self) -> Determiniser | Stopping:
+        """The automaton made deterministic, as the pattern needs it."""
+        return Stopping.of(self.automaton, self.stops_at) if self.stops_at else Determiniser(self.automaton, self.strategy)
+
+    def timing_out(self, variable: str) -> Pattern:
+        """The pattern of the runs that have bound a variable and time out.
+
+        Raises:
+            QueryError: There is no window of time, or no such variable in the result; or a strategy or consumption says what is a
+                match by comparing with others.
+        """
+        if self.window is None or self.window.kind != "time":
+            raise QueryError("on_timeout needs a window that closes: WITHIN a time.")
+        if self.consume != "NONE" or self.strategy == "STRICT":
+            raise QueryError(
+                "on_timeout cannot be combined with CONSUME BY or STRICT, under which runs end before their window does."
+            )
+        names = list(dict.fromkeys(name for kind in self.automaton.kinds for name in kind))
+        if variable not in names:
+            raise QueryError(
+                f"on_timeout names {variable!r}, which is no variable of the result ({', '.join(names) or 'it has none'}); give it a "
+                "name with AS."
+            )
+        kinds = Stopping.of(self.automaton, variable).kinds
+        shape = replace(self.shape, kinds=kinds)
+        return replace(self, strategy=STRATEGY, limit=None, shape=shape, stops_at=variable)
 
     @property
     def words(self) -> int:

@@ -300,7 +300,7 @@ class Recogniser:
             matches.select(block.ends, block.offsets, block.positions, _SELECT[self._strategy], keep)
         if self._limit is not None:
             keep &= _place_in_group(block.ends, keep) < self._limit
-        return _filtered(block, keep)
+        return filtered(block, keep)
 
 
 def walk(
@@ -379,7 +379,8 @@ def _joined(blocks: list[Block]) -> Block:
     )
 
 
-def _filtered(block: Block, keep: NDArray[np.bool_]) -> Block:
+def filtered(block: Block, keep: NDArray[np.bool_]) -> Block:
+    """Some of the matches."""
     lengths = np.diff(block.offsets)
     marks = np.repeat(keep, lengths)
     offsets = np.concatenate([[0], np.cumsum(lengths[keep])])

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cer import kernel
-from penstock.cer.automaton import Automaton
-from penstock.cer.determine import Determiniser, Node
+from penstock.cer.determine import Follower, Node
 
 BITS = 62  # tests in a word of a mask: engines sum them, and words stay positive
 
@@ -21,10 +20,9 @@ class Tables:
         step, react, reacts: see ``kernel.recognise``. Replaced by larger ones as nodes and letters come.
     """
 
-    def __init__(self, automaton: Automaton, strategy: str) -> None:
-        self.automaton = automaton
-        self._determiniser = Determiniser(automaton, strategy)
-        self._choices = len(automaton.kinds) + 1
+    def __init__(self, follower: Follower) -> None:
+        self._determiniser = follower
+        self._choices = len(follower.kinds) + 1
         self._nodes: list[Node] = [self._determiniser.start]
         self._numbers: dict[Node, int] = {self._nodes[0]: 0}
         self._masks: list[int] = []
@@ -73,7 +71,13 @@ class Tables:
             columns, inverse = np.unique(masks, axis=1, return_inverse=True)
             values = [sum(int(word) << (BITS * i) for i, word in enumerate(column)) for column in columns.T]
             inverse = inverse.reshape(-1)
-        return np.array([self._letter(value) for value in values], np.int32)[inverse]
+        return np.array([self.letter(value) for value in values], np.int32)[inverse]
+
+    def begins(self, letter: int) -> bool:
+        """Whether a run can begin with such an event."""
+        if self.step[0, letter, 0] == kernel.UNKNOWN:
+            self.learn(0, letter)
+        return bool(self.step[0, letter].any())
 
     def learn(self, number: int, letter: int) -> None:
         """Fill in one step, and the same node's steps for the other letters met, which are likely to be asked for next."""
@@ -88,7 +92,8 @@ class Tables:
             self.step[number, letter, choice] = (target + 1) * 2 + accepts
         self._list_reactions([letter])
 
-    def _letter(self, mask: int) -> int:
+    def letter(self, mask: int) -> int:
+        """The letter of one combination of true tests."""
         known = self._letters.get(mask)
         if known is None:
             known = self._letters[mask] = len(self._masks)

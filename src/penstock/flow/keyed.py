@@ -24,6 +24,7 @@ from penstock.operators.join import IntervalJoin
 from penstock.operators.match import MOST_MATCHES, Match, keyed_pattern
 from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
+from penstock.operators.timeouts import Timeouts
 from penstock.operators.windows import Session, Window
 from penstock.schema import as_schema, quoted, unknown_column
 from penstock.types import duration_us
@@ -35,6 +36,7 @@ class KeyedStream(Stream):
     """Rows inside a region: stateful steps, all keyed by the region's key."""
 
     _node: p.RegionOutput
+    _timeouts: KeyedStream | None = None
 
     @property
     def _region(self) -> p.Region:
@@ -243,6 +245,7 @@ class KeyedStream(Stream):
         *,
         type: str | None = None,  # noqa: A002  (the public name)
         strategy_scope: str = "end",
+        on_timeout: str | None = None,
         max_matches_per_event: int = MOST_MATCHES,
     ) -> KeyedStream:
         """Find the matches of a CEQL query in each key's events, in event-time order.
@@ -255,6 +258,9 @@ class KeyedStream(Stream):
             define: For each event type the SQL condition for an event to be of it. Or:
             type: The column that holds each event's type name.
             strategy_scope: What a selection strategy compares: ``"end"`` or ``"interval"``, as in `penstock.match`.
+            on_timeout: A variable of the result. The stream's `timeouts` then has the runs that have bound it, may still go on when
+                their window closes, and of which no match goes on: ``A AS first ; B WITHIN 10 MINUTES`` with
+                ``on_timeout="first"`` gives each A that no B follows in time.
             max_matches_per_event: More matches of one closing event are an error; at most 65,536.
 
         Returns:
@@ -285,7 +291,23 @@ class KeyedStream(Stream):
         stream = self.with_columns(**hidden)
         if pattern.patient:  # what passes no test is not even shuffled
             stream = stream.where(" OR ".join(f"{MASK}{i} <> 0" for i in range(pattern.words)))
-        return stream.process(Match(pattern, query))  # type: ignore[no-any-return]
+        matched: KeyedStream = stream.process(Match(pattern, query))
+        if on_timeout is not None:
+            matched._timeouts = stream.process(Timeouts(pattern.timing_out(on_timeout), query))
+        return matched
+
+    @property
+    def timeouts(self) -> KeyedStream:
+        """The runs of a pattern whose window closed, as rows of the columns of a match; ``match_end`` is when it closed.
+
+        Raises:
+            DeclarationError: This is not a ``match(..., on_timeout=...)``.
+        """
+        if self._timeouts is None:
+            raise DeclarationError(
+                "Only a match has timeouts, if it is told which: match(query, on_timeout='variable').timeouts."
+            )
+        return self._timeouts
 
     def _time_column(self) -> str:
         """The column with the event time: that of the source, if it is still there under its name."""

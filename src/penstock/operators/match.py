@@ -38,10 +38,9 @@ _NEVER = np.iinfo(np.int64).min
 
 
 @lru_cache(maxsize=32)
-def _tables(text: str, pattern: Pattern) -> Tables:
+def tables_of(pattern: Pattern) -> Tables:
     """The tables of a pattern, shared by the epochs of a process."""
-    del text
-    return Tables(pattern.automaton, pattern.strategy)
+    return Tables(pattern.follower())
 
 
 def keyed_pattern(
@@ -138,7 +137,7 @@ class Match(Operator):
     def _recogniser(self) -> Recogniser:
         p = self.pattern
         return Recogniser(
-            _tables(repr(p.automaton), p),
+            tables_of(p),
             strategy=p.strategy,
             consume=p.consume,
             limit=p.limit,
