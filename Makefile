@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SRC := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale lock clean
+.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-cer lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,9 @@ bench: $(STAMP)  ## Measure, and write JSON with machine and commit
 
 bench-rescale: $(STAMP)  ## Measure the latency of a live rescale (several minutes)
 	$(PY) benchmarks/rescale.py
+
+bench-cer: $(STAMP)  ## Measure pattern recognition (several minutes)
+	$(PY) benchmarks/cer.py
 
 lock:  ## Write requirements.lock anew (needs uv)
 	uv pip compile pyproject.toml --extra dev --extra demo --universal --python-version 3.11 --upgrade \

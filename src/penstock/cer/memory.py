@@ -78,6 +78,7 @@ def load(recogniser: Recogniser, values: list[bytes | None], check: int, schema:
     heads: list[tuple[int, int, int]] = []
     nodes, bodies, owner, counts = [], [], [], []
     places = np.zeros(len(values), np.int64)
+    numbers: dict[bytes, int] = {}
     base = first = 0
     tables = recogniser.tables
     for row, value in enumerate(values):
@@ -98,7 +99,10 @@ def load(recogniser: Recogniser, values: list[bytes | None], check: int, schema:
         for _ in range(n_heads):
             root, size = _ROOT.unpack_from(value, at)
             at += _ROOT.size
-            heads.append((row, tables.number(pickle.loads(value[at : at + size])), root + base))
+            name = value[at : at + size]
+            if name not in numbers:
+                numbers[name] = tables.number(pickle.loads(name))
+            heads.append((row, numbers[name], root + base))
             at += size
         bodies.append(memoryview(value)[at:])
         owner.append(row)

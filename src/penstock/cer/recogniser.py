@@ -163,6 +163,7 @@ class Recogniser:
         self._counters = np.zeros(kernel.COUNTERS, np.int64)
         self._stack = np.empty(kernel.DEPTH, np.int32)
         self._closings = np.empty((2, 1 << 18), np.int32)
+        self._full_at = -1
         self.first = 0  # the number the next event gets
 
     def rows(self, count: int) -> None:
@@ -246,7 +247,10 @@ class Recogniser:
         lows[batch.rows[:stretch]] = batch.low[ended]  # later stretches of a row overwrite earlier ones
         lows[batch.rows[stretch]] = batch.low[self._counters[kernel.EVENT]]
         self.sweep(lows)
-        if self.arena.count > self.arena.room // 2:
+        # A second time at one event: what it needs is more than the sweep can free.
+        again = self._full_at == self.first + self._counters[kernel.EVENT]
+        self._full_at = self.first + int(self._counters[kernel.EVENT])
+        if again or self.arena.count > self.arena.room // 2:
             self.arena.grow()
 
     def sweep(self, lows: NDArray[np.int64]) -> None:

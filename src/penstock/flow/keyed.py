@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from penstock.cer.plan import MASK, WHEN, words_sql
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.stream import Stream, updating
@@ -21,10 +20,8 @@ from penstock.operators.aggregates.base import Kernel
 from penstock.operators.base import Operator
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.join import IntervalJoin
-from penstock.operators.match import MOST_MATCHES, Match, keyed_pattern
 from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
-from penstock.operators.timeouts import Timeouts
 from penstock.operators.windows import Session, Window
 from penstock.schema import as_schema, quoted, unknown_column
 from penstock.types import duration_us
@@ -246,7 +243,7 @@ class KeyedStream(Stream):
         type: str | None = None,  # noqa: A002  (the public name)
         strategy_scope: str = "end",
         on_timeout: str | None = None,
-        max_matches_per_event: int = MOST_MATCHES,
+        max_matches_per_event: int = 65_536,
     ) -> KeyedStream:
         """Find the matches of a CEQL query in each key's events, in event-time order.
 
@@ -270,6 +267,10 @@ class KeyedStream(Stream):
             QueryError: The query is wrong, does not fit the columns or the key, or cannot be answered key by key.
             DeclarationError: The stream has no event time, or something stands between ``key_by`` and this step.
         """
+        from penstock.cer.plan import MASK, WHEN, words_sql  # noqa: PLC0415  (numba takes half a second to load)
+        from penstock.operators.match import Match, keyed_pattern  # noqa: PLC0415
+        from penstock.operators.timeouts import Timeouts  # noqa: PLC0415
+
         if self._node.operator >= 0:
             raise DeclarationError("match must come right after key_by, as its conditions are evaluated before the shuffle.")
         if not self._node.timed:

@@ -1,0 +1,47 @@
+"""Memory is bounded by the windows, and what is asked of the arena at once may be more than it has."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+
+from penstock.cer.automaton import build
+from penstock.cer.determine import Determiniser
+from penstock.cer.parsing import parse
+from penstock.cer.recogniser import Batch, Recogniser
+from penstock.cer.tables import Tables
+
+
+def recogniser_of(query, **options):
+    parsed = parse(query)
+    tables = Tables(Determiniser(build(parsed), parsed.strategy))
+    return Recogniser(tables, **options), tables
+
+
+def feed(recogniser, tables, types, bits, window, at=0):
+    masks = np.array([bits[t] for t in types], np.uint64)[None]
+    when = np.arange(at, at + len(types))
+    batch = Batch(tables.letters(masks), when, when - window, np.array([0, len(types)]), np.array([0]))
+    return sum(len(block.ends) for block in recogniser.feed(batch))
+
+
+def test_arena_stays_as_large_as_the_window_needs():
+    recogniser, tables = recogniser_of("SELECT * WHERE A ; B ; C", room=1 << 14)
+    types = np.random.default_rng(1).integers(0, 9, 400_000)
+    bits = [1, 2, 4, 0, 0, 0, 0, 0, 0]
+    assert feed(recogniser, tables, types, bits, window=60) > 100_000
+    assert recogniser.arena.room == 1 << 14
+
+
+def test_event_that_needs_more_nodes_than_a_sweep_frees_is_read():
+    alternatives = " OR ".join(f"(A AS x{i} ; B{i})" for i in range(60))
+    recogniser, tables = recogniser_of(f"SELECT * WHERE ({alternatives})", room=1 << 10)
+    assert feed(recogniser, tables, [0, 0, 1], [1, 2], window=10) == 2
+    assert recogniser.arena.room > 1 << 10
+
+
+def test_declaring_a_flow_loads_no_compiler():
+    code = "import sys, penstock.flow.keyed, penstock.spark.run; assert not {'numba', 'lark'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
