@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from penstock.cer.plan import Pattern
 from penstock.cer.recogniser import NODE, Recogniser
-from penstock.cer.rowbytes import decode_rows, encode_rows
+from penstock.cer.rowbytes import Bytes, decode_rows, encode_rows, pieces
 from penstock.cer.shape import places
 from penstock.errors import StateError
 
 VERSION = 1
-_HEAD = struct.Struct("<BIqIIH")
-_ROOT = struct.Struct("<iH")
+_HEAD = np.dtype([("version", "u1"), ("check", "<u4"), ("place", "<i8"), ("nodes", "<u4"), ("events", "<u4"), ("heads", "<u2")])
+_ROOT = np.dtype([("root", "<i4"), ("size", "<u2")])
+_PACK_HEAD, _PACK_ROOT = struct.Struct("<BIqIIH"), struct.Struct("<iH")
 _LINKS = ("prev", "left", "right")
 
 Ints = NDArray[np.int64]
@@ -75,48 +76,51 @@ def load(recogniser: Recogniser, values: list[bytes | None], check: int, schema:
     Raises:
         StateError: A value was written for another pattern or by another version. Nothing was changed.
     """
-    heads: list[tuple[int, int, int]] = []
-    nodes, bodies, owner, counts = [], [], [], []
-    places = np.zeros(len(values), np.int64)
-    numbers: dict[bytes, int] = {}
-    base = first = 0
-    tables = recogniser.tables
-    for row, value in enumerate(values):
-        if value is None:
-            continue
-        version, other, place, n_nodes, n_events, n_heads = _HEAD.unpack_from(value)
-        if version != VERSION or other != check:
-            raise StateError(
-                "The stored state of a pattern was written for another query, or by another version of penstock; give the changed "
-                "pattern's region a new name, or start from a new checkpoint."
-            )
-        at = _HEAD.size + n_nodes * NODE.itemsize
-        part = np.frombuffer(value, NODE, n_nodes, _HEAD.size).copy()
-        for link in _LINKS:
-            part[link] += np.where(part[link] >= 0, base, 0).astype(np.int32)
-        part["pos"] += np.where(part["pos"] >= 0, first, -first).astype(np.int32)
-        nodes.append(part)
-        for _ in range(n_heads):
-            root, size = _ROOT.unpack_from(value, at)
-            at += _ROOT.size
-            name = value[at : at + size]
-            if name not in numbers:
-                numbers[name] = tables.number(pickle.loads(name))
-            heads.append((row, numbers[name], root + base))
-            at += size
-        bodies.append(memoryview(value)[at:])
-        owner.append(row)
-        counts.append(n_events)
-        places[row] = place
-        base += n_nodes
-        first += n_events
+    there = np.array([row for row, value in enumerate(values) if value is not None], np.int64)
+    held = [value for value in values if value is not None]
+    raw = np.frombuffer(b"".join(held), np.uint8)
+    sizes = np.array([len(value) for value in held], np.int64)
+    at = np.cumsum(sizes) - sizes
+    head = pieces(raw, at, np.full(len(held), _HEAD.itemsize)).view(_HEAD)
+    if (head["version"] != VERSION).any() or (head["check"] != check).any():
+        raise StateError(
+            "The stored state of a pattern was written for another query, or by another version of penstock; give the changed "
+            "pattern's region a new name, or start from a new checkpoint."
+        )
+    at += _HEAD.itemsize
+    n_nodes, n_events = head["nodes"].astype(np.int64), head["events"].astype(np.int64)
+    nodes = pieces(raw, at, n_nodes * NODE.itemsize).view(NODE).copy()
+    at += n_nodes * NODE.itemsize
+    base, first = np.cumsum(n_nodes) - n_nodes, np.cumsum(n_events) - n_events
+    for link in _LINKS:
+        nodes[link] += np.where(nodes[link] >= 0, np.repeat(base, n_nodes), 0).astype(np.int32)
+    shift = np.repeat(first, n_nodes)
+    nodes["pos"] += np.where(nodes["pos"] >= 0, shift, -shift).astype(np.int32)
     recogniser.rows(len(values))
-    if nodes:
-        recogniser.arena.put(np.concatenate(nodes))
-        for row, node, root in heads:
-            recogniser.heads[row, node] = root
-    recogniser.first = first
-    return Loaded(decode_rows(schema, bodies, counts), np.repeat(np.array(owner, np.int64), counts), places)
+    recogniser.arena.put(nodes)
+    _load_heads(recogniser, raw, at, head["heads"].astype(np.int64), there, base)
+    places = np.zeros(len(values), np.int64)
+    places[there] = head["place"]
+    recogniser.first = int(n_events.sum())
+    return Loaded(decode_rows(schema, raw, at, n_events), np.repeat(there, n_events), places)
+
+
+def _load_heads(recogniser: Recogniser, raw: Bytes, at: Ints, counts: Ints, rows: Ints, base: Ints) -> None:
+    """Put the heads in their places, the first of all keys, then the second of all, and so on. ``at`` is moved past them."""
+    tables = recogniser.tables
+    for nth in range(int(counts.max(initial=0))):
+        mine = np.flatnonzero(counts > nth)
+        root = pieces(raw, at[mine], np.full(len(mine), _ROOT.itemsize)).view(_ROOT)
+        at[mine] += _ROOT.itemsize
+        size = root["size"].astype(np.int64)
+        for length in np.unique(size).tolist():
+            these = size == length
+            names = pieces(raw, at[mine[these]], size[these]).reshape(-1, length)
+            kinds, which = np.unique(names, axis=0, return_inverse=True)
+            numbers = np.array([tables.number(pickle.loads(kind.tobytes())) for kind in kinds], np.int64)
+            recogniser.rows(0)  # naming a node may have widened the tables
+            recogniser.heads[rows[mine[these]], numbers[which.reshape(-1)]] = root["root"][these] + base[mine[these]]
+        at[mine] += size
 
 
 def dump(
@@ -162,8 +166,8 @@ def dump(
         if not mine and not always:
             out.append(None)
             continue
-        head = _HEAD.pack(VERSION, check, upto, b - a, event_bounds[key + 1] - event_bounds[key], len(mine))
-        ways = b"".join(_ROOT.pack(root, len(names[column])) + names[column] for root, column in mine)
+        head = _PACK_HEAD.pack(VERSION, check, upto, b - a, event_bounds[key + 1] - event_bounds[key], len(mine))
+        ways = b"".join(_PACK_ROOT.pack(root, len(names[column])) + names[column] for root, column in mine)
         out.append(b"".join((head, raw[a * size : b * size], ways, bodies[key])))
     return out
 
@@ -175,11 +179,12 @@ def _grouped(owner: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 def describe(value: bytes, check: int, schema: pa.Schema) -> Any:
-    """What a value holds, for people: how many partial matches there are, and the events they need."""
-    version, other, _, n_nodes, n_events, n_heads = _HEAD.unpack_from(value)
+    """What a value holds, for people: in how many ways runs are open, and the events they need."""
+    version, other, _, n_nodes, n_events, n_heads = _PACK_HEAD.unpack_from(value)
     if version != VERSION or other != check:
         return "state of another pattern"
-    at = _HEAD.size + n_nodes * NODE.itemsize
+    at = _PACK_HEAD.size + n_nodes * NODE.itemsize
     for _ in range(n_heads):
-        at += _ROOT.size + _ROOT.unpack_from(value, at)[1]
-    return {"open": n_heads, "events": decode_rows(schema, [memoryview(value)[at:]], [n_events]).to_pylist()}
+        at += _PACK_ROOT.size + _PACK_ROOT.unpack_from(value, at)[1]
+    events = decode_rows(schema, np.frombuffer(value, np.uint8), np.array([at]), np.array([n_events]))
+    return {"open": n_heads, "events": events.to_pylist()}

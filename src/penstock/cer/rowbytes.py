@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import pickle
 import struct
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ _SIZE = struct.Struct("<I")
 _PLAIN, _NULLS = b"\x00", b"\x01"
 
 Ints = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
 
 
 def encode_rows(rows: pa.RecordBatch, bounds: Ints) -> list[bytes]:
@@ -33,17 +33,24 @@ def encode_rows(rows: pa.RecordBatch, bounds: Ints) -> list[bytes]:
     return [b"".join(pieces) for pieces in zip(*parts, strict=True)] if parts else [b""] * (len(bounds) - 1)
 
 
-def decode_rows(schema: pa.Schema, values: Sequence[memoryview], counts: Sequence[int]) -> pa.RecordBatch:
+def decode_rows(schema: pa.Schema, raw: Bytes, at: Ints, counts: Ints) -> pa.RecordBatch:
     """The rows of several groups, one group after the other.
 
     Args:
         schema: the columns.
-        values: of each group what ``encode_rows`` gave.
-        counts: how many rows each group has.
+        raw: uint8, all bytes there are.
+        at: int64[groups], where in them what ``encode_rows`` gave for each group begins; moved to where it ends.
+        counts: int64[groups], how many rows each group has.
     """
-    at = [0] * len(values)
-    columns = [_decode(field.type, values, counts, at) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays([_decode(field.type, raw, at, counts) for field in schema], schema=schema)
+
+
+def pieces(raw: Bytes, at: Ints, sizes: Ints) -> Bytes:
+    """The bytes of several stretches, one after the other."""
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    found: Bytes = raw[np.arange(total) + np.repeat(at - (ends - sizes), sizes)]
+    return found
 
 
 def _width(kind: pa.DataType) -> int | None:
@@ -88,38 +95,38 @@ def _sized(raw: bytes) -> bytes:
     return _SIZE.pack(len(raw)) + raw
 
 
-def _decode(kind: pa.DataType, values: Sequence[memoryview], counts: Sequence[int], at: list[int]) -> Any:
+def _decode(kind: pa.DataType, raw: Bytes, at: Ints, counts: Ints) -> Any:
     width = _width(kind)
     if width is None and not _is_text(kind):
-        items: list[object] = []
-        for g, value in enumerate(values):
-            size = _SIZE.unpack_from(value, at[g])[0]
-            begin = at[g] + _SIZE.size
-            items += pickle.loads(value[begin : begin + size])
-            at[g] = begin + size
-        return pa.array(items, kind)
-    total = sum(counts)
-    valid, data, lengths = [], [], []
-    for g, (value, n) in enumerate(zip(values, counts, strict=True)):
-        begin = at[g] + 1
-        if value[at[g] : begin] == _NULLS:
-            valid.append(np.frombuffer(value, np.uint8, n, begin))
-            begin += n
-        else:
-            valid.append(np.ones(n, np.uint8))
-        if width is None:
-            sizes = np.frombuffer(value, "<i4", n, begin)
-            lengths.append(sizes)
-            begin += 4 * n
-            size = int(sizes.sum())
-        else:
-            size = n * width
-        data.append(value[begin : begin + size])
-        at[g] = begin + size
-    present = np.concatenate(valid) if valid else np.zeros(0, np.uint8)
-    bits = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
-    body = pa.py_buffer(b"".join(data))
+        return _decode_objects(kind, raw, at)
+    total = int(counts.sum())
+    some_null = raw[at] == _NULLS[0]
+    at += 1
+    valid = np.ones(total, np.uint8)
+    if some_null.any():
+        valid[np.repeat(some_null, counts)] = pieces(raw, at[some_null], counts[some_null])
+        at[some_null] += counts[some_null]
+    bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
     if width is not None:
-        return pa.Array.from_buffers(kind, total, [bits, body])
-    offsets = np.concatenate([[0], *lengths]).cumsum().astype("<i4")
-    return pa.Array.from_buffers(kind, total, [bits, pa.py_buffer(offsets.tobytes()), body])
+        body = pieces(raw, at, counts * width)
+        at += counts * width
+        return pa.Array.from_buffers(kind, total, [bits, pa.py_buffer(body.tobytes())])
+    lengths = pieces(raw, at, 4 * counts).view("<i4")
+    at += 4 * counts
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ends = np.cumsum(counts)
+    sizes = offsets[ends] - offsets[ends - counts]
+    body = pieces(raw, at, sizes)
+    at += sizes
+    return pa.Array.from_buffers(
+        kind, total, [bits, pa.py_buffer(offsets.astype("<i4").tobytes()), pa.py_buffer(body.tobytes())]
+    )
+
+
+def _decode_objects(kind: pa.DataType, raw: Bytes, at: Ints) -> Any:
+    items: list[object] = []
+    for group, begin in enumerate(at.tolist()):
+        size = int.from_bytes(raw[begin : begin + 4].tobytes(), "little")
+        items += pickle.loads(raw[begin + 4 : begin + 4 + size].tobytes())
+        at[group] = begin + 4 + size
+    return pa.array(items, kind)
