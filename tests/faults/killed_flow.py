@@ -244,7 +244,7 @@ def copy_slowly(seconds):
     run.copy_on_executor = slow
 
 
-def small_steps(hold_bytes):
+def small_steps(hold_bytes=150):
     """Bounds with which even this little state takes many steps, and some keys are put on hold."""
     from penstock.protocol.rescale import Limits
 

@@ -77,20 +77,14 @@ def test_driver_when_killed_around_both_sinks_and_both_commits_gives_each_row_on
 
 
 def test_driver_when_killed_in_every_phase_of_a_rescale_gives_each_row_once(tmp_path, urls):
-    # Each run goes a few epochs further before it is killed: while it measures, while it moves, while keys are on hold.
-    kills = [("compute totals", 3), ("stored totals", 2), ("commit", 3)]
+    # Each run goes further before it is killed: while bins are measured, while they move, and with a key on hold: while the
+    # concurrent job copies its state, once that is reported and nobody has obeyed, and as the epoch that ends the hold commits.
+    kills = [("compute totals", 3), ("stored totals", 2), *(("on hold", m) for m in ("copying", "reported", "released"))]
     phases = set()
-    scales = {"1": 5, "9": 2}
-    happened = check_killed(tmp_path, urls, 4, kills, files=10, workers=1, scales=scales, phases=phases)
+    more = {"scales": {"1": 4, "9": 1}, "hold_bytes": 20, "copy_s": 1.5}
+    happened = check_killed(tmp_path, urls, 4, kills, files=10, workers=1, phases=phases, **more)
     assert happened == kills
     assert {"interrogate", "move"} <= phases, phases
-
-
-def test_driver_when_killed_while_a_key_is_on_hold_gives_each_row_once(tmp_path, urls):
-    # While the concurrent job copies its state, once it is reported and nobody has obeyed, and as the epoch that ends it commits.
-    kills = [("on hold", moment) for moment in ("copying", "reported", "released")]
-    scales = {"1": 4, "6": 1}
-    assert check_killed(tmp_path, urls, 6, kills, files=9, workers=1, scales=scales, hold_bytes=20, copy_s=1.5) == kills
 
 
 def test_jvm_of_a_killed_driver_when_it_wakes_up_after_the_restart_changes_nothing(tmp_path, urls):

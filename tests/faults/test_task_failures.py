@@ -129,28 +129,19 @@ def cluster(tmp_path):
             process.wait(30)
 
 
-def test_executor_when_it_is_killed_in_an_epoch_is_replaced_and_rows_come_once(place, cluster):
-    place.add(killed_flow.records(12, 3))
-    conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
-    ended = place.child(master=cluster, faults={"20": "kill executor"}, once=str(place.folder), conf=conf)
-    assert ended.code == 0, ended
-    assert (place.folder / "fault-20").read_text().startswith("killed")
-    place.check()
-
-
-def test_executor_when_it_is_killed_in_every_phase_of_a_rescale_is_replaced_and_rows_come_once(place, cluster):
-    files = killed_flow.records(21, 7)
+def test_executor_when_it_is_killed_before_and_in_every_phase_of_a_rescale_is_replaced_and_rows_come_once(place, cluster):
+    files = killed_flow.records(21, 8)
     place.add(files)
     conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
     late = {row[2] for row in killed_flow.expected(files)["late"]}  # never reach the function
-    # One in the epoch in which bins are measured, one in which they move.
-    values = [str(next(r["v"] for r in files[i] if r["v"] not in late)) for i in (1, 4)]
+    # One in an epoch like any other, one in the epoch in which bins are measured, one in which they move.
+    values = [str(next(r["v"] for r in files[i] if r["v"] not in late)) for i in (0, 2, 5)]
     faults = dict.fromkeys(values, "kill executor")
-    ended = place.child(master=cluster, faults=faults, once=str(place.folder), conf=conf, scales={"1": 5})
+    ended = place.child(master=cluster, faults=faults, once=str(place.folder), conf=conf, scales={"2": 5})
     assert ended.code == 0, ended
-    assert {p.name for p in place.folder.glob("fault-*")} == {f"fault-{v}" for v in values}
+    assert {p.name: p.read_text()[:6] for p in place.folder.glob("fault-*")} == {f"fault-{v}": "killed" for v in values}
     phases = {word for line in ended.out.splitlines() if line.startswith("phase") for word in line.split()[1:]}
-    assert phases >= {"interrogate", "move"}
+    assert phases >= {"settled", "interrogate", "move"}
     place.check()
 
 
