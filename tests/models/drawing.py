@@ -310,8 +310,8 @@ class Course:
         crashes: At which steps of the run (counted from 0) it crashes, and whether local state is then lost.
         seed: Order in which an epoch's records arrive.
         drain_last: The end of input comes in the last epoch with records, not after it.
-        steering: By epoch, commands: ("scale", region or None, workers) or ("move", region, which key, worker or None);
-            regions and keys by number, taken modulo what there is.
+        steering: By epoch, commands: ("scale", region or None, workers), ("move", region, which key, worker or None),
+            ("snapshot", any number) or ("load", which one); regions, keys and snapshots by number, taken modulo what there is.
         limits: Bounds of a step of a rescale: bytes per step, bytes of a key that is put on hold.
         copy_every: After so many epochs the state of keys on hold has been copied.
     """
@@ -329,6 +329,8 @@ class Course:
 _commands = st.one_of(
     st.tuples(st.just("scale"), st.one_of(st.none(), st.integers(0, 3)), st.integers(1, 8)),
     st.tuples(st.just("move"), st.integers(0, 3), st.integers(0, 9), st.one_of(st.none(), st.integers(0, 7))),
+    st.tuples(st.just("snapshot"), st.integers(0, 9)),
+    st.tuples(st.just("load"), st.integers(0, 9)),
 )
 courses = st.builds(
     Course,
@@ -383,7 +385,7 @@ def run(
                 for part in (here[: len(here) // 3], here[len(here) // 3 :]):
                     if part:
                         harness.push(name, r.table(sources[name], part))
-            steered = _steer(harness, course, epoch)
+            steered = _steer(harness, course, epoch, timed=all(s.timed for s in sources.values()))
             _survive(harness, course, [*steered, "end"] if course.drain_last and epoch == last else steered)
         _survive(harness, course, ["end"])
         while not harness.record.finished:
@@ -392,12 +394,25 @@ def run(
     return Ran(contents, built.markers())
 
 
-def _steer(harness: Harness, course: Course, epoch: int) -> list[Any]:
-    """The commands of an epoch; a key that does not exist yet is not moved."""
+def _steer(harness: Harness, course: Course, epoch: int, *, timed: bool) -> list[Any]:
+    """The commands of an epoch; a key that does not exist yet is not moved.
+
+    Without event time results depend on the epoch in which a record comes, so such a flow does not go back: it would read what
+    came since in one epoch.
+    """
     out: list[Any] = harness.copy() if epoch % course.copy_every == 0 else []
     regions = harness.record.regions
     names = list(regions)
+    there = harness.loadable()
     for kind, which, *rest in course.steering.get(epoch, ()):
+        if kind == "snapshot":
+            there.append(f"s{next(NUMBERS)}")
+            out.append({"command": "snapshot", "name": there[-1]})
+            continue
+        if kind == "load":
+            if timed and there:
+                out.append({"command": "load", "name": there[which % len(there)]})
+            continue
         if not names:
             continue
         name = None if which is None else names[which % len(names)]

@@ -152,10 +152,34 @@ def move(
 def snapshot(
     name: Annotated[str, typer.Argument(help="Name of the snapshot.")],
     checkpoint: CheckpointOption,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove it instead; works whether or not the flow runs.")] = False,
     wait: Annotated[bool, typer.Option(help="Wait until it is taken.")] = True,
 ) -> None:
-    """Keep a named, consistent copy of all state, routing and positions of a running flow."""
+    """Keep a named, consistent copy of all state, routing and positions of a running flow, or remove one."""
+    if remove:
+        from penstock.runtime.checkpoint import open_checkpoint
+
+        open_checkpoint(checkpoint)[0].remove_snapshot(name)
+        print(f"Removed snapshot {name}.")
+        return
     _give(checkpoint, lambda commander, _: commander.snapshot(name), f"Kept snapshot {name}", wait=wait)
+
+
+def load(
+    name: Annotated[str, typer.Argument(help="Name of the snapshot.")],
+    checkpoint: CheckpointOption,
+    keep_output: Annotated[
+        bool,
+        typer.Option(
+            "--keep-output",
+            help="Go back even if a sink cannot take rows back; its rows stay, and those since the snapshot come again.",
+        ),
+    ] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until the flow has gone back.")] = True,
+) -> None:
+    """Go back to a snapshot. A flow that does not run goes back when it is started again, before anything else."""
+    done = f"Went back to snapshot {name}"
+    _give(checkpoint, lambda commander, _: commander.load(name, keep_output=keep_output), done, wait=wait)
 
 
 def _give(checkpoint: str, ask: Callable[[Any, Any], Any], done: str, *, wait: bool) -> None:
@@ -233,6 +257,7 @@ COMMANDS: Final[tuple[Callable[..., Any] | typer.Typer, ...]] = (
     scale,
     move,
     snapshot,
+    load,
     stop,
     state,
     demo,

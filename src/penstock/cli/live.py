@@ -84,6 +84,12 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
     for name, figures in progress.get("regions", {}).items():
         if "rescale" in figures:
             lines.append(rescale_line(name, {"phase": figures["phase"], **figures["rescale"]}))
+    lines += [
+        f"went back to snapshot {back['snapshot']}: epochs {back['to'] + 1} to {back['upto']} no longer count"
+        for back in progress.get("gone_back", [])[-1:]
+    ]
+    if progress.get("going_back"):
+        lines.append(f"going back to snapshot {progress['going_back']}")
     lines += [f"refused: {why}" for why in list(progress.get("refused", {}).values())[-3:]]
     for name, skipped in progress.get("skipped", {}).items():
         if skipped:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from penstock.protocol.rescale import Control, Held, Limits, ended_hold, pinned, scaled
@@ -20,7 +21,14 @@ MOST_WORKERS: Final = 4096
 MOST_PLACED: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
 Command = Mapping[str, Any]
+
+
+def text_of(command: Command) -> str:
+    """What a command to load says, as a key."""
+    return f"{command.get('name')}/{bool(command.get('keep_output'))}"
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,8 @@ class Decided:
         end: Whether the end of the input was asked for.
         drain: Whether the flow is to process what there is and end.
         stop: Whether it is to stop after this epoch.
+        load: The command to go back to a snapshot after this epoch; empty: there is none.
+        taken: How many of the commands were looked at: those after a load wait until the flow has gone back.
         refused: By command's name, why it makes no sense.
     """
 
@@ -52,16 +62,21 @@ class Decided:
     end: bool = False
     drain: bool = False
     stop: bool = False
+    load: Command = field(default_factory=dict)
+    taken: int = 0
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def why_not(command: Command, controls: Mapping[str, Control], snapshots: Sequence[str]) -> str:
+def why_not(
+    command: Command, controls: Mapping[str, Control], snapshots: Sequence[str], unloadable: Mapping[str, str] = NOTHING
+) -> str:
     """Why a command makes no sense; empty: it does.
 
     Args:
         command: The command.
         controls: By region, its placement.
         snapshots: Names of the snapshots there are.
+        unloadable: By command's text, why the flow cannot go back to that snapshot.
     """
     kind = command.get("command")
     region = command.get("region")
@@ -77,14 +92,16 @@ def why_not(command: Command, controls: Mapping[str, Control], snapshots: Sequen
     if kind == "move":
         return _why_not_move(command, controls)
     if kind == "load":
-        return "Going back to a snapshot is not available in this version."
+        if command.get("name") not in snapshots:
+            return f"There is no snapshot {command.get('name')!r}; there are {', '.join(snapshots) or 'none'}."
+        return unloadable.get(text_of(command), "")
     if kind == "snapshot":
         name = command.get("name")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             return f"{name!r} cannot be a snapshot's name; use letters, digits, dots, dashes and underscores, 100 at most."
         if name in snapshots:
             return f"There is a snapshot {name!r} already; choose another name."
-    known = ("scale", "move", "copied", "snapshot", "stop", "drain", "end", "tick")
+    known = ("scale", "move", "copied", "snapshot", "load", "stop", "drain", "end", "tick")
     return "" if kind in known else f"{kind!r} is no command that this version knows."
 
 
@@ -109,8 +126,9 @@ def decide(
     snapshots: Sequence[str],
     limits: Limits,
     epoch: int,
+    unloadable: Mapping[str, str] = NOTHING,
 ) -> Decided:
-    """Obey an epoch's commands.
+    """Obey an epoch's commands, up to the first that goes back to a snapshot.
 
     Args:
         commands: By name, in order.
@@ -118,14 +136,18 @@ def decide(
         snapshots: Names of the snapshots there are.
         limits: What bounds a step.
         epoch: Number of the epoch.
+        unloadable: By command's text (`text_of`), why the flow cannot go back to that snapshot.
     """
     out = Decided(dict(controls))
     for name, command in commands:
-        reason = why_not(command, out.controls, [*snapshots, *out.snapshots])
+        out.taken += 1
+        reason = why_not(command, out.controls, [*snapshots, *out.snapshots], unloadable)
         if reason:
             out.refused[name] = reason
-        else:
-            _obey(command, out, limits, epoch)
+            continue
+        _obey(command, out, limits, epoch)
+        if out.load:
+            break
     return out
 
 
@@ -144,9 +166,11 @@ def _obey(command: Command, out: Decided, limits: Limits, epoch: int) -> None:
             out.copied.append(Copied(command["region"], held, command["file"]))
     elif kind == "snapshot":
         out.snapshots.append(command["name"])
+    elif kind == "load":
+        out.load = command
     out.end |= kind == "end"
     out.drain |= kind == "drain"
     out.stop |= kind in ("stop", "drain")
 
 
-__all__ = ["Copied", "Decided", "decide", "why_not"]
+__all__ = ["Copied", "Decided", "decide", "text_of", "why_not"]

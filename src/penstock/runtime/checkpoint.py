@@ -150,6 +150,20 @@ class Checkpoint:
         path = self.path("snapshots", f"{name}.json")
         return EpochRecord.from_bytes(read_bytes(self.fs, path), path)
 
+    def remove_snapshot(self, name: str) -> None:
+        """Forget a snapshot; files that only it needs go with the next removal of old files.
+
+        Raises:
+            CheckpointError: There is no such snapshot, or the flow is on its way back to it. Nothing was changed.
+        """
+        if name not in self.snapshot_names():
+            raise CheckpointError(f"There is no snapshot {name!r}; there are {', '.join(self.snapshot_names()) or 'none'}.")
+        last = self.last()
+        ahead = [self.read_command(n) for n in self.control_names() if n not in last.control]
+        if name in {c.get("name") for c in (last.going_back, *ahead) if c.get("command") == "load"}:
+            raise CheckpointError(f"The flow is on its way back to snapshot {name!r}; remove it when it is there.")
+        delete_quietly(self.fs, self.path("snapshots", f"{name}.json"))
+
     def snapshots(self) -> list[EpochRecord]:
         """The records of all snapshots."""
         return [self.read_snapshot(name) for name in self.snapshot_names()]

@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CheckpointError, DeclarationError, FinishedError
-from penstock.protocol.lifecycle import decide, why_not
+from penstock.protocol.lifecycle import Command, decide, text_of, why_not
 from penstock.protocol.rescale import STANDARD
 from penstock.routing.hashing import spark_xxhash64
+from penstock.runtime.back import why_not_back
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.record import EpochRecord
 
@@ -55,9 +56,9 @@ class Asked:
         record = self.latest()
         if self.name in record.refused:
             raise DeclarationError(record.refused[self.name])
-        if self.name not in record.control and self.name in self.waiting():
+        if record.going_back or (self.name not in record.control and self.name in self.waiting()):
             return False
-        return record.finished or all(record.regions[r].control.goal is None for r in self.regions)
+        return record.finished or all(record.regions[r].control.goal is None for r in self.regions if r in record.regions)
 
     @property
     def progress(self) -> dict[str, Any]:
@@ -98,6 +99,7 @@ class Commander:
         checkpoint: The flow's checkpoint.
         latest: Gives the last committed epoch's record; None: read from the checkpoint.
         running: Says whether the flow runs; None: taken for granted.
+        unloadable: Says, of a command to load, why the flow cannot go back; None: what the checkpoint alone can tell.
     """
 
     def __init__(
@@ -105,10 +107,12 @@ class Commander:
         checkpoint: Checkpoint,
         latest: Callable[[], EpochRecord] | None = None,
         running: Callable[[], bool] | None = None,
+        unloadable: Callable[[EpochRecord, Command], str] | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._latest = latest or checkpoint.last
         self._running = running or (lambda: True)
+        self._unloadable = unloadable or (lambda record, command: why_not_back(checkpoint, record, command))
 
     def scale(self, workers: int, region: str | None = None) -> Asked:
         """Ask for a number of workers of a region, or of all regions at the same time.
@@ -144,6 +148,19 @@ class Commander:
         """
         return self._ask({"command": "snapshot", "name": name}, None)
 
+    def load(self, name: str, *, keep_output: bool = False) -> Asked:
+        """Ask to go back to a snapshot.
+
+        Args:
+            name: The snapshot.
+            keep_output: Go back even if a sink cannot take back the rows that it was given since.
+
+        Raises:
+            DeclarationError: There is no such snapshot, or the flow cannot go back to it. Nothing was changed.
+            CheckpointError: The flow has not committed an epoch yet.
+        """
+        return self._ask({"command": "load", "name": name, "keep_output": keep_output}, None)
+
     def tell(self, command: dict[str, Any]) -> str:
         """Write any command; gives its name in the log."""
         name = f"{time.time_ns():020d}-{os.getpid():07d}-{next(_numbers):06d}.json"
@@ -152,7 +169,7 @@ class Commander:
 
     def _ask(self, command: dict[str, Any], region: str | None) -> Asked:
         record = self._latest()
-        if record.finished:
+        if record.finished and command["command"] != "load":
             raise FinishedError(
                 f"The flow of checkpoint {self._checkpoint.uri} has finished; it cannot be told to {command['command']}."
             )
@@ -162,11 +179,18 @@ class Commander:
         before = [n for n in self._checkpoint.control_names() if n not in record.control]
         there = self._checkpoint.snapshot_names(record.epoch)
         # As if those that are on their way had been obeyed: a move may name a worker that a scale is about to bring.
-        decided = decide([(n, self._checkpoint.read_command(n)) for n in before], controls, there, STANDARD, record.epoch + 1)
-        reason = why_not(command, decided.controls, [*there, *decided.snapshots])
+        ahead = [(n, self._checkpoint.read_command(n)) for n in before]
+        decided = decide(ahead, controls, there, STANDARD, record.epoch + 1)
+        if decided.load or record.going_back:  # what will be there then is in the snapshot
+            name = (decided.load or record.going_back)["name"]
+            if name in there:
+                decided.controls = {n: r.control for n, r in self._checkpoint.read_snapshot(name).regions.items()}
+        unloadable = {text_of(command): self._unloadable(record, command)} if command.get("name") in there else {}
+        reason = why_not(command, decided.controls, [*there, *decided.snapshots], unloadable)
         if reason:
             raise DeclarationError(reason)
-        regions = () if command["command"] == "snapshot" else (region,) if region is not None else tuple(controls)
+        settled = command["command"] in ("snapshot", "load")
+        regions = () if settled else (region,) if region is not None else tuple(decided.controls)
         return Asked(self.tell(command), regions, self._latest, self._running, self._checkpoint.control_names)
 
 

@@ -21,11 +21,12 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError, RecordError
 from penstock.flow import plan as p
-from penstock.protocol.lifecycle import Decided, decide
+from penstock.protocol.lifecycle import Command, Decided, decide
 from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Message, Release, Shutdown
 from penstock.protocol.rescale import STANDARD, Control, Limits, advanced, orders
 from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.table import Routing
+from penstock.runtime.back import unloadable
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledFlow, CompiledRegion
 from penstock.runtime.handover import Deltas, answer_of, hand_over, region_figures
@@ -92,6 +93,10 @@ class Backend(Protocol):
         """Commands of this epoch that are not in `known`, as (name, command), in order of names."""
         ...
 
+    def input(self) -> str:
+        """Where this epoch's input ends, in the engine's own words; asked for when a snapshot is taken."""
+        ...
+
     def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
         """Look at a source's records of this epoch."""
         ...
@@ -142,6 +147,7 @@ class Settings:
         run: Number of the run.
         workers: Number of workers by region, for a flow that begins.
         limits: What bounds a step of a rescale.
+        why_not_back: Says, of a record and a command to load, why the flow cannot go back.
         clock_us: Gives the clock time; used for idleness and durations only.
         before: Called with the name of each step before it, for fault tests and progress.
     """
@@ -152,6 +158,7 @@ class Settings:
     clock_us: Callable[[], int]
     before: Callable[[str], None] = lambda _: None
     limits: Limits = STANDARD
+    why_not_back: Callable[[EpochRecord, Command], str] = lambda *_: ""
 
 
 @dataclass
@@ -205,6 +212,10 @@ class EpochDriver:
                 f"Epoch {epoch} comes after epoch {self.last.epoch}: the checkpoint's epoch records and Spark's log do not belong "
                 "together; restore both from one backup."
             )
+        if self.last.going_back:
+            raise PenstockError(
+                f"Epoch {epoch} cannot run: the flow is on its way back to snapshot {self.last.going_back['name']!r}."
+            )
         started = self._settings.clock_us()
         try:
             decision = self._decide(epoch, backend)
@@ -215,7 +226,7 @@ class EpochDriver:
             record.progress["epoch_ms"] = (self._settings.clock_us() - started) // 1000
             self._settings.before("commit")
             for name in decision.decided.snapshots:
-                self._checkpoint.snapshot(name, record)
+                self._checkpoint.snapshot(name, replace(record, input=backend.input(), going_back={}))
                 self._settings.before(f"kept {name}")
             self._checkpoint.commit(record, self._settings.run)
         finally:
@@ -227,13 +238,10 @@ class EpochDriver:
     def _decide(self, epoch: int, backend: Backend) -> _Decision:
         self._settings.before("decide")
         commands, now_us = self._found(epoch, backend)
-        decided = decide(
-            commands,
-            self._controls(),
-            self._checkpoint.snapshot_names(self.last.epoch) if commands else (),
-            self._settings.limits,
-            epoch,
-        )
+        there = self._checkpoint.snapshot_names(self.last.epoch) if commands else ()
+        unloadable_ = unloadable(self._checkpoint, self.last, commands, self._settings.why_not_back)
+        decided = decide(commands, self._controls(), there, self._settings.limits, epoch, unloadable_)
+        commands = commands[: decided.taken]
         ending = decided.end or self.last.ending
         finish = self.last.finished or (ending and not any(c.held for c in decided.controls.values()))  # rule H7
         stop = finish or decided.stop
@@ -371,6 +379,9 @@ class EpochDriver:
             decision.stop,
             decision.drain,
             progress,
+            self.last.log,
+            going_back=dict(decision.decided.load),
+            gone_back=self.last.gone_back,
         )
 
     def _advance(self, name: str, epoch: int, decision: _Decision, work: Work, deltas: Deltas) -> RegionState:

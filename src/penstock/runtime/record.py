@@ -7,7 +7,7 @@ checkpoint/
   epochs/<epoch>.json     the records; the last few are kept
   state/<region>/…        base and delta files, and files of state that moved
   snapshots/<name>.json   records kept under a name
-  spark/                  Spark's own offsets and commits
+  spark/                  Spark's own offsets and commits; spark-<epoch>/ after the flow has gone back to a snapshot
 """
 
 from __future__ import annotations
@@ -134,6 +134,11 @@ class EpochRecord:
         stopped: Whether a stop was asked for in this epoch.
         draining: Whether the flow was told to process what there is and then to end.
         progress: Figures of the epoch for people: rows, durations in ms, bytes, files.
+        log: Folder of the engine's own log of input.
+        input: In a snapshot: where the epoch's input ends, in the engine's words.
+        going_back: The command to load that this epoch has obeyed; the next epoch is the going back, and no other may come. Empty:
+            there is none.
+        gone_back: Each time the flow went back: the ``snapshot``, its epoch (``to``) and the last epoch given up (``upto``).
     """
 
     epoch: int = -1
@@ -148,6 +153,10 @@ class EpochRecord:
     stopped: bool = False
     draining: bool = False
     progress: dict[str, Any] = field(default_factory=dict)
+    log: str = "spark"
+    input: str = ""
+    going_back: dict[str, Any] = field(default_factory=dict)
+    gone_back: list[dict[str, Any]] = field(default_factory=list)
 
     def to_bytes(self) -> bytes:
         """One line of JSON with a checksum before it."""
@@ -195,6 +204,8 @@ def progress_of(record: EpochRecord) -> dict[str, Any]:
         "run": record.run,
         "finished": record.finished,
         "refused": record.refused,
+        "going_back": record.going_back.get("name"),
+        "gone_back": record.gone_back,
         "regions": {},
         **record.progress,
         "sources": sources,

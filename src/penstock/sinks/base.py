@@ -75,3 +75,36 @@ class Sink(Protocol):
     def close(self) -> None:
         """Release connections. The mark stays."""
         ...
+
+
+@runtime_checkable
+class Rewinding(Protocol):
+    """What the engine needs of a sink besides, so that its flow can go back to a snapshot.
+
+    A sink without these two methods cannot take rows back; its flow goes back only if it is told to keep the output.
+    """
+
+    def why_not_rewind(self) -> str:
+        """Why rows that are stored cannot be taken back, as a sentence; empty: they can. Asked before anything is changed.
+
+        A sink in which later rows take the place of earlier ones may answer that it can although it removes nothing: the rows that
+        the flow gives out when it processes its input again replace those that it gave out before.
+        """
+        ...
+
+    def rewind(self, upto: int, mark: Mark) -> None:
+        """Take back the rows of every epoch after a given one, and move the mark, atomically.
+
+        Called between two epochs, after `open` and in place of a `write`. Epochs go on counting: ``mark.epoch`` is greater than
+        any epoch that the sink holds, while frontier and positions fall back. If the flow was told to keep the output it is called
+        of a sink that cannot take back rows too; then only the mark moves.
+
+        Args:
+            upto: The last epoch whose rows stay.
+            mark: The mark afterwards. ``mark.epoch`` at or below the one held: it was done before, and nothing is changed.
+
+        Raises:
+            FencedError: A newer run has claimed the sink. Nothing was changed.
+            SinkError: The storage refused. It can be called again.
+        """
+        ...

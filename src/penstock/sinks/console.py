@@ -83,6 +83,21 @@ class ConsoleSink:
         self._mark = mark
         return sum(batch.num_rows for batch in filled)
 
+    def why_not_rewind(self) -> str:
+        """What was printed stays on the screen, which is no store."""
+        return ""
+
+    def rewind(self, upto: int, mark: Mark) -> None:
+        """See `Rewinding.rewind`. Says on the screen which epochs no longer count.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkError: The sink was not opened.
+        """
+        if not marks.holds_epoch(self._mark, mark, place="The console"):
+            print(f"# {mark.output} · back to epoch {upto}: what was printed since no longer counts", flush=True)  # noqa: T201
+            self._mark = mark
+
     def close(self) -> None:
         """Nothing to release."""
 

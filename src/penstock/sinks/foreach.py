@@ -102,5 +102,20 @@ class ForeachSink:
         self._mark = mark
         return table.num_rows
 
+    def why_not_rewind(self) -> str:
+        """Nobody knows what the function did with the rows."""
+        return f"{self._place} cannot take back the rows that the function was given"
+
+    def rewind(self, upto: int, mark: Mark) -> None:
+        """See `Rewinding.rewind`: what the function did stays.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkError: The sink was not opened.
+        """
+        del upto
+        if not marks.holds_epoch(self._mark, mark, place=self._place):
+            self._mark = mark
+
     def close(self) -> None:
         """Nothing to release."""

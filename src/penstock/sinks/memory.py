@@ -26,6 +26,8 @@ class _Held:
     lock: threading.Lock = field(default_factory=threading.Lock)
     mark: Mark | None = None
     table: pa.Table = field(default_factory=lambda: pa.table({}))
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    """Of rows that are only added: each epoch that had any, and the number of rows held after it."""
 
 
 _NAMES: Final[dict[str, _Held]] = {}
@@ -101,7 +103,7 @@ class MemorySink:
         with self._held.lock:
             held = self._held.mark
             if held is None or held.flow != claim.flow:
-                self._held.table = schema.empty_table()
+                self._held.table, self._held.epochs = schema.empty_table(), []
                 self._held.mark = Mark(claim.flow, claim.output, claim.run)
                 return None
             if held.output != claim.output:
@@ -137,8 +139,30 @@ class MemorySink:
                 ) from refused
             table: Any = pa.concat_tables([self._held.table, new])
             self._held.table = _latest(table, self._key) if self._key else table
+            if new.num_rows and not self._key:
+                self._held.epochs.append((mark.epoch, table.num_rows))
             self._held.mark = mark
             return new.num_rows
+
+    def why_not_rewind(self) -> str:
+        """Rows that were added are removed; those of an output that updates are replaced as the flow processes its input again."""
+        return ""
+
+    def rewind(self, upto: int, mark: Mark) -> None:
+        """See `Rewinding.rewind`.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkError: The sink was not opened.
+        """
+        with self._held.lock:
+            if marks.holds_epoch(self._held.mark, mark, place=self._place):
+                return
+            if not self._key:
+                self._held.epochs = [e for e in self._held.epochs if e[0] <= upto]
+                rows = self._held.epochs[-1][1] if self._held.epochs else 0
+                self._held.table = self._held.table.slice(0, rows)
+            self._held.mark = mark
 
     def close(self) -> None:
         """The rows stay."""

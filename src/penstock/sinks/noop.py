@@ -32,6 +32,14 @@ class Noop:
         del batches, mark
         return 0
 
+    def why_not_rewind(self) -> str:
+        """Nothing is stored, so nothing stands in the way."""
+        return ""
+
+    def rewind(self, upto: int, mark: Mark) -> None:
+        """Nothing is stored."""
+        del upto, mark
+
     def close(self) -> None:
         """Nothing is open."""
 

@@ -169,6 +169,26 @@ class ParquetSink:
                 self._discard(staged)
             return rows
 
+    def why_not_rewind(self) -> str:
+        """Every epoch has a file of its own, so they can be removed."""
+        return ""
+
+    def rewind(self, upto: int, mark: Mark) -> None:
+        """See `Rewinding.rewind`: removes the files of the later epochs, the newest first, then writes the manifest.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkError: As in the contract. Some of the files may be gone; called again, it removes the others.
+        """
+        if self._schema is None:
+            raise SinkError(f"{self._place} was not opened before it went back to epoch {upto}: call open() first.")
+        with self._reported(f"go back to epoch {upto}"), self._locked():
+            if self._holds(mark):
+                return
+            for name in reversed(self._data_files(above=upto)):
+                self._files.delete_file(f"{self._root}/{name}")
+            self._commit(_Manifest(mark, {field.name: str(field.type) for field in self._schema}))
+
     def close(self) -> None:
         """Nothing stays open; files and manifests stay."""
         self._files = self._schema = None

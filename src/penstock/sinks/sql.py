@@ -177,16 +177,30 @@ class SqlSink:
         if self._schema is None:
             raise SinkError(f"{self._place} was not opened before epoch {mark.epoch} was written: call open() first.")
         with self._reported(f"store epoch {mark.epoch}"), self._database.transaction() as transaction:
-            moved = transaction.run(
-                "UPDATE penstock_marks SET epoch = :epoch, frontier = :frontier, positions = :positions "
-                f"WHERE {_THIS} AND flow = :flow AND run = :run AND epoch < :epoch",
-                **self._values(mark),
-            )
-            if not moved:
+            if not self._moved(transaction, mark):
                 if marks.holds_epoch(self._mark(transaction, mark.output), mark, place=self._place):
                     return 0
                 raise SinkError(f"{self._place} changed its mark while epoch {mark.epoch} was written: write it again.")
             return self._store(transaction, self._ready(batches, self._schema), self._schema)
+
+    def why_not_rewind(self) -> str:
+        """Rows of `upsert` and `replace` are replaced in time; a row that was appended does not say which epoch it is of."""
+        if self._mode == "append":
+            return f'{self._place} cannot take back rows, because with mode="append" a row does not say which epoch it is of'
+        return ""
+
+    def rewind(self, upto: int, mark: Mark) -> None:
+        """See `Rewinding.rewind`: only the mark moves.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkError: As in the contract.
+        """
+        if self._schema is None:
+            raise SinkError(f"{self._place} was not opened before it went back to epoch {upto}: call open() first.")
+        with self._reported(f"go back to epoch {upto}"), self._database.transaction() as transaction:
+            if not self._moved(transaction, mark):
+                marks.holds_epoch(self._mark(transaction, mark.output), mark, place=self._place)
 
     def close(self) -> None:
         """Release the connection; table and mark stay."""
@@ -215,6 +229,15 @@ class SqlSink:
             "frontier": mark.frontier,
             "positions": json.dumps(mark.positions, sort_keys=True),
         }
+
+    def _moved(self, transaction: Transaction, mark: Mark) -> bool:
+        """Move the mark forward, if this run owns it and the epoch is new."""
+        changed = transaction.run(
+            "UPDATE penstock_marks SET epoch = :epoch, frontier = :frontier, positions = :positions "
+            f"WHERE {_THIS} AND flow = :flow AND run = :run AND epoch < :epoch",
+            **self._values(mark),
+        )
+        return changed > 0
 
     def _mark(self, transaction: Transaction, output: str) -> Mark | None:
         found = transaction.rows(

@@ -23,6 +23,7 @@ from penstock.runtime.spec import HASH, OUT, Port, RegionSpec
 from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
 from penstock.spark.columns import arrow_schema, empty_frame, named, spark_schema, to_utc, with_order
+from penstock.spark.logs import input_of
 from penstock.spark.source import Slices, SourceReader
 from penstock.spark.task import task
 from penstock.types import ORDER, TIME
@@ -38,14 +39,18 @@ class SparkBackend:
         slices: The epoch's input.
         epoch: Its number.
         checkpoint: To see whether there are commands at all.
+        log: Folder of Spark's log in the checkpoint.
         assign: Makes a region's assignment.
     """
 
-    def __init__(self, spark: SparkSession, slices: Slices, epoch: int, checkpoint: Checkpoint, assign: Assign) -> None:
+    def __init__(
+        self, spark: SparkSession, slices: Slices, epoch: int, checkpoint: Checkpoint, log: str, assign: Assign
+    ) -> None:
         self._spark = spark
         self._slices = slices
         self._epoch = epoch
         self._checkpoint = checkpoint
+        self._log = log
         self._assign = assign
         self._readers: dict[str, SourceReader] = {}
         self._malformed: dict[str, int] = {}
@@ -56,6 +61,9 @@ class SparkBackend:
         # The stream of the control log brings the epoch about; its rows are read here, as a job would take longer than the rest.
         new = sorted(set(self._checkpoint.control_names()) - set(known))
         return [(name, self._checkpoint.read_command(name)) for name in new]
+
+    def input(self) -> str:
+        return input_of(self._checkpoint, self._log, self._epoch)
 
     def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
         reader = self._readers[source.name] = SourceReader(self._slices, source, ordinal, self._epoch)

@@ -4,41 +4,33 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import os
 import re
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock import errors
-from penstock.errors import CheckpointError, DeclarationError, FencedError, FinishedError, PenstockError
-from penstock.flow import plan as p
+from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError
 from penstock.protocol.rescale import Limits
 from penstock.routing.table import Routing
-from penstock.runtime.checkpoint import Checkpoint, Identity
+from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.commands import Asked, Commander
 from penstock.runtime.compile import CompiledFlow, compile_flow
-from penstock.runtime.driver import EpochDriver, Settings
+from penstock.runtime.driver import EpochDriver
 from penstock.runtime.record import EpochRecord, progress_of
-from penstock.runtime.spec import ERROR_SCHEMA
 from penstock.runtime.worker import Assignment
 from penstock.spark.backend import SparkBackend, partial_schema, schema_of
 from penstock.spark.failures import SEEN_BY_SPARK, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
-from penstock.spark.options import check_regions, interval_ms, step_limits, workers_of
+from penstock.spark.opening import Opening
+from penstock.spark.options import interval_ms, step_limits, workers_of
 from penstock.spark.ship import ship_user_code
 from penstock.spark.source import Slices, read_stream, tagged
 from penstock.spark.task import local_folder
-from penstock.types import Mark
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
@@ -145,10 +137,9 @@ class Run:
         self._query: Any = None
         self._ended = threading.Event()
         self._stopping = threading.Event()
-        self._commander = Commander(checkpoint, self._latest, lambda: self.active)
-        self._prepare(workers, limits, before, given=workers_given)
-        self._driver = EpochDriver(flow, checkpoint, self._settings)
-        self._maintenance = Maintenance(checkpoint, self._settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))
+        self._opening = Opening(flow, spark, checkpoint, workers, limits, before)
+        self._commander = Commander(checkpoint, self._latest, lambda: self.active, self._opening.why_not_back)
+        self._open(given=workers_given)
         if self._driver.last.finished:
             if interval_ms is not None:
                 raise FinishedError(
@@ -164,42 +155,22 @@ class Run:
         self._thread = threading.Thread(target=self._supervise, name=f"penstock-{flow.plan.name}", daemon=True)
         self._thread.start()
 
-    def _prepare(self, workers: dict[str, int], limits: Limits, before: Any, *, given: bool) -> None:
-        """Claim checkpoint and sinks."""
-        plan, checkpoint = self._flow.plan, self._checkpoint
-        identity = checkpoint.create(Identity(uuid.uuid4().hex, plan.name))
-        if identity.name != plan.name:
-            raise CheckpointError(
-                f"Checkpoint {checkpoint.uri} belongs to flow {identity.name!r}, not {plan.name!r}; use another folder."
-            )
-        last = checkpoint.last()
-        check_regions(last, plan, workers, checkpoint.uri, given=given)
-        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        run = checkpoint.claim({"host": socket.gethostname(), "pid": os.getpid(), "started": now, "plan": plan.describe()})
-        for output in plan.outputs:
-            mark = output.sink.open(Mark(identity.flow, output.name, run, last.epoch), self._schema(output.node))
-            _check_mark(output, mark, last)
-        self._settings = Settings(
-            identity.flow, run, workers, lambda: time.time_ns() // 1000, before or (lambda _: None), limits
-        )
-        checkpoint.keep_specs(
-            run,
-            cloudpickle.dumps(  # type: ignore[no-untyped-call]  # PySpark does not type it
-                {n: c.spec for n, c in self._flow.regions.items()}
-            ),
-        )
-        control = checkpoint.path("control")
-        checkpoint.fs.create_dir(control)
+    def _open(self, *, given: bool) -> None:
+        """Begin a run: of a start, or after going back to a snapshot."""
+        spark, checkpoint = self._spark, self._checkpoint
+        self._settings = self._opening.open(given=given)
+        self._driver = EpochDriver(self._flow, checkpoint, self._settings)
+        self._maintenance = Maintenance(checkpoint, self._settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))
 
-    def _schema(self, node: p.Node) -> pa.Schema:
-        if isinstance(node, p.RegionOutput):
-            if node.errors:
-                return ERROR_SCHEMA
-            if node.operator >= 0:
-                return self._flow.regions[node.region.name].spec.steps[node.operator].out_schema
-            return self._schema(node.region.inputs[-1 - node.operator])
-        give = schema_of(self._spark)
-        return give(node, {id(i): self._schema(i) for i in p.inputs_of(node)})
+    def _goes_back(self) -> bool:
+        """Go back to a snapshot if the last epoch was told to; the query has ended, and another one is to be started."""
+        last = self._driver.last
+        if not last.going_back or last.stopped or self._error is not None:
+            return False
+        self._maintenance.close()
+        self._open(given=False)
+        self._stopping.clear()
+        return True
 
     def _start_query(self, *, available_now: bool) -> Any:
         saved: dict[str, Any] = {k: self._spark.conf.get(k, None) for k in _FORCED}
@@ -207,7 +178,7 @@ class Run:
             for key, value in _FORCED.items():
                 self._spark.conf.set(key, value)
             stream = self._stream()
-            writer = stream.writeStream.foreachBatch(self._epoch).option("checkpointLocation", self._uri("spark"))
+            writer = stream.writeStream.foreachBatch(self._epoch).option("checkpointLocation", self._uri(self._driver.last.log))
             trigger = {"availableNow": True} if available_now else {"processingTime": f"{self._interval_ms} milliseconds"}
             return writer.trigger(**trigger).start()
         except PenstockError:
@@ -243,12 +214,14 @@ class Run:
         try:
             spark = frame.sparkSession
             slices = Slices(frame, self._running_query(), epoch)
-            backend = SparkBackend(spark, slices, epoch, self._checkpoint, self._assign(epoch))
+            backend = SparkBackend(spark, slices, epoch, self._checkpoint, self._driver.last.log, self._assign(epoch))
             self._maintenance.hold_back(self._driver.last)
             self._driver.last = self._maintenance.adopt(self._driver.last)
             record = self._driver.run(epoch, backend)
             self._maintenance.look(record)
-            if record.stopped and record.run == self._settings.run:  # not an earlier run's last epoch, seen again
+            if (
+                record.stopped or record.going_back
+            ) and record.run == self._settings.run:  # not an earlier run's last epoch, seen again
                 self._stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
             self._error = self._error or translated(error)
@@ -258,7 +231,7 @@ class Run:
     def _running_query(self) -> Any:
         """The Java object of the query; asked of Spark because the first epoch may run before `start` has returned."""
         active = self._spark._jsparkSession.streams().active()
-        path = self._uri("spark")
+        path = self._uri(self._driver.last.log)
         for query in active:
             try:
                 if str(query.streamingQuery().resolvedCheckpointRoot()).endswith(path.removeprefix("file://")):
@@ -281,7 +254,8 @@ class Run:
                 self._finish_available()
             else:
                 self._follow()
-                if self._driver.last.draining and not self._driver.last.finished:
+                last = self._driver.last
+                if last.draining and not last.finished and not last.going_back:
                     self._finish_available()
         except BaseException as error:  # noqa: BLE001  (handed to whoever waits)
             self._error = self._error or translated(error)
@@ -321,9 +295,12 @@ class Run:
                 self._run_available()
 
     def _run_available(self) -> None:
-        self._stopping.clear()
-        self._query = self._start_query(available_now=True)
-        self._ends(None)
+        while True:
+            self._stopping.clear()
+            self._query = self._start_query(available_now=True)
+            self._ends(None)
+            if not self._goes_back():
+                return
 
     def _ends(self, seconds: float | None) -> bool:
         """Wait for the query; that it was stopped between two epochs is no failure."""
@@ -335,6 +312,13 @@ class Run:
             raise
 
     def _follow(self) -> None:
+        self._watch()
+        while self._goes_back():
+            self._query = self._start_query(available_now=False)
+            self._watch()
+
+    def _watch(self) -> None:
+        """Until the query has ended, or was told to."""
         idle = [s.idle_after_us for s in self._flow.plan.sources if s.idle_after_us is not None]
         last_epoch, since = -1, time.monotonic()
         while not self._ends(0.2):
@@ -399,6 +383,25 @@ class Run:
         """
         self._ready()
         return self._commander.snapshot(name)
+
+    def load(self, name: str, *, keep_output: bool = False) -> Asked:
+        """Go back to a snapshot: state, routing and positions are as they were, and the flow goes on reading from there.
+
+        Sinks take back the rows that they were given since (`penstock.sinks.Rewinding`); in a table that is upserted or replaced the
+        rows stay until the flow, which processes its input again, replaces them.
+
+        Args:
+            name: The snapshot.
+            keep_output: Go back even if a sink cannot take rows back. Its rows stay, and those since the snapshot come again.
+
+        Returns:
+            A handle: `done`, `wait(timeout)`.
+
+        Raises:
+            DeclarationError: There is no such snapshot, or the flow cannot go back to it. Nothing was changed.
+        """
+        self._ready()
+        return self._commander.load(name, keep_output=keep_output)
 
     def _latest(self) -> EpochRecord:
         """The last record; raises what the flow failed with."""
@@ -476,16 +479,6 @@ class Run:
         state = self._driver.last.regions.get(region)
         table = state.control.routing if state else Routing.even(self._settings.workers[region])
         return list(table.owners)
-
-
-def _check_mark(output: p.Output, mark: Mark | None, last: EpochRecord) -> None:
-    """A durable sink must hold what the checkpoint says it was given."""
-    given = last.outputs.get(output.name)
-    if output.sink.durable and given is not None and (mark is None or mark.epoch < given):
-        raise errors.SinkError(
-            f"Output {output.name!r} was given the rows of epoch {given}, but its sink {output.sink!r} holds "
-            f"{'nothing' if mark is None else f'only epoch {mark.epoch}'}; restore the sink, or begin with a new checkpoint."
-        )
 
 
 __all__ = ["Run", "progress_of", "start"]

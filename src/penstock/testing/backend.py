@@ -38,6 +38,7 @@ class LocalBackend:
         commands: Control rows of this epoch.
         assign: Makes a worker's assignment of (compiled region, work).
         states: Gives workers their state.
+        ends: Where this input ends, for a snapshot.
     """
 
     def __init__(
@@ -46,15 +47,20 @@ class LocalBackend:
         commands: Sequence[tuple[str, dict[str, Any]]],
         assign: Any,
         states: States,
+        ends: str = "0",
     ) -> None:
         self._inputs = inputs
         self._commands = list(commands)
         self._assign = assign
         self._states = states
         self._attempt = 0
+        self._ends = ends
 
     def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
         return [c for c in self._commands if c[0] not in known]
+
+    def input(self) -> str:
+        return self._ends
 
     def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
         del state

@@ -24,6 +24,7 @@ from penstock.flow.flow import Flow
 from penstock.operators.keys import WORKER_BIN, KeyCodec
 from penstock.protocol.rescale import STANDARD, Limits
 from penstock.routing.hashing import spark_xxhash64
+from penstock.runtime.back import Engine, ahead, commit_intent, go_back, why_not_back
 from penstock.runtime.checkpoint import Checkpoint, Identity
 from penstock.runtime.compile import compile_flow
 from penstock.runtime.copying import copies_due
@@ -78,6 +79,10 @@ class Harness:
         self._pending: dict[str, list[pa.Table]] = {}
         self._offsets: dict[tuple[str, Any], int] = {}
         self._log: list[tuple[dict[str, pa.Table], list[tuple[str, dict[str, Any]]]]] = []
+        self._left: list[tuple[str, dict[str, Any]]] = []
+        last = self._checkpoint.last()
+        self._log += [({}, [])] * (last.epoch + 1)
+        self._times_back = len(last.gone_back)
         self._caches: dict[str, tuple[str, MemoryState]] = {}
         self._compiled = compile_flow(self._plan, lambda node, _: node.schema, lambda *_: None)
         self.restart()
@@ -131,26 +136,26 @@ class Harness:
             inputs[name] = pa.concat_tables(tables)
         self._pending = {}
         number = len(self._log)
-        self._log.append(
-            (
-                inputs,
-                [
-                    (f"{number:012d}-{i}.json", {"command": c} if isinstance(c, str) else dict(c))
-                    for i, c in enumerate(commands)
-                ],
-            )
-        )
+        given = [(f"{number:012d}-{i}.json", {"command": c} if isinstance(c, str) else dict(c)) for i, c in enumerate(commands)]
+        self._log.append((inputs, [*self._left, *given]))
+        self._left = []
         return self.resume()
 
     def resume(self) -> EpochRecord:
-        """Run the epochs that were begun and not committed, as Spark does after a restart."""
-        for number in range(self._driver.last.epoch + 1, len(self._log)):
+        """Run the epochs that were begun and not committed, as Spark does after a restart; goes back to a snapshot if told to."""
+        while self._driver.last.epoch + 1 < len(self._log):
+            number = self._driver.last.epoch + 1
             inputs, commands = self._log[number]
             backend = LocalBackend(
-                inputs, commands, self._assign(number), self._state if not self._lmdb else local_states("harness")
+                inputs, commands, self._assign(number), self._state if not self._lmdb else local_states("harness"), f"{number}"
             )
             record = self._driver.run(number, backend)
-            self._log[number] = ({}, [])  # committed: never read again
+            # Committed: read again only after going back to a snapshot, if there is one.
+            self._log[number] = (inputs if self._checkpoint.snapshot_names() else {}, [])
+            if record.going_back:
+                self._left = [c for c in commands if c[0] not in record.control]
+                self.restart()
+                continue
             bases = {c.place: c.carry_out(self._checkpoint) for c in due(record, self._flow_id, self._run)}
             self._driver.last = adopt(record, bases)
             if number % TIDY_EVERY == 0:
@@ -167,6 +172,19 @@ class Harness:
     def scale(self, workers: int, region: str | None = None) -> EpochRecord:
         """Run an epoch that is told to change the number of workers of a region, or of all."""
         return self.epoch({"command": "scale", "region": region, "workers": workers})
+
+    def snapshot(self, name: str) -> EpochRecord:
+        """Run an epoch at whose end a snapshot is taken."""
+        return self.epoch({"command": "snapshot", "name": name})
+
+    def load(self, name: str, *, keep_output: bool = False) -> EpochRecord:
+        """Run an epoch that is told to go back to a snapshot, and go back; the next epoch reads again all that came since."""
+        return self.epoch({"command": "load", "name": name, "keep_output": keep_output})
+
+    def loadable(self) -> list[str]:
+        """Names of the snapshots that the flow can go back to, whatever its sinks can."""
+        names = self._checkpoint.snapshot_names(self.record.epoch)
+        return [n for n in names if not why_not_back(self._checkpoint, self.record, {"name": n})]
 
     def settle(self, most: int = 1000) -> int:
         """Run empty epochs, copying keys on hold, until no region is rescaling; gives their number.
@@ -199,21 +217,56 @@ class Harness:
         return [copy.carry_out(self._checkpoint) for copy in copies_due(self.record, self._flow_id, self._run)]
 
     def restart(self, *, forget_local_state: bool = False) -> None:
-        """Start a new run on the same checkpoint, as after a crash. Older runs are fenced."""
+        """Start a new run on the same checkpoint, as after a crash. Older runs are fenced. One that is on its way back goes on."""
         if forget_local_state:
             self._caches.clear()
         # One harness, one checkpoint, one identity: another harness must not find this one's marks in a sink of the same name.
         identity = self._checkpoint.create(
             Identity(f"harness-{self._checkpoint.root.strip('/').replace('/', '-')}", self._plan.name)
         )
+        last = self._checkpoint.last()
+
+        def why_not(record: EpochRecord, command: Any) -> str:
+            return why_not_back(self._checkpoint, record, command, self._plan)
+
+        found = ahead(self._checkpoint, last, why_not)
         self._run = self._checkpoint.claim({"host": "here", "pid": 0})
         self._checkpoint.keep_specs(self._run, cloudpickle.dumps({n: c.spec for n, c in self._compiled.regions.items()}))
-        last = self._checkpoint.last()
+        last = commit_intent(self._checkpoint, last, found, self._run) if found else last
         for output in self._plan.outputs:
             output.sink.open(Mark(identity.flow, output.name, self._run, last.epoch), self._schema(output.node))
-        settings = Settings(identity.flow, self._run, self._workers, lambda: self._clock_us, self._before, self._limits)
+        if found:
+            now_us, before = self._clock_us, self._before
+            go_back(
+                self._checkpoint,
+                self._plan,
+                found,
+                Engine(),
+                flow=identity.flow,
+                run=self._run,
+                now_us=now_us,
+                before=before,
+            )
+        settings = Settings(
+            identity.flow, self._run, self._workers, lambda: self._clock_us, self._before, self._limits, why_not
+        )
         self._flow_id = identity.flow
         self._driver = EpochDriver(self._compiled, self._checkpoint, settings)
+        if len(self._driver.last.gone_back) > self._times_back:  # perhaps in a start that crashed right after
+            self._read_again(self._driver.last)
+
+    def _read_again(self, record: EpochRecord) -> None:
+        """After going back: what came since the snapshot comes again, in the next epoch."""
+        self._times_back = len(record.gone_back)
+        first = record.gone_back[-1]["to"] + 1
+        again = [inputs for inputs, _ in self._log[first:]] + [
+            {n: pa.concat_tables(t) for n, t in self._pending.items()},
+        ]
+        self._pending = {}
+        for inputs in again:
+            for name, table in inputs.items():
+                self._pending.setdefault(name, []).append(table)
+        self._log = self._log[:first] + [({}, [])] * (record.epoch + 1 - first)
 
     def _schema(self, node: p.Node) -> pa.Schema:
         return node.schema

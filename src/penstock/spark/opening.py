@@ -1,0 +1,122 @@
+"""Open a checkpoint and its sinks for a run, and finish a going back to a snapshot that is under way.
+
+Read next: `penstock.spark.run`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import socket
+import time
+import uuid
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from penstock.errors import CheckpointError, SinkError
+from penstock.flow import plan as p
+from penstock.protocol.lifecycle import Command
+from penstock.protocol.rescale import Limits
+from penstock.runtime.back import Engine, ahead, commit_intent, go_back, why_not_back
+from penstock.runtime.checkpoint import Checkpoint, Identity
+from penstock.runtime.compile import CompiledFlow
+from penstock.runtime.driver import Settings
+from penstock.runtime.record import EpochRecord
+from penstock.runtime.spec import ERROR_SCHEMA
+from penstock.spark import logs
+from penstock.spark.backend import schema_of
+from penstock.spark.options import check_regions
+from penstock.state.files import delete_quietly
+from penstock.types import Mark
+
+
+class Opening:
+    """Makes runs of one flow on one checkpoint: one at the start, and one more each time the flow goes back to a snapshot.
+
+    Args:
+        flow: The flow.
+        spark: The session.
+        checkpoint: The checkpoint.
+        workers: Number of workers by region; what the checkpoint says takes its place.
+        limits: Bounds of a step of a rescale.
+        before: Called with the name of each step before it.
+    """
+
+    def __init__(
+        self,
+        flow: CompiledFlow,
+        spark: SparkSession,
+        checkpoint: Checkpoint,
+        workers: dict[str, int],
+        limits: Limits,
+        before: Any,
+    ) -> None:
+        self._flow, self._spark, self._checkpoint = flow, spark, checkpoint
+        self._workers, self._limits, self._before = workers, limits, before or (lambda _: None)
+        every = int(
+            spark.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(logs.COMPACT_EVERY)) or logs.COMPACT_EVERY
+        )
+        self._engine = Engine(
+            lambda last, kept: logs.why_not(checkpoint, last, kept),
+            lambda last, kept, epoch: logs.relog(checkpoint, last, kept, epoch, every),
+        )
+
+    def why_not_back(self, record: EpochRecord, command: Command) -> str:
+        """Why the flow cannot go back to a snapshot; empty: it can."""
+        return why_not_back(self._checkpoint, record, command, self._flow.plan, self._engine)
+
+    def open(self, *, given: bool) -> Settings:
+        """Claim checkpoint and sinks for a new run; go back first if the flow is on its way.
+
+        Args:
+            given: Whether the numbers of workers were given by the user.
+        """
+        plan, checkpoint = self._flow.plan, self._checkpoint
+        identity = checkpoint.create(Identity(uuid.uuid4().hex, plan.name))
+        if identity.name != plan.name:
+            raise CheckpointError(
+                f"Checkpoint {checkpoint.uri} belongs to flow {identity.name!r}, not {plan.name!r}; use another folder."
+            )
+        last = checkpoint.last()
+        found = ahead(checkpoint, last, self.why_not_back)
+        check_regions(found.kept if found else last, plan, self._workers, checkpoint.uri, given=given)
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        run = checkpoint.claim({"host": socket.gethostname(), "pid": os.getpid(), "started": now, "plan": plan.describe()})
+        specs = {n: c.spec for n, c in self._flow.regions.items()}
+        checkpoint.keep_specs(run, cloudpickle.dumps(specs))  # type: ignore[no-untyped-call]  # PySpark does not type it
+        last = commit_intent(checkpoint, last, found, run) if found else last
+        for output in plan.outputs:
+            mark = output.sink.open(Mark(identity.flow, output.name, run, last.epoch), self._schema(output.node))
+            _check_mark(output, mark, last)
+        if found:
+            go_back(checkpoint, plan, found, self._engine, flow=identity.flow, run=run, now_us=_clock_us(), before=self._before)
+            delete_quietly(checkpoint.fs, checkpoint.path(last.log))
+        checkpoint.fs.create_dir(checkpoint.path("control"))
+        return Settings(identity.flow, run, self._workers, _clock_us, self._before, self._limits, self.why_not_back)
+
+    def _schema(self, node: p.Node) -> pa.Schema:
+        if isinstance(node, p.RegionOutput):
+            if node.errors:
+                return ERROR_SCHEMA
+            if node.operator >= 0:
+                return self._flow.regions[node.region.name].spec.steps[node.operator].out_schema
+            return self._schema(node.region.inputs[-1 - node.operator])
+        give = schema_of(self._spark)
+        return give(node, {id(i): self._schema(i) for i in p.inputs_of(node)})
+
+
+def _clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _check_mark(output: p.Output, mark: Mark | None, last: EpochRecord) -> None:
+    """A durable sink must hold what the checkpoint says it was given."""
+    given = last.outputs.get(output.name)
+    if output.sink.durable and given is not None and (mark is None or mark.epoch < given):
+        raise SinkError(
+            f"Output {output.name!r} was given the rows of epoch {given}, but its sink {output.sink!r} holds "
+            f"{'nothing' if mark is None else f'only epoch {mark.epoch}'}; restore the sink, or begin with a new checkpoint."
+        )
