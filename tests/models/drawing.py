@@ -312,6 +312,7 @@ class Course:
         drain_last: The end of input comes in the last epoch with records, not after it.
         steering: By epoch, commands: ("scale", region or None, workers), ("move", region, which key, worker or None),
             ("snapshot", any number) or ("load", which one); regions, keys and snapshots by number, taken modulo what there is.
+        back: A snapshot is taken in the first epoch given, and gone back to in the second one, or after the last.
         limits: Bounds of a step of a rescale: bytes per step, bytes of a key that is put on hold.
         copy_every: After so many epochs the state of keys on hold has been copied.
     """
@@ -322,6 +323,7 @@ class Course:
     drain_last: bool = False
     lmdb: bool = False
     steering: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
+    back: tuple[int, int] | None = None
     limits: tuple[int, int] = (1 << 20, 1 << 20)
     copy_every: int = 2
 
@@ -339,6 +341,7 @@ courses = st.builds(
     seed=st.integers(0, 5),
     drain_last=st.booleans(),
     steering=st.dictionaries(st.integers(0, 12), st.lists(_commands, min_size=1, max_size=3), max_size=5),
+    back=st.one_of(st.none(), st.tuples(st.integers(0, 4), st.integers(1, 8))),
     limits=st.tuples(st.sampled_from([40, 300, 1 << 20]), st.sampled_from([60, 400, 1 << 20])),
     copy_every=st.integers(1, 4),
 )
@@ -374,6 +377,7 @@ def run(
 
     shuffle = random.Random(course.seed)
     sources = {s.name: s for s in recipe.sources()}
+    timed = all(s.timed for s in sources.values())
     step, hold = course.limits
     limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
     with Harness(built.flow, workers=course.workers, before=before, lmdb=course.lmdb, limits=limits) as harness:
@@ -385,8 +389,10 @@ def run(
                 for part in (here[: len(here) // 3], here[len(here) // 3 :]):
                     if part:
                         harness.push(name, r.table(sources[name], part))
-            steered = _steer(harness, course, epoch, timed=all(s.timed for s in sources.values()))
+            steered = _steer(harness, course, epoch, timed=timed)
             _survive(harness, course, [*steered, "end"] if course.drain_last and epoch == last else steered)
+        if course.back and timed and course.back[0] <= last < course.back[1] and not harness.record.finished:
+            _survive(harness, course, _load(harness, -1))
         _survive(harness, course, ["end"])
         while not harness.record.finished:
             _survive(harness, course, harness.copy())
@@ -404,7 +410,8 @@ def _steer(harness: Harness, course: Course, epoch: int, *, timed: bool) -> list
     regions = harness.record.regions
     names = list(regions)
     there = harness.loadable()
-    for kind, which, *rest in course.steering.get(epoch, ()):
+    more = [("snapshot" if i == 0 else "load", -1) for i in (0, 1) if course.back and course.back[i] == epoch]
+    for kind, which, *rest in (*course.steering.get(epoch, ()), *more):
         if kind == "snapshot":
             there.append(f"s{next(NUMBERS)}")
             out.append({"command": "snapshot", "name": there[-1]})
@@ -427,6 +434,12 @@ def _steer(harness: Harness, course: Course, epoch: int, *, timed: bool) -> list
     return out
 
 
+def _load(harness: Harness, which: int) -> list[Any]:
+    """The command to go back to one of the snapshots that there are."""
+    there = harness.loadable()
+    return [{"command": "load", "name": there[which % len(there)]}] if there else []
+
+
 def _survive(harness: Harness, course: Course, commands: list[Any]) -> None:
     """Run an epoch, starting again after each crash."""
     crashes = iter(course.crashes.values())
@@ -434,8 +447,8 @@ def _survive(harness: Harness, course: Course, commands: list[Any]) -> None:
         harness.epoch(*commands)
     except Crash:
         while True:
-            harness.restart(forget_local_state=next(crashes, False))
             try:
+                harness.restart(forget_local_state=next(crashes, False))
                 harness.resume()
             except Crash:
                 continue
