@@ -52,7 +52,8 @@ class Decided:
         drain: Whether the flow is to process what there is and end.
         stop: Whether it is to stop after this epoch.
         load: The command to go back to a snapshot after this epoch; empty: there is none.
-        taken: How many of the commands were looked at: those after a load wait until the flow has gone back.
+        taken: Names of the commands that were looked at: those after a load wait until the flow has gone back, but for an ``end``,
+            which was about input that will be read again.
         refused: By command's name, why it makes no sense.
     """
 
@@ -63,7 +64,7 @@ class Decided:
     drain: bool = False
     stop: bool = False
     load: Command = field(default_factory=dict)
-    taken: int = 0
+    taken: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
 
 
@@ -140,14 +141,15 @@ def decide(
     """
     out = Decided(dict(controls))
     for name, command in commands:
-        out.taken += 1
+        if out.load:
+            out.taken += [name] if command.get("command") == "end" else []
+            continue
+        out.taken.append(name)
         reason = why_not(command, out.controls, [*snapshots, *out.snapshots], unloadable)
         if reason:
             out.refused[name] = reason
-            continue
-        _obey(command, out, limits, epoch)
-        if out.load:
-            break
+        else:
+            _obey(command, out, limits, epoch)
     return out
 
 

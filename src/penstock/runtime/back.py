@@ -159,7 +159,7 @@ def ahead(checkpoint: Checkpoint, last: EpochRecord, why_not: Callable[[EpochRec
     name = str(decided.load.get("name"))
     if name not in there:
         return None
-    taken = commands[: decided.taken]
+    taken = [(n, c) for n, c in commands if n in decided.taken]
     void = {
         n: _VOID.format(name) for n, c in taken if c["command"] in ("scale", "move", "snapshot") and n not in decided.refused
     }
@@ -235,7 +235,7 @@ def go_back(
         epoch=epoch,
         run=run,
         sources=sources,
-        outputs={o.name: epoch for o in plan.outputs},
+        outputs={o.name: epoch if _rewinds(o.sink) else last.outputs.get(o.name, -1) for o in plan.outputs},
         control=last.control,
         refused=last.refused,
         ending=False,

@@ -241,7 +241,7 @@ class EpochDriver:
         there = self._checkpoint.snapshot_names(self.last.epoch) if commands else ()
         unloadable_ = unloadable(self._checkpoint, self.last, commands, self._settings.why_not_back)
         decided = decide(commands, self._controls(), there, self._settings.limits, epoch, unloadable_)
-        commands = commands[: decided.taken]
+        commands = [c for c in commands if c[0] in decided.taken]
         ending = decided.end or self.last.ending
         finish = self.last.finished or (ending and not any(c.held for c in decided.controls.values()))  # rule H7
         stop = finish or decided.stop

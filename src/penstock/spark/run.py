@@ -288,11 +288,14 @@ class Run:
         if self._stopping.is_set() and not self._driver.last.draining:
             return
         if self._drain or self._driver.last.draining:
-            self._commander.tell({"command": "end"})
-            self._run_available()
-            while self._driver.last.ending and not self._driver.last.finished:  # a key on hold is still being copied
-                self._maintenance.wait_for_copies()
+            while not self._driver.last.finished:
+                if self._driver.last.ending:  # a key on hold is still being copied
+                    self._maintenance.wait_for_copies()
+                else:  # the first time, and again if the flow has gone back to a snapshot meanwhile
+                    self._commander.tell({"command": "end"})
                 self._run_available()
+                if self._stopping.is_set() and not self._driver.last.draining:
+                    return
 
     def _run_available(self) -> None:
         while True:

@@ -1,0 +1,44 @@
+"""The driver is killed at every step of going back to a snapshot and started again."""
+
+from __future__ import annotations
+
+import signal
+
+import children
+import killed_flow
+import loading_flow
+import pytest
+
+from penstock.runtime.checkpoint import Checkpoint
+from penstock.runtime.commands import Commander
+
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+def test_driver_when_killed_at_every_step_of_going_back_gives_each_row_once(tmp_path):
+    data = killed_flow.records(5, 16)
+    killed_flow.write_files(tmp_path / "in", data)
+    (tmp_path / "out").mkdir()
+    checkpoint = str(tmp_path / "checkpoint")
+    options = {
+        "folder": str(tmp_path / "in"),
+        "out": str(tmp_path / "out"),
+        "checkpoint": checkpoint,
+        "commands": {
+            "1": [{"command": "scale", "region": None, "workers": 4}],
+            "3": [{"command": "snapshot", "name": "s"}],
+            "13": [{"command": "load", "name": "s"}],
+        },
+    }
+    local = {"PENSTOCK_LOCAL_DIR": str(tmp_path / "local")}
+    kills = [("relog", 1), ("rewind running", 1), ("commit going back", 1), ("gone back", 1)]
+    for kill in kills:
+        ended = children.run("loading_flow.py", {**options, "kill": kill}, tmp_path, **local)
+        assert ended.code == -signal.SIGKILL, f"{kill}: {ended}"
+    assert Checkpoint(checkpoint).last().gone_back == [{"snapshot": "s", "to": 3, "upto": 13}]
+    # Nothing runs now: the next start goes back once more, before any epoch.
+    Commander(Checkpoint(checkpoint)).load("s")
+    ended = children.run("loading_flow.py", options, tmp_path, **local)
+    assert ended.code == 0, ended
+    assert [b["upto"] for b in Checkpoint(checkpoint).last().gone_back] == [13, 15]
+    assert loading_flow.content(tmp_path / "out") == killed_flow.expected(data)
