@@ -217,11 +217,10 @@ class Run:
             backend = SparkBackend(spark, slices, epoch, self._checkpoint, self._driver.last.log, self._assign(epoch))
             self._maintenance.hold_back(self._driver.last)
             self._driver.last = self._maintenance.adopt(self._driver.last)
+            again = epoch <= self._driver.last.epoch  # committed, but Spark was stopped before it could note that
             record = self._driver.run(epoch, backend)
             self._maintenance.look(record)
-            if (
-                record.stopped or record.going_back
-            ) and record.run == self._settings.run:  # not an earlier run's last epoch, seen again
+            if not again and (record.stopped or record.going_back):
                 self._stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
             self._error = self._error or translated(error)
