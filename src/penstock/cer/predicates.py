@@ -6,6 +6,7 @@ in-process harness) is the engine's business.
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -125,6 +126,14 @@ def check_time(query: s.Query, name: str, kind: pa.DataType) -> None:
             f"WITHIN {query.window} needs events ordered by a time, but {name!r} is {kind}; "
             f"measure in its own unit: WITHIN number [{s.name_text(name)}]."
         )
+
+
+def expressions_of(part: object) -> set[str]:
+    """Every regular expression in a query, or in a part of it."""
+    if isinstance(part, s.Like):
+        return {part.pattern}
+    parts = part if isinstance(part, tuple) else [getattr(part, f.name) for f in fields(part)] if is_dataclass(part) else ()
+    return {pattern for inner in parts for pattern in expressions_of(inner)}
 
 
 def _check_filter(condition: s.Filter, columns: pa.Schema) -> None:

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DONE
     words, debug = _without_debug(words)
 
-    from penstock.errors import PenstockError
+    from penstock.errors import PenstockError, QueryError
 
     try:
         application()(args=words, prog_name="penstock")
@@ -45,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PenstockError as error:
         if debug:
             raise
-        print(" ".join(str(error).split()), file=sys.stderr)
+        print(
+            error if isinstance(error, QueryError) else " ".join(str(error).split()), file=sys.stderr
+        )  # its caret stays below
         return REFUSED
     except Exception as error:
         if debug:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from penstock.cli.matching import match
 from penstock.errors import CheckpointError, DeclarationError, PenstockError
 
 CheckpointOption = Annotated[str, typer.Option("--checkpoint", help="Folder that keeps the flow's state.")]
@@ -260,6 +261,7 @@ COMMANDS: Final[tuple[Callable[..., Any] | typer.Typer, ...]] = (
     load,
     stop,
     state,
+    match,
     demo,
 )
 """What `penstock.cli.application` registers: functions under their names, Typer groups under theirs."""

@@ -11,8 +11,8 @@ SEEN_BY_SPARK = "Another run uses the same checkpoint; this run stops."
 """Spark's own log was the first to notice; it does not know which run."""
 
 
-def translated(error: BaseException) -> PenstockError:
-    """The error as penstock's own: from a task or from Spark's text if need be."""
+def translated(error: BaseException, what: str = "The flow") -> PenstockError:
+    """The error as penstock's own: from a task or from Spark's text if need be. What failed is named if nothing better is known."""
     if isinstance(error, PenstockError):
         return error
     text = str(error)
@@ -36,4 +36,4 @@ def translated(error: BaseException) -> PenstockError:
     lines = [line.strip(" :") for line in text.splitlines() if not line.startswith("An error occurred while calling ")]
     lines = [line for line in lines if line]
     first = python[-1] if "Python worker" in text and python else lines[0] if lines else type(error).__name__
-    return PenstockError(f"The flow failed: {first}")
+    return PenstockError(f"{what} failed: {first}")

@@ -14,11 +14,11 @@ import pyarrow as pa
 from penstock.cer.batch import PLACE, Spread, enumerated, matches_of, spread_schema
 from penstock.cer.parsing import parse
 from penstock.cer.plan import KEY, MASK, MAX_MATCHES_PER_EVENT, WHEN, Pattern, check_source_of_types, ready, words_sql
-from penstock.cer.predicates import check_query, check_time
+from penstock.cer.predicates import check_query, check_time, expressions_of
 from penstock.cer.syntax import Query
 from penstock.cer.work import CountedSplit
-from penstock.errors import QueryError
-from penstock.schema import quoted, unknown_column
+from penstock.errors import DeclarationError, QueryError
+from penstock.schema import check_expression, quoted, unknown_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -82,6 +82,7 @@ def match(
     schema = arrow_schema(df)
     check_query(parsed, schema, types=None if define is None else dict(define))
     check_time(parsed, order[0], schema.field(order[0]).type)
+    _check_expressions(parsed, df)
     keys = tuple("_".join(group) for group in parsed.partition_by)
     pattern = ready(
         parsed,
@@ -95,6 +96,17 @@ def match(
     prepared = _prepared(df, parsed, pattern, words_sql(pattern.automaton.tests, define, type))
     found = _found(prepared, pattern, enumerate_with or CountedSplit())
     return found if where is None else _where(found, where)
+
+
+def _check_expressions(query: Query, df: DataFrame) -> None:
+    """Regular expressions are Java's, so Java says whether they are any."""
+    java: Any = df.sparkSession._jvm  # noqa: SLF001
+    for pattern in sorted(expressions_of(query)):
+        try:
+            java.java.util.regex.Pattern.compile(pattern)
+        except Exception as error:
+            why = str(error).splitlines()[0].partition(" near index")[0]
+            raise QueryError(f"LIKE {pattern!r} is not a regular expression: {why}.") from error
 
 
 def arrow_schema(df: DataFrame) -> pa.Schema:
@@ -159,6 +171,9 @@ def _found(prepared: DataFrame, pattern: Pattern, split: CountedSplit) -> DataFr
 
 def _where(found: DataFrame, condition: str | Callable[[Any], bool]) -> DataFrame:
     if isinstance(condition, str):
+        kind = check_expression(condition, arrow_schema(found), "where").type
+        if not pa.types.is_boolean(kind) and not pa.types.is_null(kind):
+            raise DeclarationError(f"where needs a condition, but {condition!r} is of type {kind}.")
         return found.where(condition)
     from pyspark.sql import Row
 

@@ -1,0 +1,102 @@
+"""A pattern over files: what ``penstock match`` shows.
+
+Read next: `penstock.spark.match`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.cer.parsing import parse
+from penstock.schema import quoted
+from penstock.spark.failures import translated
+from penstock.spark.match import match
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "csv": {"header": "true", "inferSchema": "true"},
+    "json": {"inferTimestamp": "true"},
+    "parquet": {},
+}
+"""How each format is read."""
+
+
+class FileMatches:
+    """The matches of a query in files, in the order of their ends.
+
+    Args:
+        spark: The session.
+        query: The query.
+        files: Files, folders and patterns of one format.
+        kind: The format, one of `OPTIONS`.
+        schema: Columns and types; None: as the files say, or as their values look.
+        **how: As for `penstock.match`.
+
+    Raises:
+        QueryError: The query is wrong, or does not fit the columns.
+        PenstockError: The files cannot be read, or another argument is wrong.
+    """
+
+    def __init__(
+        self, spark: SparkSession, query: str, files: Sequence[str], kind: str, schema: str | None = None, **how: Any
+    ) -> None:
+        self._keys = parse(query).partition_by
+        with _ours():
+            reader = spark.read.format(kind).options(**OPTIONS[kind])
+            events = (reader.schema(schema) if schema is not None else reader).load(list(files))
+            watched, self._keyless = _watched(events, self._keys)
+            found = match(watched, query, **how)
+            self._found = found.orderBy("match_end", *(["match_start"] if "match_start" in found.columns else []))
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return self._found.columns
+
+    def rows(self, limit: int) -> list[tuple[Any, ...]]:
+        """The first matches; all if `limit` is 0."""
+        with _ours():
+            return list(self._found.limit(limit).collect() if limit else self._found.collect())
+
+    def lines(self) -> Iterator[str]:
+        """All matches as JSON, one after the other; only some are held at a time."""
+        lines = self._found.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("line"))
+        with _ours():
+            for row in lines.toLocalIterator():
+                yield row["line"]
+
+    def left_out(self) -> str:
+        """A sentence about the events that were left out; empty: none was. Only after the matches were read."""
+        number = self._keyless.get["without"] if self._keyless is not None else 0
+        names = " and ".join(" or ".join(group) for group in self._keys)
+        return f"{number:,} event{'s' * (number != 1)} without {names} left out: no key, no match." if number else ""
+
+
+def _watched(events: DataFrame, groups: tuple[tuple[str, ...], ...]) -> tuple[DataFrame, Observation | None]:
+    """The events, and what counts those that have no key."""
+    if not groups or not {name for group in groups for name in group} <= set(events.columns):
+        return events, None
+    without = F.lit(False)
+    for group in groups:
+        without = without | F.coalesce(*(F.col(quoted(name)) for name in group)).isNull()
+    keyless = Observation("events without a key")
+    return events.observe(keyless, F.count_if(without).alias("without")), keyless
+
+
+@contextmanager
+def _ours() -> Iterator[None]:
+    """Errors of Spark as penstock's own."""
+    try:
+        yield
+    except Exception as error:
+        raise translated(error, "The query") from error
+
+
+__all__ = ["OPTIONS", "FileMatches"]

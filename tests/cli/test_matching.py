@@ -1,0 +1,134 @@
+"""``penstock match``: patterns over files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from penstock import cli
+from penstock.errors import PenstockError, RecordError
+from penstock.spark.matching import FileMatches
+
+EVENTS = pa.table(
+    {
+        "at": pa.array([0, 1, 2, 3, 4, 5], pa.timestamp("s", "UTC")),
+        "user": ["u1", "u1", "u2", "u1", None, "u2"],
+        "kind": ["A", "B", "A", "B", "A", "B"],
+        "v": [1, 2, 3, 4, 5, None],
+    }
+)
+QUERY = "SELECT * WHERE A AS first ; B PARTITION BY [user]"
+WANTED = [("u1", [1, 2]), ("u1", [1, 4]), ("u2", [3, None])]
+
+
+def write(folder, kind):
+    """The events in two files."""
+    for n, rows in enumerate([EVENTS[:3], EVENTS[3:]]):
+        if kind == "parquet":
+            pq.write_table(rows, folder / f"{n}.parquet")
+        elif kind == "csv":
+            pa_csv.write_csv(rows, folder / f"{n}.csv")
+        else:
+            lines = "".join(json.dumps(row, default=str) + "\n" for row in rows.to_pylist())
+            (folder / f"{n}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_files_of_every_format_give_the_same_matches(spark, tmp_path, kind):
+    write(tmp_path, kind)
+    found = FileMatches(spark, QUERY, [str(tmp_path)], kind, order_by=["at"], type="kind")
+    rows = [json.loads(line) for line in found.lines()]
+    assert [(r["user"], [e["v"] for e in r["events"]]) for r in rows] == WANTED
+    assert rows[0]["match_start"] == "1970-01-01T00:00:00.000Z"
+    assert rows[0]["first"] == [{"at": "1970-01-01T00:00:00.000Z", "user": "u1", "kind": "A", "v": 1}]
+    assert found.left_out() == "1 event without user left out: no key, no match."
+    assert found.columns == ["user", "match_start", "match_end", "events", "first"]
+    assert len(found.rows(2)) == 2
+    assert len(found.rows(0)) == 3
+
+
+@pytest.mark.spark
+def test_command_prints_json_lines_in_a_pipe(tmp_path):
+    write(tmp_path, "csv")
+    (tmp_path / "query.ceql").write_text("SELECT COUNT(*)\nWHERE a ; b\nPARTITION BY [user]")
+    words = [
+        f"@{tmp_path}/query.ceql",
+        f"{tmp_path}/*.csv",
+        "--order-by",
+        "at",
+        "--define",
+        "a=kind = 'A'",
+        "--define",
+        "b=v > 1",
+    ]
+    done = subprocess.run([sys.executable, "-m", "penstock", "match", *words], capture_output=True, text=True, check=True)
+    assert [json.loads(line)["matches"] for line in done.stdout.splitlines()] == [1, 1]
+    assert done.stderr == "1 event without user left out: no key, no match.\n"
+
+
+@pytest.mark.spark
+def test_errors_of_a_query_that_runs_are_one_sentence(spark, tmp_path):
+    pa_csv.write_csv(EVENTS.set_column(0, "at", pa.array([0] * 6)), tmp_path / "ties.csv")
+    ties = FileMatches(spark, QUERY, [str(tmp_path)], "csv", order_by=["at"], type="kind")
+    with pytest.raises(
+        RecordError, match=r"^Events \(at 0, user u\d.+ have the same place in the order by at; name a further column"
+    ):
+        list(ties.lines())
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("query", "how", "message"),
+    [
+        (QUERY, {"where": "nope > 1"}, "where 'nope > 1' names column 'nope', which does not exist; there are user, "),
+        (QUERY, {"where": "match_start"}, "where needs a condition, but 'match_start' is of type timestamp"),
+        ("SELECT * WHERE A FILTER A[user LIKE '(x']", {}, "LIKE '(x' is not a regular expression: Unclosed group."),
+        (QUERY, {"order_by": ["when"]}, "order_by names column 'when', which does not exist; there are at, user"),
+    ],
+)
+def test_what_does_not_fit_the_columns_is_refused_before_anything_runs(spark, tmp_path, query, how, message):
+    write(tmp_path, "parquet")
+    with pytest.raises(PenstockError) as refused:
+        FileMatches(spark, query, [str(tmp_path)], "parquet", **{"order_by": ["at"], "type": "kind", **how})
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["SELECT * WHERE A ;", "a.csv"], "line 1, column 19: the query ends too soon; expected"),
+        (["@nope.ceql", "a.csv"], "The query cannot be read from 'nope.ceql': "),
+        (["SELECT * WHERE A", "nope-*.csv"], "There is no file 'nope-*.csv'; give files, folders, or patterns"),
+        (
+            ["SELECT * WHERE A", "a.csv", "b.json"],
+            "All files must have one format, and these have csv (a.csv) and json (b.json);",
+        ),
+        (["SELECT * WHERE A", "c.log"], "What 'c.log' holds does not follow from its name; say --format csv, json or parquet."),
+        (["SELECT * WHERE A", "c.log", "--format", "xml"], "There is no format 'xml'; there are csv, json, parquet."),
+        (["SELECT * WHERE A", "empty"], "There is no file 'empty'; give files, folders"),
+        (["SELECT * WHERE A", "a.csv", "--define", "A"], "--define 'A' is not of the form name=condition, as in"),
+        (["SELECT * WHERE A", "a.csv", "--define", "A=x", "--define", "A=y"], "--define names the type 'A' twice;"),
+    ],
+)
+def test_wrong_words_are_refused_before_spark_is_started(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "penstock.spark.matching", None)
+    for name in ("a.csv", "b.json", "c.log"):
+        (tmp_path / name).touch()
+    (tmp_path / "empty").mkdir()
+    assert cli.main(["match", *words, "--order-by", "at"]) == 1
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_caret_of_a_wrong_query_stands_below_it(capsys):
+    assert cli.main(["match", "SELECT * WHERE A B", "a.csv", "--order-by", "at"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1:] == ["  SELECT * WHERE A B", "                   ^"]
