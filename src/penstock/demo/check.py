@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from penstock.demo.flow import LATE_MINUTES, LATENESS, LEAST_LINKS, NEIGHBOURS, WORST_MINUTES
+from penstock.demo.flow import AWFUL_MINUTES, DAYS, LATE_MINUTES, LATENESS
 
 _LEFT: Final = {"left_only": "is missing", "right_only": "should not be there"}
 
@@ -69,22 +69,23 @@ def expected_tables(flights: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def find_cascades(flights: pd.DataFrame) -> pd.DataFrame:
-    """All cascades, by a regular expression: ``o`` on time, ``l`` late, ``L`` late after a pause.
+    """All cascades, by a regular expression: ``o`` on time, ``l`` late, ``L`` awfully late.
 
     Args:
         flights: Sorted by scheduled time; not modified.
     """
     found: list[dict[str, Any]] = []
     for tailnum, rows in flights[flights["dep_delay"].notna()].groupby("tailnum"):
-        late, paused = rows["dep_delay"] > LATE_MINUTES, rows["at"].diff() > NEIGHBOURS
-        text = "".join(np.where(~late, "o", np.where(paused, "L", "l")))
-        for hit in re.finditer(rf"(?<=o)l{{{LEAST_LINKS},}}(?=[oL])", text):
-            chain, breaker = rows.iloc[hit.start() : hit.end()], rows.iloc[hit.end()]
-            if chain["dep_delay"].max() > WORST_MINUTES:
+        delay, nth = rows["dep_delay"], 0
+        text = "".join(np.select([delay > AWFUL_MINUTES, delay > LATE_MINUTES], ["L", "l"], "o"))
+        for hit in re.finditer("oL[lL]+(?=o)", text):
+            before, breaker, chain = rows.iloc[hit.start()], rows.iloc[hit.end()], rows.iloc[hit.start() + 1 : hit.end()]
+            if breaker["at"] - before["at"] <= pd.Timedelta(days=DAYS):
+                nth += 1
                 times = {"started": chain["at"].iloc[0], "ended": chain["at"].iloc[-1], "broken_at": breaker["at"]}
-                delay = {"worst_delay": int(chain["dep_delay"].max()), "lost_minutes": int(chain["dep_delay"].sum())}
+                delays = {"worst_delay": int(chain["dep_delay"].max()), "lost_minutes": int(chain["dep_delay"].sum())}
                 route = {"origin": chain["origin"].iloc[0], "route": " ".join(chain["origin"])}
-                found.append({"tailnum": tailnum, "links": len(chain), **times, **delay, **route})
+                found.append({"tailnum": tailnum, "nth": nth, "links": len(chain), **times, **delays, **route})
     return pd.DataFrame(found)
 
 

@@ -7,7 +7,6 @@ Read next: `penstock.demo.check`, the same tables in pandas.
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any, Final
 
 import penstock as ps
@@ -16,48 +15,44 @@ from penstock.flow.flow import Flow
 
 LATENESS: Final = "6 hours"
 LATE_MINUTES: Final = 15
-WORST_MINUTES: Final = 60
-LEAST_LINKS: Final = 3
-NEIGHBOURS: Final = dt.timedelta(hours=12)
+AWFUL_MINUTES: Final = 60
+DAYS: Final = 2
+
+KINDS: Final = {
+    "on_time": f"dep_delay <= {LATE_MINUTES}",
+    "late": f"dep_delay > {LATE_MINUTES}",
+    "awful": f"dep_delay > {AWFUL_MINUTES}",
+}
+CASCADES: Final = f"""
+    SELECT cause[at, origin, dep_delay], knock_on[at, origin, dep_delay]
+    WHERE on_time : awful AS cause : late:+ AS knock_on : on_time
+    WITHIN {DAYS} DAYS
+"""
+"""What one awful delay of an aircraft does to its next departures, up to the first that is on time again. ``:`` is "right after"."""
 
 CASCADE: Final = (
-    "tailnum string, origin string, started timestamp, ended timestamp, broken_at timestamp, links int, "
+    "tailnum string, nth int, origin string, started timestamp, ended timestamp, broken_at timestamp, links int, "
     "worst_delay int, lost_minutes int, route string"
 )
-CHAIN: Final = "origin string, started timestamp, ended timestamp, links int, worst_delay int, lost_minutes int, route string"
-Chain = tuple[str | None, dt.datetime | None, dt.datetime, int, int, int, str]
 
 
-def follow_aircraft(tailnum: str, flight: Any, chain: Any) -> tuple[Any, Chain | None]:
-    """Find the delay cascades of an aircraft, one departure after the other.
-
-    A cascade is a departure that is at most 15 minutes late, then three or more in a row that are later than that, each scheduled
-    at most 12 hours after the one before it, the worst later than an hour. It is given out when the next departure breaks it: one
-    that is not late, or comes after more than 12 hours. One that no departure breaks is not given out.
+def describe(tailnum: str, match: Any, before: Any) -> tuple[Any, Any]:
+    """One row for a cascade, which is numbered among those of its aircraft.
 
     Args:
         tailnum: The aircraft.
-        flight: Its next departure from New York by scheduled time (``at``, ``origin``, ``dep_delay``).
-        chain: The late departures since it was last on time (`CHAIN`); None if it has not been on time lately.
+        match: What `CASCADES` found: arrays of events, and the interval.
+        before: How many cascades this aircraft had so far (``nth``); None: none.
 
     Returns:
-        The cascade that this departure breaks (`CASCADE`) or None, and the chain after it.
+        The row (`CASCADE`), and the new state.
     """
-    late = flight.dep_delay > LATE_MINUTES
-    if chain is not None and late and flight.at - chain.ended <= NEIGHBOURS:
-        return None, (
-            chain.origin or flight.origin,
-            chain.started or flight.at,
-            flight.at,
-            chain.links + 1,
-            max(chain.worst_delay, flight.dep_delay),
-            chain.lost_minutes + flight.dep_delay,
-            f"{chain.route} {flight.origin}".lstrip(),
-        )
-    found = None
-    if chain is not None and chain.links >= LEAST_LINKS and chain.worst_delay > WORST_MINUTES:
-        found = (tailnum, chain.origin, chain.started, chain.ended, flight.at, *chain[3:])
-    return found, None if late else (None, None, flight.at, 0, 0, 0, "")
+    nth = before.nth + 1 if before else 1
+    chain = [*match.cause, *match.knock_on]
+    first, last, delays = chain[0], chain[-1], [flight["dep_delay"] for flight in chain]
+    route = " ".join(flight["origin"] for flight in chain)
+    times = (first["at"], last["at"], match.match_end)
+    return (tailnum, nth, first["origin"], *times, len(chain), max(delays), sum(delays), route), (nth,)
 
 
 def declare(replay: str, database: str) -> Flow:
@@ -73,7 +68,7 @@ def declare(replay: str, database: str) -> Flow:
 
     # A cancelled flight moves no aircraft, and some name none.
     flown = flights.where("tailnum IS NOT NULL AND dep_delay IS NOT NULL")
-    cascades = flown.key_by("tailnum").stateful_map(follow_aircraft, CASCADE, state=CHAIN)
+    cascades = flown.key_by("tailnum").match(CASCADES, define=KINDS).stateful_map(describe, CASCADE, state="nth int")
 
     airport_hours = (
         flights.with_columns(cancelled="CAST(dep_delay IS NULL AS int)")

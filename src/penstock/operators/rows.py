@@ -110,7 +110,7 @@ class Rows:
 
     def column(self, name: str) -> Any:
         """One of the user's columns as an Arrow array."""
-        return self.data.column(self.data.schema.get_field_index(name))
+        return self.data.column(name)  # by name: by index, one that is missing would be the last
 
     @cached_property
     def group(self) -> Ints:

@@ -18,7 +18,7 @@ UTC = pa.timestamp("us", "UTC")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """A Spark schema in Arrow's types, timestamps in UTC; hidden columns left out.
+    """A Spark schema in Arrow's types, timestamps in UTC; the columns that say where a record is left out.
 
     Raises:
         DeclarationError: A column has a type that Arrow cannot carry (interval, variant…).
@@ -27,7 +27,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         found: Any = to_arrow_schema(schema, timezone="UTC")
     except Exception as error:
         raise DeclarationError(f"A column has a type that cannot leave the JVM: {error}; cast it to another.") from error
-    return pa.schema([pa.field(f.name, f.type) for f in found if not f.name.startswith("__ps_")])
+    return pa.schema([pa.field(f.name, f.type) for f in found if f.name not in ORDER])
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
