@@ -308,7 +308,7 @@ def test_rows_when_every_epoch_of_a_rescale_crashes_once_are_the_same(calm, step
         (scale(2, "nobody"), "There is no region 'nobody' to scale; there are first, joined, second."),
         (scale(True), "A region cannot have True workers; give a whole number from 1 to 4096."),
         ({"command": "move", "region": "first", "keys": [1], "worker": 9}, "Region 'first' has no worker 9; it has workers 0 to 1."),
-        ({"command": "load", "name": "none"}, "Going back to a snapshot is not available in this version."),
+        ({"command": "load", "name": "none"}, "There is no snapshot 'none'; there are none."),
         ({"command": "dance"}, "'dance' is no command that this version knows."),
     ],
 )  # fmt: skip

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import lmdb
@@ -91,7 +93,7 @@ def test_open_when_another_process_replaced_the_files_then_the_new_ones_are_open
 
 def test_open_when_another_holds_the_guard_then_waits(local):
     Path(local).mkdir()
-    with Path(local, "guard").open("w") as guard:
+    with Path(local).parent.joinpath("guard").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         waiting = threading.Thread(target=open_store, args=(local,))
         waiting.start()
@@ -293,3 +295,15 @@ def test_at_when_processes_want_different_versions_at_once_then_each_sees_its_ow
     for process in running:
         out, wrong = process.communicate(timeout=120)
         assert out == "done\n", wrong
+
+
+def _open_and_remove(local):
+    for _ in range(150):
+        open_store(local)
+        environment.remove_environment(local)
+
+
+def test_store_when_several_processes_open_and_remove_it_at_once_then_none_fails(local):
+    with ProcessPoolExecutor(3, get_context("spawn")) as processes:
+        list(processes.map(_open_and_remove, [local] * 3))
+    assert not Path(local).exists()

@@ -6,7 +6,6 @@ The delta file is written before the first output row is handed on, so rows that
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -80,7 +79,6 @@ def _remove_retired(region: Path, workers: int) -> None:
     for found in os.listdir(region):  # noqa: PTH208  (names only, once per task)
         if found.isdigit() and int(found) >= workers:
             remove_environment(str(region / found))
-            shutil.rmtree(region / found, ignore_errors=True)
 
 
 def run_worker(

@@ -16,6 +16,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ def open_environment(directory: str, identity: str, boot_id: str, map_size: int)
 
 
 def remove_environment(directory: str) -> None:
-    """Empty a directory of its environment. Other processes that have it open keep their own view until they open it again.
+    """Remove a directory with its environment. Other processes that have it open keep their own view until they open it again.
 
     Args:
         directory: The directory.
@@ -104,6 +105,7 @@ def remove_environment(directory: str) -> None:
     try:
         with _guarded(path):
             _remove(path)
+            shutil.rmtree(path, ignore_errors=True)
     except OSError as wrong:
         raise unusable(path, wrong) from wrong
 
@@ -218,11 +220,16 @@ def _missing_bytes(path: str) -> int:
 
 @contextlib.contextmanager
 def _guarded(path: str) -> Iterator[None]:
-    """Keep other processes of this host from opening or removing the same environment meanwhile."""
-    Path(path).mkdir(parents=True, exist_ok=True)
-    fd = os.open(Path(path, _GUARD), os.O_RDWR | os.O_CREAT, 0o644)
+    """Keep other processes of this host from opening or removing the same environment, or one beside it, meanwhile.
+
+    The guard is beside the directories, not in them: a process that waits for it may wait for the directory's removal.
+    """
+    folder = Path(path).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    fd = os.open(folder / _GUARD, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
+        Path(path).mkdir(exist_ok=True)
         yield
     finally:
         os.close(fd)
