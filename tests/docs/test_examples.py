@@ -22,7 +22,7 @@ import pytest
 import penstock as ps
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "docs/tutorial.md"]
+DOCUMENTS = ["README.md", "docs/tutorial.md", "docs/guide-patterns.md"]
 _BLOCK = re.compile(r"((?:^<!-- [^\n]* -->\n)+)```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
