@@ -22,7 +22,7 @@ import pytest
 import penstock as ps
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "docs/tutorial.md", "docs/guide-patterns.md"]
+DOCUMENTS = ["README.md", "docs/tutorial.md", "docs/guide-patterns.md", "docs/patterns-compared.md"]
 _BLOCK = re.compile(r"((?:^<!-- [^\n]* -->\n)+)```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -92,6 +92,14 @@ def test_every_document_has_blocks_that_run():
     counts = {d: (sum(b.runs and not b.spark for b in blocks(d)), sum(b.spark for b in blocks(d))) for d in DOCUMENTS}
     assert counts["README.md"][1] >= 2
     assert min(counts["docs/tutorial.md"]) >= 4
+
+
+def test_queries_in_documents_are_queries():
+    text = (ROOT / "docs/patterns-compared.md").read_text()
+    queries = re.findall(r"^```ceql\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert len(queries) >= 8
+    for query in queries:
+        assert str(ps.parse(query)).startswith("SELECT")
 
 
 # ---------------------------------------------------------------------------------------------------------------- doctests
