@@ -47,6 +47,8 @@ _HOME = {
     "parse": "penstock.cer.parsing",
     "explain": "penstock.cer.explain",
     "CountedSplit": "penstock.cer.work",
+    "Maximal": "penstock.cer.maximal",
+    "MaximalDisjoint": "penstock.cer.maximal",
 }
 __all__ = list(_HOME)
 

@@ -6,7 +6,7 @@ only the events that open runs still need are kept, so memory is bounded by the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.cer.maximal import ID, Maximal, MaximalDisjoint, Share, share, spread, type_bits
 from penstock.cer.plan import MASK, WHEN, Pattern
 from penstock.cer.recogniser import Batch, Block, Recogniser, walk
 from penstock.cer.shape import counts_array, places, summed
-from penstock.cer.tables import Tables
+from penstock.cer.tables import BITS, Tables
 from penstock.cer.windows import earliest, times
-from penstock.cer.work import CountedSplit, load_work, split
+from penstock.cer.work import CountedSplit, Work, load_work, split
 from penstock.errors import RecordError
 
 CHUNK_ROWS = 1 << 18
@@ -39,10 +40,10 @@ class Spread:
     Attributes:
         split: from how many matches on.
         workers: among how many.
-        first: to whom first.
+        first: to whom first; the number of the task.
     """
 
-    split: CountedSplit
+    split: CountedSplit | MaximalDisjoint | Maximal
     workers: int
     first: int
 
@@ -52,13 +53,16 @@ def spread_schema(result: pa.Schema) -> pa.Schema:
     return pa.schema([*result, pa.field(WORK, pa.binary()), pa.field(PLACE, pa.int32())])
 
 
-def enumerated(pattern: Pattern, result: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def enumerated(
+    pattern: Pattern, result: pa.Schema, batches: Iterable[pa.RecordBatch], load: Callable[[bytes], Work | Share] = load_work
+) -> Iterator[pa.RecordBatch]:
     """Do the work that was handed over; results pass.
 
     Args:
         pattern: as it was for ``matches_of``.
         result: the result's columns.
         batches: what ``matches_of`` gave with a ``Spread``.
+        load: reads the work: ``load_work``, or ``load_share`` for maximal matches.
     """
     for batch in batches:
         work = batch.column(WORK)
@@ -66,9 +70,16 @@ def enumerated(pattern: Pattern, result: pa.Schema, batches: Iterable[pa.RecordB
         if plain.num_rows:
             yield plain
         for raw in work.drop_null():
-            part = load_work(raw.as_py())
-            for block in part.blocks(RESULT_ROWS):
-                yield _rows_of(pattern, result, block, part.events)
+            yield from _told(pattern, result, load(raw.as_py()))
+
+
+def _told(pattern: Pattern, result: pa.Schema, part: Work | Share) -> Iterator[pa.RecordBatch]:
+    shown = pa.schema([field for field in result if field.name != ID])
+    for block in part.blocks(RESULT_ROWS):
+        rows = _rows_of(pattern, shown, block, part.events)
+        if isinstance(part, Share) and len(shown) < len(result):
+            rows = pa.RecordBatch.from_arrays([*rows.columns, part.identity(block)], schema=result)
+        yield rows
 
 
 def _rows_of(pattern: Pattern, result: pa.Schema, block: Block, events: pa.RecordBatch) -> pa.RecordBatch:
@@ -136,6 +147,7 @@ class _Worker:
     columns: pa.Schema
     spread: Spread | None = None
     turn: int = 0
+    closed: int = 0  # closing events so far
     last: pa.RecordBatch | None = None  # the event before the chunk
     kept: pa.RecordBatch | None = None  # events that open runs need
     place: int = 0  # how many events the current key had
@@ -155,6 +167,8 @@ class _Worker:
         )
         fields = [pa.field(name, self.columns.field(own).type) for name, own in zip(p.keys, p.key_columns, strict=True)]
         self.result = p.result(pa.schema([self.columns.field(name) for name in p.needed]), fields)
+        if self.spread is not None and isinstance(self.spread.split, Maximal):
+            self.result = self.result.append(pa.field(ID, pa.binary()))
         self.carried = [self.columns.get_field_index(name) for name in dict.fromkeys((*p.needed, *p.key_columns))]
 
     def read(self, chunk: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -168,6 +182,7 @@ class _Worker:
         self._check_when(chunk, when, new)
         low = earliest(self.pattern, chunk, when)
         masks = np.stack([_words(chunk, i) for i in range(self.pattern.words)])
+        self._check_types(chunk, masks)
         self.recogniser.rows(int(rows.max()) + 1)
         carried = pa.RecordBatch.from_arrays(
             [chunk.column(i) for i in self.carried], schema=pa.schema([self.columns.field(i) for i in self.carried])
@@ -204,9 +219,12 @@ class _Worker:
         elif self.spread is None:
             for block in self.recogniser.feed(batch):
                 yield _rows_of(p, self.result, block, events)
-        else:
+        elif isinstance(self.spread.split, CountedSplit):
             for closings, lows in self.recogniser.closings(batch):
                 yield from self._shared(self.spread, closings, lows, events)
+        else:
+            for block in self.recogniser.feed(batch):
+                yield from self._parts(self.spread, block, events)
 
     def _shared(
         self, spread: Spread, closings: NDArray[np.int32], lows: Ints, events: pa.RecordBatch
@@ -216,15 +234,33 @@ class _Worker:
         blocks = list(walk(arena, closings, lows, left=light + 1, block_matches=RESULT_ROWS))
         if sum(len(block.ends) for block in blocks) <= light:
             for block in blocks:
-                rows = _rows_of(self.pattern, self.result, block, events)
-                empty = pa.nulls(rows.num_rows, pa.binary())
-                place = pa.array(np.full(rows.num_rows, self._turn(), np.int32))
-                yield pa.RecordBatch.from_arrays([*rows.columns, empty, place], schema=spread_schema(self.result))
+                yield self._done(_rows_of(self.pattern, self.result, block, events))
             return
         for work in split(arena, closings, lows, events, spread.workers, self.pattern.max_matches_per_event):
-            row: list[Any] = [pa.nulls(1, field.type) for field in self.result]
-            tail: list[Any] = [pa.array([work.dump()], pa.binary()), pa.array([self._turn()], pa.int32())]
-            yield pa.RecordBatch.from_arrays([*row, *tail], schema=spread_schema(self.result))
+            yield self._to_do(work, self._turn())
+
+    def _parts(self, by: Spread, block: Block, events: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Tell what is part of a few maximal matches; hand over the parts of many."""
+        serial = (by.first << 31) + self.closed
+        self.closed += len(np.unique(block.ends))
+        together = isinstance(by.split, MaximalDisjoint)
+        p = self.pattern
+        whole, costs = share(block, p.automaton, events, serial, p.max_matches_per_event, together=together)
+        if costs.sum() <= by.split.light:
+            for rows in _told(p, self.result, whole):
+                yield self._done(rows)
+        else:
+            for worker, part in spread(whole, costs, by.workers):
+                yield self._to_do(part, worker)
+
+    def _done(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        empty, place = pa.nulls(rows.num_rows, pa.binary()), pa.array(np.full(rows.num_rows, self._turn(), np.int32))
+        return pa.RecordBatch.from_arrays([*rows.columns, empty, place], schema=spread_schema(self.result))
+
+    def _to_do(self, work: Work | Share, place: int) -> pa.RecordBatch:
+        row: list[Any] = [pa.nulls(1, field.type) for field in self.result]
+        tail: list[Any] = [pa.array([work.dump()], pa.binary()), pa.array([place], pa.int32())]
+        return pa.RecordBatch.from_arrays([*row, *tail], schema=spread_schema(self.result))
 
     def _turn(self) -> int:
         assert self.spread is not None
@@ -284,6 +320,18 @@ class _Worker:
             raise RecordError(
                 f"Events {before} and {_shown(chunk, row)} have the same place in the order by {', '.join(self.pattern.order)}; "
                 "name a further column in order_by that tells them apart."
+            )
+
+    def _check_types(self, chunk: pa.RecordBatch, masks: NDArray[np.uint64]) -> None:
+        if self.spread is None or isinstance(self.spread.split, CountedSplit):
+            return
+        bits = type_bits(self.pattern.automaton)
+        types = sum(np.bitwise_count(word & np.uint64(bits >> (BITS * i) & (1 << BITS) - 1)) for i, word in enumerate(masks))
+        if (np.asarray(types) > 1).any():
+            row = int(np.flatnonzero(np.asarray(types) > 1)[0])
+            raise RecordError(
+                f"Event {_shown(chunk, row)} is of two types of the query, so that parts of a maximal match need not be matches; "
+                "use enumerate_with=CountedSplit()."
             )
 
     def _check_when(self, chunk: pa.RecordBatch, when: Ints, new: NDArray[np.bool_]) -> None:

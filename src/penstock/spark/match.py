@@ -7,16 +7,19 @@ The JVM evaluates the tests, brings the events of a key together and sorts them;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from penstock.cer.batch import PLACE, Spread, enumerated, matches_of, spread_schema
+from penstock.cer.maximal import ID, Maximal, MaximalDisjoint, labelled, load_share
 from penstock.cer.parsing import parse
 from penstock.cer.plan import KEY, MASK, MAX_MATCHES_PER_EVENT, WHEN, Pattern, check_source_of_types, ready, words_sql
 from penstock.cer.predicates import check_query, check_time, expressions_of
+from penstock.cer.shape import shape_of
 from penstock.cer.syntax import Query
-from penstock.cer.work import CountedSplit
+from penstock.cer.work import CountedSplit, load_work
 from penstock.errors import DeclarationError, QueryError
 from penstock.schema import check_expression, quoted, unknown_column
 
@@ -33,7 +36,7 @@ def match(
     define: Mapping[str, str] | None = None,
     strategy_scope: str = "end",
     events_window: str = "global",
-    enumerate_with: CountedSplit | None = None,
+    enumerate_with: CountedSplit | MaximalDisjoint | Maximal | None = None,
     where: str | Callable[[Any], bool] | None = None,
     max_matches_per_event: int = MAX_MATCHES_PER_EVENT,
 ) -> DataFrame:
@@ -50,6 +53,7 @@ def match(
         events_window: What ``WITHIN n EVENTS`` counts: ``"global"``, the events of the whole DataFrame (which costs a sort of it all in
             one task when the query is partitioned); ``"key"``, those of the key.
         enumerate_with: How the enumeration of many matches is spread over the cluster; ``CountedSplit()`` if not given.
+            ``MaximalDisjoint()`` and ``Maximal()`` give the same matches, of sequences of different types only.
         where: A condition on whole matches: SQL over the output columns, or a Python function of an output row.
         max_matches_per_event: More matches of one closing event fail the query instead of filling the disk.
 
@@ -84,8 +88,10 @@ def match(
     check_time(parsed, order[0], schema.field(order[0]).type)
     _check_expressions(parsed, df)
     keys = tuple("_".join(group) for group in parsed.partition_by)
+    by = enumerate_with or CountedSplit()
+    from_maximal = not isinstance(by, CountedSplit)
     pattern = ready(
-        parsed,
+        labelled(parsed, by.__class__.__name__) if from_maximal else parsed,
         tuple(columns),
         order=order,
         keys=keys,
@@ -93,8 +99,10 @@ def match(
         events_window=events_window,
         max_matches_per_event=max_matches_per_event,
     )
+    if from_maximal:  # the names by which the parts are told apart are not shown
+        pattern = replace(pattern, shape=shape_of(parsed, tuple(columns), pattern.automaton.kinds))
     prepared = _prepared(df, parsed, pattern, words_sql(pattern.automaton.tests, define, type))
-    found = _found(prepared, pattern, enumerate_with or CountedSplit())
+    found = _found(prepared, pattern, by)
     return found if where is None else _where(found, where)
 
 
@@ -141,7 +149,7 @@ def _prepared(df: DataFrame, query: Query, pattern: Pattern, words: list[str]) -
     return prepared.repartition(*names).sortWithinPartitions(*names, *order)
 
 
-def _found(prepared: DataFrame, pattern: Pattern, split: CountedSplit) -> DataFrame:
+def _found(prepared: DataFrame, pattern: Pattern, split: CountedSplit | MaximalDisjoint | Maximal) -> DataFrame:
     from pyspark import TaskContext
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -149,12 +157,14 @@ def _found(prepared: DataFrame, pattern: Pattern, split: CountedSplit) -> DataFr
     columns = arrow_schema(prepared)
     fields = [pa.field(name, columns.field(own).type) for name, own in zip(pattern.keys, pattern.key_columns, strict=True)]
     result = pattern.result(pa.schema([columns.field(name) for name in pattern.needed]), fields)
-    if not pattern.spreads:
+    if not pattern.spreads and isinstance(split, CountedSplit):
 
         def recognise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return matches_of(pattern, columns, iter(batches))
 
         return prepared.mapInArrow(recognise, from_arrow_schema(result))
+    if isinstance(split, Maximal):
+        result = result.append(pa.field(ID, pa.binary()))
     workers = prepared.sparkSession.sparkContext.defaultParallelism
 
     def recognise_and_share(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -163,10 +173,11 @@ def _found(prepared: DataFrame, pattern: Pattern, split: CountedSplit) -> DataFr
         return matches_of(pattern, columns, iter(batches), spread)
 
     def enumerate_matches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return enumerated(pattern, result, batches)
+        return enumerated(pattern, result, batches, load_work if isinstance(split, CountedSplit) else load_share)
 
     shared = prepared.mapInArrow(recognise_and_share, from_arrow_schema(spread_schema(result)))
-    return shared.repartitionById(workers, F.col(PLACE)).mapInArrow(enumerate_matches, from_arrow_schema(result))
+    found = shared.repartitionById(workers, F.col(PLACE)).mapInArrow(enumerate_matches, from_arrow_schema(result))
+    return found.dropDuplicates([ID]).drop(ID) if isinstance(split, Maximal) else found
 
 
 def _where(found: DataFrame, condition: str | Callable[[Any], bool]) -> DataFrame:
