@@ -306,7 +306,7 @@ class _Worker:
             if column.null_count:
                 row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
                 raise RecordError(
-                    f"Event {_shown(chunk, row)} has no value of {name!r}, which orders the events; leave such events out."
+                    f"Event {self._shown(chunk, row)} has no value of {name!r}, which orders the events; leave such events out."
                 )
         together = ~new if not self.pattern.mixed else np.arange(chunk.num_rows) > (0 if self.last is None else -1)
         same = together.copy()
@@ -316,9 +316,9 @@ class _Worker:
             same[0] &= self.last is not None and column[0] == self.last.column(name)[0]
         if same.any():
             row = int(np.flatnonzero(same)[0])
-            before = _shown(chunk, row - 1) if row else _shown(self.last, 0)
+            before = self._shown(chunk, row - 1) if row else self._shown(self.last, 0)
             raise RecordError(
-                f"Events {before} and {_shown(chunk, row)} have the same place in the order by {', '.join(self.pattern.order)}; "
+                f"Events {before} and {self._shown(chunk, row)} have the same place in the order by {', '.join(self.pattern.order)}; "
                 "name a further column in order_by that tells them apart."
             )
 
@@ -330,7 +330,7 @@ class _Worker:
         if (np.asarray(types) > 1).any():
             row = int(np.flatnonzero(np.asarray(types) > 1)[0])
             raise RecordError(
-                f"Event {_shown(chunk, row)} is of two types of the query, so that parts of a maximal match need not be matches; "
+                f"Event {self._shown(chunk, row)} is of two types of the query, so that parts of a maximal match need not be matches; "
                 "use enumerate_with=CountedSplit()."
             )
 
@@ -346,19 +346,20 @@ class _Worker:
         if back.any():
             raise RecordError(
                 f"A window of {self.pattern.window.attribute!r} needs values that never decrease within a key, but that of "
-                f"{_shown(chunk, int(np.flatnonzero(back)[0]))} is less than the one before."
+                f"{self._shown(chunk, int(np.flatnonzero(back)[0]))} is less than the one before."
             )
+
+    def _shown(self, events: pa.RecordBatch | None, row: int) -> str:
+        """An event, for a message; its key under the name that the query has for it."""
+        assert events is not None
+        names = dict(zip(self.pattern.key_columns, self.pattern.keys, strict=True))
+        shown = {
+            names.get(name, name): events.column(name)[row].as_py()
+            for name in events.schema.names
+            if name in names or not name.startswith((MASK, WHEN))
+        }
+        return "(" + ", ".join(f"{name} {value!s:.60}" for name, value in list(shown.items())[:6]) + ")"
 
 
 def _words(chunk: pa.RecordBatch, index: int) -> NDArray[np.uint64]:
     return np.asarray(chunk.column(f"{MASK}{index}").to_numpy(), np.int64).view(np.uint64)
-
-
-def _shown(events: pa.RecordBatch | None, row: int) -> str:
-    assert events is not None
-    shown = {
-        name.removeprefix("__ps_"): events.column(name)[row].as_py()
-        for name in events.schema.names
-        if not name.startswith((MASK, WHEN))
-    }
-    return "(" + ", ".join(f"{name} {value!s:.60}" for name, value in list(shown.items())[:6]) + ")"

@@ -84,8 +84,8 @@ def load(recogniser: Recogniser, values: list[bytes | None], check: int, schema:
     head = pieces(raw, at, np.full(len(held), _HEAD.itemsize)).view(_HEAD)
     if (head["version"] != VERSION).any() or (head["check"] != check).any():
         raise StateError(
-            "The stored state of a pattern was written for another query, or by another version of penstock; give the changed "
-            "pattern's region a new name, or start from a new checkpoint."
+            "The stored state of a pattern was written for another query, or by another version of penstock; start the changed flow "
+            "with a new checkpoint and new targets."
         )
     at += _HEAD.itemsize
     n_nodes, n_events = head["nodes"].astype(np.int64), head["events"].astype(np.int64)

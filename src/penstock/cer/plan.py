@@ -76,6 +76,8 @@ class Pattern:
             raise QueryError(
                 "on_timeout cannot be combined with CONSUME BY or STRICT, under which runs end before their window does."
             )
+        if self.shape.counts:
+            raise QueryError("on_timeout needs events to show, and SELECT COUNT(*) shows none; select the variable.")
         names = list(dict.fromkeys(name for kind in self.automaton.kinds for name in kind))
         if variable not in names:
             raise QueryError(
@@ -125,6 +127,19 @@ def check_source_of_types(columns: Sequence[str], type_column: str | None, defin
         )
     if type_column is not None and type_column not in columns:
         raise unknown_column(type_column, list(columns), "type")
+
+
+def check_streams(query: Query, what: str) -> None:
+    """Whatever is matched is one stream.
+
+    Raises:
+        QueryError: The query names several.
+    """
+    if len(query.streams) > 1:
+        raise QueryError(
+            f"FROM names {len(query.streams)} streams, but match reads one: {what}. Put them together with union and tell them apart "
+            "by type."
+        )
 
 
 def words_sql(query_tests: tuple[Test, ...], types: Mapping[str, str] | None, type_column: str | None) -> list[str]:

@@ -15,7 +15,17 @@ import pyarrow as pa
 from penstock.cer.batch import PLACE, Spread, enumerated, matches_of, spread_schema
 from penstock.cer.maximal import ID, Maximal, MaximalDisjoint, labelled, load_share
 from penstock.cer.parsing import parse
-from penstock.cer.plan import KEY, MASK, MAX_MATCHES_PER_EVENT, WHEN, Pattern, check_source_of_types, ready, words_sql
+from penstock.cer.plan import (
+    KEY,
+    MASK,
+    MAX_MATCHES_PER_EVENT,
+    WHEN,
+    Pattern,
+    check_source_of_types,
+    check_streams,
+    ready,
+    words_sql,
+)
 from penstock.cer.predicates import check_query, check_time, expressions_of
 from penstock.cer.shape import shape_of
 from penstock.cer.syntax import Query
@@ -24,7 +34,7 @@ from penstock.errors import DeclarationError, QueryError
 from penstock.schema import check_expression, quoted, unknown_column
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def match(
@@ -78,15 +88,11 @@ def match(
         if name not in columns:
             raise unknown_column(name, columns, "order_by")
     check_source_of_types(columns, type, define)
-    if len(parsed.streams) > 1:
-        raise QueryError(
-            f"FROM names {len(parsed.streams)} streams, but match reads one DataFrame; put them together with unionByName and tell "
-            "them apart by type."
-        )
+    check_streams(parsed, "the DataFrame")
     schema = arrow_schema(df)
     check_query(parsed, schema, types=None if define is None else dict(define))
     check_time(parsed, order[0], schema.field(order[0]).type)
-    _check_expressions(parsed, df)
+    check_expressions(parsed, df.sparkSession)
     keys = tuple("_".join(group) for group in parsed.partition_by)
     by = enumerate_with or CountedSplit()
     from_maximal = not isinstance(by, CountedSplit)
@@ -106,10 +112,14 @@ def match(
     return found if where is None else _where(found, where)
 
 
-def _check_expressions(query: Query, df: DataFrame) -> None:
-    """Regular expressions are Java's, so Java says whether they are any."""
-    java: Any = df.sparkSession._jvm  # noqa: SLF001
-    for pattern in sorted(expressions_of(query)):
+def check_expressions(part: object, spark: SparkSession) -> None:
+    """Regular expressions of a query, or of a part of it, are Java's, so Java says whether they are any.
+
+    Raises:
+        QueryError: One is none.
+    """
+    java: Any = spark._jvm  # noqa: SLF001
+    for pattern in sorted(expressions_of(part)):
         try:
             java.java.util.regex.Pattern.compile(pattern)
         except Exception as error:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import warnings
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import CheckpointError, DeclarationError
 from penstock.flow import plan as p
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.runtime.record import EpochRecord
 from penstock.types import duration_us
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.runtime.compile import CompiledFlow
 
 AVAILABLE_NOW: Final = "available_now"
 DEFAULT_WORKERS: Final = 2
@@ -25,6 +30,15 @@ def interval_ms(trigger: str | dt.timedelta) -> int | None:
     if interval < 0:
         raise DeclarationError(f"trigger={trigger!r} must not be negative.")
     return interval // 1000
+
+
+def check_patterns(flow: CompiledFlow, spark: SparkSession) -> None:
+    """See `penstock.spark.match.check_expressions`, for every pattern of a flow."""
+    patterns = [getattr(step.operator, "pattern", None) for region in flow.regions.values() for step in region.spec.steps]
+    for pattern in filter(None, patterns):
+        from penstock.spark.match import check_expressions  # (loads the recogniser)
+
+        check_expressions(pattern.automaton.tests, spark)
 
 
 def step_limits(step_budget: str | dt.timedelta | Limits | None) -> Limits:

@@ -27,7 +27,7 @@ from penstock.spark.backend import SparkBackend, partial_schema, schema_of
 from penstock.spark.failures import SEEN_BY_SPARK, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
-from penstock.spark.options import interval_ms, step_limits, workers_of
+from penstock.spark.options import check_patterns, interval_ms, step_limits, workers_of
 from penstock.spark.ship import ship_user_code
 from penstock.spark.source import Slices, read_stream, tagged
 from penstock.spark.task import local_folder
@@ -94,6 +94,7 @@ def start(
         spark = session(app_name=f"penstock {plan.name}")
     ship_user_code(plan)
     compiled = compile_flow(plan, schema_of(spark), partial_schema(spark))
+    check_patterns(compiled, spark)
     return Run(
         compiled,
         spark,

@@ -113,6 +113,8 @@ class Harness:
                 f"The flow has no source {source!r}; there are {', '.join(s.name for s in self._plan.sources)}."
             )
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(r) for r in rows], schema=node.schema)
+        if not table.num_rows:
+            return
         if node.position is not None:
             partitions, offsets = table.column(node.position[0]), table.column(node.position[1]).cast(pa.int64())
         else:

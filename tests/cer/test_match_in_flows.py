@@ -1,0 +1,167 @@
+"""Patterns in whole flows, without Spark: random queries, epochs, crashes and rescales against the reference; and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import itertools
+import random
+
+import pyarrow as pa
+import pytest
+from ceql_drawing import draw
+from ceql_running import answers_in, complaint, pattern_of
+
+import penstock as ps
+from penstock.errors import DeclarationError, QueryError
+from penstock.testing import Crash, Harness
+
+COLUMNS = "p long, at timestamp, types string, t string, v long, w long, n long, k long, j long"
+SCHEMA = pa.schema(
+    {
+        "p": pa.int64(),
+        "at": pa.timestamp("us", "UTC"),
+        "types": pa.string(),
+        "t": pa.string(),
+        **dict.fromkeys("vwnkj", pa.int64()),
+    }
+)
+DEFINE = {kind: f"types LIKE '%{kind}%'" for kind in "ABC"}
+STEPS = ["decide", "compute ", "stored ", "commit", "committed"]
+RUNS = itertools.count()
+
+
+def suitable(seed):
+    """A drawn case that a flow can be asked, or None: by single columns, and without arithmetic, in which DuckDB is not Spark."""
+    case = draw(seed, keyed=True, mixed=False)
+    if any(len(group) > 1 for group in case.query.partition_by) or any(c in str(case.query) for c in "%/"):
+        return None
+    if case.query.window is not None and case.query.window.size == 0:  # means something, but cannot be written
+        return None
+    return dataclasses.replace(case, events_window="key")
+
+
+def stream(name, keys, **source):
+    flow = ps.Flow(f"patterns{next(RUNS)}")
+    records = flow.source("events", ps.files(name, COLUMNS), time="at", lateness="0 seconds", **source)
+    return flow, records.where(" AND ".join(f"{key} IS NOT NULL" for key in keys)).key_by(*keys)
+
+
+def answered(case, seed):
+    """What a flow gives: cut into epochs somewhere, killed somewhere, with its workers changed somewhere."""
+    rng, keys = random.Random(seed), [group[0] for group in case.query.partition_by]
+    flow, keyed = stream("nowhere", keys)
+    found = ps.memory(f"found{next(RUNS)}")
+    keyed.match(str(case.query), define=DEFINE, strategy_scope=case.scope).sink(found)
+    rows = [
+        {
+            "p": i,
+            "at": dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=e.at),
+            "types": "".join(sorted(e.types)),
+            **e.values,
+        }
+        for i, e in enumerate(case.events)
+    ]
+    killed, asked = [], [None]
+
+    def before(step):
+        if asked[0] is not None and step.startswith(asked[0]):
+            killed.append(asked[0])
+            asked[0] = None
+            raise Crash
+
+    with Harness(flow, workers=rng.randint(1, 3), before=before) as harness:
+        for low, high in itertools.pairwise([0, *case.cuts, len(rows)]):
+            for partition in (0, 1):
+                part = [row for row in rows[low:high] if row["p"] % 2 == partition]
+                harness.push("events", pa.Table.from_pylist(part, SCHEMA), partition)
+            asked[0] = rng.choice(STEPS) if rng.random() < 0.3 else None
+            commands = [{"command": "scale", "region": None, "workers": rng.randint(1, 4)}] if rng.random() < 0.4 else []
+            try:
+                harness.epoch(*commands)
+            except Crash:
+                harness.restart()
+                harness.resume()
+            asked[0] = None
+        harness.finish()
+    return found.table(), len(killed)
+
+
+@pytest.mark.parametrize("block", [0, 1, *(pytest.param(b, marks=pytest.mark.soak) for b in range(2, 40))])
+def test_flow_answers_as_the_reference_whatever_happens_to_it(block):
+    tried = killed = 0
+    for seed in range(block * 300, (block + 1) * 300):
+        case = suitable(seed)
+        if case is None:
+            continue
+        table, crashes = answered(case, seed)
+        wrong = complaint(case, [row for batch in table.to_batches() for row in answers_in(case, pattern_of(case), batch)])
+        assert wrong is None, f"seed {seed}: {case.query}\n{case}\n{wrong}"
+        tried, killed = tried + 1, killed + crashes
+    assert tried > 80
+    assert killed > 15
+
+
+@pytest.mark.parametrize("clause", ["LIMIT 2", "ANY", "COUNT"])
+def test_which_matches_are_told_does_not_depend_on_where_the_stream_is_cut(clause):
+    query = {
+        "LIMIT 2": "SELECT * WHERE A+ ; B LIMIT 2",
+        "ANY": "SELECT ANY * WHERE A+ ; B",
+        "COUNT": "SELECT COUNT(*) WHERE A+ ; B",
+    }[clause]
+    rng = random.Random(5)
+    rows = [
+        {"p": i, "at": dt.datetime.fromtimestamp(i, dt.UTC), "types": rng.choice("AAABC"), "n": i, "k": i % 2}
+        for i in range(24)
+    ]
+    results = []
+    for cuts in ([], [7], [3, 4, 5, 6, 20], range(1, 24)):
+        flow, keyed = stream("nowhere", ["k"])
+        found = ps.memory(f"found{next(RUNS)}")
+        keyed.match(query, define=DEFINE).sink(found)
+        with Harness(flow, workers=1 + len(results)) as harness:
+            for low, high in itertools.pairwise([0, *cuts, len(rows)]):
+                harness.push("events", pa.Table.from_pylist(rows[low:high], SCHEMA))
+                harness.epoch()
+            harness.finish()
+        results.append(sorted(map(str, found.table().to_pylist())))
+    assert len(results[0]) > 3
+    assert all(result == results[0] for result in results)
+
+
+def test_matches_go_on_to_another_region():
+    flow, keyed = stream("nowhere", ["k"])
+    found = ps.memory(f"found{next(RUNS)}")
+    matches = keyed.match("SELECT b WHERE A ; B AS b WITHIN 10 SECONDS", define=DEFINE)
+    last = matches.stateful_map(lambda k, row, n: ((k, row.b[0]["v"], (n or 0) + 1), (n or 0) + 1), "k long, v long, nth long")
+    last.key_by("v").aggregate(n=ps.count(), most=ps.max("nth")).sink(found)
+    with Harness(flow) as harness:
+        for i, (kind, v) in enumerate([("A", 1), ("B", 2), ("B", 3), ("A", 4), ("B", 2)]):
+            row = {"at": dt.datetime.fromtimestamp(i, dt.UTC), "types": kind, "v": v, "k": 7}
+            harness.push("events", pa.Table.from_pylist([row], SCHEMA))
+            harness.epoch()
+        harness.finish()
+    assert sorted((r["v"], r["n"], r["most"]) for r in found.rows()) == [(2, 3, 4), (3, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "message"),
+    [
+        ("SELECT * WHERE A ; B CONSUME BY ANY", {}, "CONSUME BY ANY lets a match of one key end those of all keys, but a flow runs key by"),
+        ("SELECT * WHERE A PARTITION BY [j]", {}, "PARTITION BY names j, but the stream is keyed by k; name the same, or none."),
+        ("SELECT * FROM S, T WHERE A", {}, "FROM names 2 streams, but match reads one: the stream. Put them together with union"),
+        ("SELECT * WHERE D", {}, "Event type 'D' is not defined; define= has A, B, C."),
+        ("SELECT * WHERE A FILTER A[x > 1]", {}, "The filter A[x > 1] names column 'x', which does not exist"),
+        ("SELECT * WHERE A FILTER A[t > 1]", {}, "The filter A[t > 1] compares a string with a number"),
+        ("SELECT * WHERE A WITHIN 1 MINUTE 3 EVENTS", {}, "line 1, column 36: a window is measured in EVENTS or in time, not in both."),
+        ("SELECT COUNT(*) WHERE A AS x ; B WITHIN 1 MINUTES", {"on_timeout": "x"}, "on_timeout needs events to show, and SELECT COUNT(*)"),
+        ("SELECT * WHERE A AS x ; B", {"on_timeout": "x"}, "on_timeout needs a window that closes: WITHIN a time."),
+        ("SELECT * WHERE A AS x ; B WITHIN 1 MINUTES", {"on_timeout": "y"}, "on_timeout names 'y', which is no variable of the result (x)"),
+        ("SELECT * WHERE A", {"max_matches_per_event": 0}, "max_matches_per_event must be from 1 to 65,536 in a flow, not 0."),
+    ],
+)  # fmt: skip
+def test_query_that_a_flow_cannot_answer_is_refused_when_it_is_declared(query, options, message):
+    _, keyed = stream("nowhere", ["k"])
+    with pytest.raises(QueryError if "max_matches" not in message else DeclarationError) as refused:
+        keyed.match(query, define=DEFINE, **options)
+    assert str(refused.value).startswith(message)
