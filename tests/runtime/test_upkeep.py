@@ -4,10 +4,13 @@ import datetime as dt
 import gc
 import os
 
+import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.runtime.inspect import view_region
 from penstock.testing import Harness
 
 
@@ -89,3 +92,24 @@ def test_memory_when_ten_thousand_epochs_then_flat(tmp_path):
             gc.collect()
             sizes.append(process.memory_info().rss)
     assert sizes[-1] < sizes[1] * 1.1, sizes
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_memory_when_five_million_keys_are_remembered_then_is_that_of_an_epoch(tmp_path):
+    flow = ps.Flow("five million")
+    events = flow.source("events", ps.files("unused", "k long, v long"))
+    events.key_by("k").aggregate(n=ps.count(), total=ps.sum("v")).sink(ps.noop())
+    harness = Harness(flow, workers=2, checkpoint=str(tmp_path), lmdb=True)
+    process = psutil.Process()
+    own = []  # without the mapped files of LMDB, which the system drops when it needs the room
+    for epoch in range(20):
+        keys = np.random.default_rng(epoch).permutation(250_000) + epoch * 250_000
+        harness.push("events", pa.table({"k": keys, "v": np.ones(len(keys), np.int64)}))
+        harness.epoch()
+        gc.collect()
+        memory = process.memory_info()
+        own.append(memory.rss - memory.shared)
+    assert max(own[5:]) < own[4] + 300_000_000, own
+    view = view_region(str(tmp_path), "k")
+    assert sum(batch.num_rows for worker in range(2) for batch in view.rows(worker)) == 5_000_000
