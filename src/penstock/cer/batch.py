@@ -230,13 +230,13 @@ class _Worker:
         self, spread: Spread, closings: NDArray[np.int32], lows: Ints, events: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
         """Tell a few matches; hand over the enumeration of many."""
-        arena, light = self.recogniser.arena, spread.split.light
-        blocks = list(walk(arena, closings, lows, left=light + 1, block_matches=RESULT_ROWS))
+        arena, light, most = self.recogniser.arena, spread.split.light, self.pattern.max_matches_per_event
+        blocks = list(walk(arena, closings, lows, too_many=most, left=light + 1, block_matches=RESULT_ROWS))
         if sum(len(block.ends) for block in blocks) <= light:
             for block in blocks:
                 yield self._done(_rows_of(self.pattern, self.result, block, events))
             return
-        for work in split(arena, closings, lows, events, spread.workers, self.pattern.max_matches_per_event):
+        for work in split(arena, closings, lows, events, spread.workers, most):
             yield self._to_do(work, self._turn())
 
     def _parts(self, by: Spread, block: Block, events: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
