@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 SRC := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-cer lock clean
+.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-cer bench-flink lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,10 @@ bench-rescale: $(STAMP)  ## Measure the latency of a live rescale (several minut
 
 bench-cer: $(STAMP)  ## Measure pattern recognition (several minutes)
 	$(PY) benchmarks/cer.py
+
+bench-flink: $(STAMP)  ## Compare with Flink's MATCH_RECOGNIZE; installs apache-flink (0.9 GB) into .venv-flink
+	test -x .venv-flink/bin/python || { $(PYTHON) -m venv .venv-flink && .venv-flink/bin/pip install -q apache-flink; }
+	$(PY) benchmarks/flink.py .venv-flink
 
 lock:  ## Write requirements.lock anew (needs uv)
 	uv pip compile pyproject.toml --extra dev --extra demo --universal --python-version 3.11 --upgrade \
