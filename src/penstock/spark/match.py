@@ -55,7 +55,8 @@ def match(
     Args:
         df: The events.
         query: The query, for example ``SELECT * WHERE A ; B+ ; C PARTITION BY [user] WITHIN 10 MINUTES``.
-        order_by: The column, or columns, that order the events. Two events of a key must not have the same place.
+        order_by: The column, or columns, that order the events. Two events of a key must not have the same place; nor any two
+            where keys are seen together: with ``CONSUME BY ANY``, or ``WITHIN n EVENTS`` of the whole DataFrame.
         type: The column that holds each event's type name. Or:
         define: For each type name the SQL condition for an event to be of it; an event may be of several types, or of none.
         strategy_scope: What a selection strategy compares: ``"end"``, all matches of a key that end with the same event; ``"interval"``,
@@ -83,6 +84,8 @@ def match(
     """
     parsed = parse(query)
     order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+    if not order:
+        raise DeclarationError("order_by needs a column that orders the events.")
     columns = df.columns
     for name in order:
         if name not in columns:
@@ -137,7 +140,6 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
 
 def _prepared(df: DataFrame, query: Query, pattern: Pattern, words: list[str]) -> DataFrame:
     """The events with what workers need of them, brought together by key and sorted."""
-    from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
     hidden: list[Column] = [F.expr(sql).alias(f"{MASK}{i}") for i, sql in enumerate(words)]
@@ -147,7 +149,7 @@ def _prepared(df: DataFrame, query: Query, pattern: Pattern, words: list[str]) -
     if query.window is not None and query.window.kind == "attribute":
         hidden.append(F.col(quoted(str(query.window.attribute))).alias(WHEN))
     elif query.window is not None and query.window.kind == "events" and pattern.events_window == "global":
-        hidden.append(F.row_number().over(Window.orderBy(*order)).cast("bigint").alias(WHEN))
+        hidden.append(_number(pattern.order).alias(WHEN))
     prepared = df.select(*(quoted(name) for name in pattern.needed), *hidden)
     names = [quoted(name) for name in pattern.key_columns]
     for name in names:
@@ -159,34 +161,67 @@ def _prepared(df: DataFrame, query: Query, pattern: Pattern, words: list[str]) -
     return prepared.repartition(*names).sortWithinPartitions(*names, *order)
 
 
+def _number(order: Sequence[str]) -> Column:
+    """An event's number among the events of all keys; an error where the order does not tell it."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    names = [quoted(name) for name in order]
+    everything = Window.orderBy(*names)
+    number = F.row_number().over(everything)
+    where = F.concat_ws(", ", *(F.coalesce(F.col(name).cast("string"), F.lit("NULL")) for name in names))
+    complaint = F.concat(
+        F.lit("Two events at ("),
+        where,
+        F.lit(
+            f") have the same place in the order by {', '.join(order)}, but WITHIN n EVENTS counts the events of all keys; name a "
+            "further column in order_by that tells them apart, or use events_window='key'."
+        ),
+    )
+    return F.when(F.rank().over(everything) == number, number.cast("bigint")).otherwise(F.raise_error(complaint).cast("bigint"))
+
+
+def _over_batches(
+    df: DataFrame, run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], columns: pa.Schema, result: pa.Schema
+) -> DataFrame:
+    """``mapInArrow`` for columns of any name, with times as declared whatever the session's time zone."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    def run_declared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run(batch.rename_columns(columns.names).cast(columns) for batch in batches)
+
+    numbered = df.toDF(*(f"c{i}" for i in range(len(columns))))
+    return numbered.mapInArrow(run_declared, from_arrow_schema(result))
+
+
 def _found(prepared: DataFrame, pattern: Pattern, split: CountedSplit | MaximalDisjoint | Maximal) -> DataFrame:
     from pyspark import TaskContext
     from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.pandas.types import from_arrow_schema
 
     columns = arrow_schema(prepared)
     fields = [pa.field(name, columns.field(own).type) for name, own in zip(pattern.keys, pattern.key_columns, strict=True)]
     result = pattern.result(pa.schema([columns.field(name) for name in pattern.needed]), fields)
     if not pattern.spreads and isinstance(split, CountedSplit):
 
-        def recognise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return matches_of(pattern, columns, iter(batches))
+        def recognise(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return matches_of(pattern, columns, batches)
 
-        return prepared.mapInArrow(recognise, from_arrow_schema(result))
+        return _over_batches(prepared, recognise, columns, result)
     if isinstance(split, Maximal):
         result = result.append(pa.field(ID, pa.binary()))
     workers = prepared.sparkSession.sparkContext.defaultParallelism
 
-    def recognise_and_share(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def recognise_and_share(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         spread = Spread(split, workers, 0 if context is None else context.partitionId())
-        return matches_of(pattern, columns, iter(batches), spread)
+        return matches_of(pattern, columns, batches, spread)
 
-    def enumerate_matches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def enumerate_matches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return enumerated(pattern, result, batches, load_work if isinstance(split, CountedSplit) else load_share)
 
-    shared = prepared.mapInArrow(recognise_and_share, from_arrow_schema(spread_schema(result)))
-    found = shared.repartitionById(workers, F.col(PLACE)).mapInArrow(enumerate_matches, from_arrow_schema(result))
+    mixed = spread_schema(result)
+    shared = _over_batches(prepared, recognise_and_share, columns, mixed)
+    found = _over_batches(shared.repartitionById(workers, F.col(PLACE)), enumerate_matches, mixed, result)
     return found.dropDuplicates([ID]).drop(ID) if isinstance(split, Maximal) else found
 
 
@@ -198,12 +233,12 @@ def _where(found: DataFrame, condition: str | Callable[[Any], bool]) -> DataFram
         return found.where(condition)
     from pyspark.sql import Row
 
-    names = found.columns
+    columns = arrow_schema(found)
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            keep = [bool(condition(Row(**dict(zip(names, row, strict=True))))) for row in rows]
+            keep = [bool(condition(Row(**dict(zip(columns.names, row, strict=True))))) for row in rows]
             yield batch.filter(pa.array(keep, pa.bool_()))
 
-    return found.mapInArrow(run, found.schema)
+    return _over_batches(found, run, columns, columns)
