@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -286,7 +287,7 @@ class _Worker:
         if not self.pattern.mixed:
             return segments, np.arange(len(starts))
         columns = [chunk.column(name).take(places(starts)).to_pylist() for name in self.pattern.key_columns]
-        keys = zip(*columns, strict=True)
+        keys = (tuple(nan if value != value else value for value in key) for key in zip(*columns, strict=True))  # noqa: PLR0124
         return segments, np.array([self.numbers.setdefault(key, len(self.numbers)) for key in keys], np.int64)
 
     def _new_keys(self, chunk: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -295,9 +296,9 @@ class _Worker:
         new[0] = self.last is None
         for name in self.pattern.key_columns:
             column = chunk.column(name)
-            new[1:] |= np.asarray(pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False), np.bool_)
+            new[1:] |= _differ(column[1:], column[:-1])
             if self.last is not None:
-                new[0] |= column[0] != self.last.column(name)[0]
+                new[:1] |= _differ(column[:1], self.last.column(name))
         return new
 
     def _check_order(self, chunk: pa.RecordBatch, new: NDArray[np.bool_]) -> None:
@@ -363,3 +364,11 @@ class _Worker:
 
 def _words(chunk: pa.RecordBatch, index: int) -> NDArray[np.uint64]:
     return np.asarray(chunk.column(f"{MASK}{index}").to_numpy(), np.int64).view(np.uint64)
+
+
+def _differ(one: Any, other: Any) -> NDArray[np.bool_]:
+    """Where the keys of two columns differ; all NaN are one key, as in Spark."""
+    differ = pc.not_equal(one, other)
+    if pa.types.is_floating(one.type):
+        differ = pc.and_not(differ, pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    return np.asarray(differ.to_numpy(zero_copy_only=False), np.bool_)
