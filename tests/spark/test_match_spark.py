@@ -210,7 +210,7 @@ def test_session_in_another_time_zone_gives_the_same_moments(spark, split):
         ),
         (
             "SELECT * FROM S, T WHERE A",
-            "FROM names 2 streams, but match reads one DataFrame; put them together with unionByName and tell them apart by type.",
+            "FROM names 2 streams, but match reads one: the DataFrame. Put them together with union and tell them apart by type.",
         ),
         (
             "SELECT * WHERE A WITHIN 1 HOUR 3 EVENTS",
@@ -289,7 +289,7 @@ def told(found):
 def test_two_events_of_one_key_in_one_place_are_refused_by_name(spark):
     df = spark.createDataFrame([(1, "A", "x"), (2, "A", "x"), (2, "B", "x"), (1, "B", "y")], "at int, kind string, k string")
     assert told(match(df, "SELECT NONE WHERE A ; B PARTITION BY [k]")) == (
-        "penstock.errors.RecordError: Events (at 2, key0 x) and (at 2, key0 x) have the same place in the order by at; name a "
+        "penstock.errors.RecordError: Events (at 2, k x) and (at 2, k x) have the same place in the order by at; name a "
         "further column in order_by that tells them apart."
     )
 
