@@ -18,6 +18,7 @@ from penstock.protocol.rescale import Limits
 from penstock.testing import Crash, Harness
 
 NUMBERS = itertools.count()
+_MOST_EPOCHS = 2000  # after the last input; a flow that needs more hangs
 KEYS = [None, "", "a", "b", "é", "x" * 300]
 WINDOWS = [
     r.Window("tumbling", 5 * r.SECOND),
@@ -394,8 +395,12 @@ def run(
         if course.back and timed and course.back[0] <= last < course.back[1] and not harness.record.finished:
             _survive(harness, course, _load(harness, -1))
         _survive(harness, course, ["end"])
-        while not harness.record.finished:
-            _survive(harness, course, harness.copy())
+        for _ in range(_MOST_EPOCHS):
+            if harness.record.finished:
+                break
+            # an end that came with a command to go back was about input that is read again
+            _survive(harness, course, harness.copy() if harness.record.ending else ["end"])
+        assert harness.record.finished, "the flow does not come to its end"
         contents = {node: content(node, made) for node, made in built.sinks.items()}
     return Ran(contents, built.markers())
 

@@ -232,6 +232,9 @@ def test_load_when_a_sink_cannot_take_rows_back_is_refused_unless_its_output_is_
             )
         ]
         assert given == [0, 1, 2]
+        record = harness.epoch(snapshot("now"), load("now"))  # as well if the snapshot is only being taken
+        assert "Output 'rows' cannot go back to snapshot 'now'" in list(record.refused.values())[-1]
+        assert record.gone_back == []
         harness.load("s", keep_output=True)
         harness.finish()
         assert given == [0, 1, 2, 1, 2, 3]

@@ -155,6 +155,13 @@ def test_small_check_over_spark_gives_what_the_definition_says(spark, query, str
     assert check(spark, query, events(stream)) == found
 
 
+@pytest.mark.parametrize(("whose", "found"), [("global", [(5, 6)]), ("key", [(0, 3), (1, 4), (5, 6)])])
+def test_window_of_events_counts_those_of_all_keys_or_of_the_key(spark, whose, found):
+    stream = events("A A - B B A B", k=[1, 2, None, 1, 2, 1, 1])
+    query = "SELECT * WHERE A ; B PARTITION BY [k] WITHIN 2 EVENTS"
+    assert check(spark, query, stream, events_window=whose) == found
+
+
 @pytest.mark.parametrize(
     ("filters", "found"),
     [

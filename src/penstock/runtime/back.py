@@ -59,6 +59,8 @@ def why_not_back(
         engine: The engine, if it is known here.
     """
     name = command["name"]
+    if name not in checkpoint.snapshot_names():  # it is about to be taken, of this flow: only its outputs can stand in the way
+        return _why_not_outputs(command, plan) if plan is not None else ""
     try:
         kept = checkpoint.read_snapshot(name)
     except TornFileError as torn:
@@ -91,11 +93,15 @@ def _why_not_plan(kept: EpochRecord, command: Command, plan: p.Plan) -> str:
     for region in kept.regions:
         if region not in regions:
             return f"Snapshot {name!r} holds state of region {region!r}, which the flow no longer has."
+    return _why_not_outputs(command, plan)
+
+
+def _why_not_outputs(command: Command, plan: p.Plan) -> str:
     for output in plan.outputs:
         reason = _why_not_rewind(output.sink)
         if reason and not command.get("keep_output"):
             return (
-                f"Output {output.name!r} cannot go back to snapshot {name!r}: {reason}; with keep_output "
+                f"Output {output.name!r} cannot go back to snapshot {command['name']!r}: {reason}; with keep_output "
                 "(--keep-output) its rows stay, and those since the snapshot will be there twice."
             )
     return ""
@@ -116,7 +122,8 @@ def unloadable(
     """By text of the commands to load among `commands`, why the flow cannot go back; those that it can have an empty reason."""
     loads = [c for _, c in commands if c.get("command") == "load"]
     there = checkpoint.snapshot_names(last.epoch) if loads else []
-    return {text_of(c): why_not(last, c) for c in loads if c.get("name") in there}
+    taken = [c.get("name") for _, c in commands if c.get("command") == "snapshot"]  # in the same epoch
+    return {text_of(c): why_not(last, c) for c in loads if c.get("name") in (*there, *taken)}
 
 
 @dataclass(frozen=True)

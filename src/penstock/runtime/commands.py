@@ -185,8 +185,10 @@ class Commander:
             name = (decided.load or record.going_back)["name"]
             if name in there:
                 decided.controls = {n: r.control for n, r in self._checkpoint.read_snapshot(name).regions.items()}
-        unloadable = {text_of(command): self._unloadable(record, command)} if command.get("name") in there else {}
-        reason = why_not(command, decided.controls, [*there, *decided.snapshots], unloadable)
+        known = [*there, *decided.snapshots]
+        loads = command["command"] == "load" and command["name"] in known
+        unloadable = {text_of(command): self._unloadable(record, command)} if loads else {}
+        reason = why_not(command, decided.controls, known, unloadable)
         if reason:
             raise DeclarationError(reason)
         settled = command["command"] in ("snapshot", "load")
