@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from penstock.flow.flow import Flow
 
 _FORCED = {
-    # One partition of the scan per file: a row's number in it is then its place in the file.
-    "spark.sql.files.maxPartitionBytes": str(1 << 40),
-    "spark.sql.files.openCostInBytes": str(1 << 40),
     "spark.sql.adaptive.enabled": "false",
     # The plan of an epoch is run piecewise as batch plans; Spark would refuse because its leaves are streams.
     "spark.sql.streaming.unsupportedOperationCheck": "false",

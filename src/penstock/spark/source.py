@@ -41,6 +41,11 @@ _FEW: Final = 16
 _SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 bytes) are looked at by the driver
 _MANY_LATE: Final = 2_000  # more are not written out in an expression
 _KNOWN: Final = "__ps_known"
+_ONE_PARTITION_PER_FILE: Final = {
+    "spark.sql.files.maxPartitionBytes": str(1 << 40),
+    "spark.sql.files.openCostInBytes": str(1 << 40),
+    "spark.sql.files.maxPartitionNum": str((1 << 31) - 1),
+}
 _URI: Final = f"regexp_replace({FILE}, '^file:/+', 'file:///')"
 
 
@@ -59,7 +64,7 @@ def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
 
 def _read_files(spark: SparkSession, files: Files) -> DataFrame:
     schema = spark_schema(files.schema)
-    reader = spark.readStream.format(files.format)
+    reader = _whole_files(spark).readStream.format(files.format)
     if files.format in ("csv", "json"):
         schema = schema.add(CORRUPT, "string")
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT)
@@ -70,6 +75,21 @@ def _read_files(spark: SparkSession, files: Files) -> DataFrame:
         reader = reader.option("maxFilesPerTrigger", files.max_files_per_epoch)
     frame = reader.options(**files.options).schema(schema).load(files.path)
     return frame.select(*(named(c) for c in frame.columns), F.col("_metadata.file_path").alias(FILE))
+
+
+def _whole_files(spark: SparkSession) -> SparkSession:
+    """A session with the settings of `spark`, but one partition of the scan per file: a row's number in it is then its place.
+
+    Spark plans the scan of a stream's files with the settings that the session which *declared* the stream has at that moment.
+    They cannot be set for the query alone, and the user's session is the user's.
+    """
+    ours = spark.newSession()
+    for key, value in spark.conf.getAll.items():
+        if ours.conf.get(key, None) != value:
+            ours.conf.set(key, value)
+    for key, setting in _ONE_PARTITION_PER_FILE.items():
+        ours.conf.set(key, setting)
+    return ours
 
 
 def tagged(frame: DataFrame, tag: int) -> DataFrame:

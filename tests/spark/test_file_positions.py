@@ -1,0 +1,77 @@
+"""Positions of records in files: one per record, whatever a session says about how files are cut and merged."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import flow_runs as fr
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+import pytest
+
+import penstock as ps
+from penstock.errors import OperatorError
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v", pa.int64())])
+ROWS = 5_000
+CUT = {"maxPartitionBytes": "20000", "openCostInBytes": "0"}
+MERGED = {"maxPartitionBytes": "1000000000", "openCostInBytes": "0", "maxPartitionNum": "1", "minPartitionNum": "1"}
+
+
+def write(kind, table, path):
+    if kind == "parquet":
+        pq.write_table(table, path, row_group_size=500)
+    elif kind == "csv":
+        pcsv.write_csv(table, path)
+    else:
+        lines = (f'{{"k":"{r["k"]}","at":"{r["at"].isoformat()}","v":{r["v"]}}}' for r in table.to_pylist())
+        path.write_text("\n".join(lines) + "\n")
+
+
+def numbered(_, event, state):
+    n = state[0] if state else 0
+    return (event.v, n), (n + 1,)
+
+
+def careful(_, event, __):
+    if event.v == 3 * ROWS - 100:
+        raise ValueError("seen")
+    return None, None
+
+
+def start(spark, folder, kind, settings, fn, out):
+    """A flow without event time, so that positions alone say the order, over three files in a session with `settings`."""
+    rows = [{"k": "a", "at": fr.BEGIN + dt.timedelta(seconds=i), "v": i} for i in range(3 * ROWS)]
+    (folder / "in").mkdir()
+    for i in range(3):
+        path = folder / "in" / f"{i}.{kind}"
+        write(kind, pa.Table.from_pylist(rows[ROWS * i : ROWS * i + ROWS], schema=SCHEMA), path)
+        fr.stamp(path, i)
+    flow = ps.Flow("positions")
+    every = 1 if settings is CUT else None
+    source = ps.files(str(folder / "in"), "k string, at timestamp, v long", kind, max_files_per_epoch=every)
+    flow.source("events", source).key_by("k").stateful_map(fn, "v long, n long", "n long").sink(out)
+    session = spark.newSession()
+    for key, value in settings.items():
+        session.conf.set(f"spark.sql.files.{key}", value)
+    run = flow.start(session, checkpoint=folder / "c", workers=2, trigger="available_now")
+    assert {key: session.conf.get(f"spark.sql.files.{key}") for key in settings} == settings
+    return run
+
+
+@pytest.mark.parametrize("settings", [CUT, MERGED], ids=["cut", "merged"])
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_records_of_files_are_in_order_however_the_session_cuts_and_merges_files(spark, tmp_path, kind, settings):
+    out = ps.memory(f"order {tmp_path}")
+    start(spark, tmp_path, kind, settings, numbered, out).await_termination(120)
+    assert sorted((r["v"], r["n"]) for r in out.rows()) == [(i, i) for i in range(3 * ROWS)]
+
+
+@pytest.mark.parametrize("settings", [CUT, MERGED], ids=["cut", "merged"])
+def test_position_of_a_record_is_its_file_and_its_row_however_the_session_cuts_and_merges_files(spark, tmp_path, settings):
+    run = start(spark, tmp_path, "json", settings, careful, ps.memory(f"position {tmp_path}"))
+    with pytest.raises(OperatorError, match=f"at position events/0 @ {(2 << 33) + ROWS - 100}: ValueError: seen"):
+        run.await_termination(120)
