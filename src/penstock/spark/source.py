@@ -35,6 +35,7 @@ _ROW_BITS: Final = 33
 _EPOCH_BITS: Final = 43
 _MASK48: Final = (1 << 48) - 1
 _MANY_FILES: Final = 64
+_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 BAD: Final = "__ps_bad"
 _CHUNK: Final = "__ps_chunk"
 _FEW: Final = 16
@@ -46,7 +47,6 @@ _ONE_PARTITION_PER_FILE: Final = {
     "spark.sql.files.openCostInBytes": str(1 << 40),
     "spark.sql.files.maxPartitionNum": str((1 << 31) - 1),
 }
-_URI: Final = f"regexp_replace({FILE}, '^file:/+', 'file:///')"
 
 
 def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
@@ -200,7 +200,7 @@ class SourceReader:
         if source.position is not None:
             partition, offset = source.position
             number = f"cast({quoted(partition)} as bigint)"
-            if dict(frame.dtypes)[partition] not in ("tinyint", "smallint", "int", "bigint"):
+            if dict(frame.dtypes)[partition] not in _INTEGERS:
                 number = f"(xxhash64(cast({quoted(partition)} as string)) & {_MASK48}L)"
             return f"({base}L + {number})", f"cast({quoted(offset)} as bigint)"
         if isinstance(source.connector, Rate):
@@ -210,8 +210,8 @@ class SourceReader:
             row = f"(monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L)"
             number = "__ps_number"
             if len(self._files) <= _MANY_FILES:
-                pairs = ", ".join(f"'{sql_text(uri)}', {number}L" for uri, number in self._files.items())
-                number = f"element_at(map({pairs}), {_URI})" if pairs else "cast(null as bigint)"
+                pairs = ", ".join(f"'{sql_text(uri)}', {number}L" for uri, number in self._spelled())
+                number = f"element_at(map({pairs}), {FILE})" if pairs else "cast(null as bigint)"
             else:
                 row = "__ps_row"
             # A file without a number would be processed out of order, so it is an error.
@@ -222,8 +222,15 @@ class SourceReader:
     def _joined(self, frame: DataFrame) -> DataFrame:
         """Rows of many files with their file's number, from a table: a literal map would be searched from its start for each row."""
         row = f"monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L as __ps_row"
-        table = frame.sparkSession.createDataFrame(list(self._files.items()), "__ps_uri string, __ps_number long")
-        return frame.selectExpr("*", row, f"{_URI} as __ps_uri").join(F.broadcast(table), "__ps_uri", "left")
+        table = frame.sparkSession.createDataFrame(self._spelled(), f"{FILE} string, __ps_number long")
+        return frame.selectExpr("*", row).join(F.broadcast(table), FILE, "left")
+
+    def _spelled(self) -> list[tuple[str, int]]:
+        """Files and their numbers, local files both ways that Spark may write them: to mend the text of each row would cost more."""
+        both = [
+            (uri.replace("file:///", "file:/", 1), number) for uri, number in self._files.items() if uri.startswith("file:///")
+        ]
+        return [*self._files.items(), *both]
 
     def scan(self, before: SourceState) -> Scan:
         """Times and offsets per chunk, and malformed records. One Spark job; none if there is nothing to look for."""
@@ -234,25 +241,29 @@ class SourceReader:
             return Scan(files=len(self._files))
         columns = [c for c in (source.time, *(source.position or ())) if c]
         rows = self._times = self._rows(before, columns)
-        name = f"cast({quoted(source.position[0])} as string)" if source.position else "'0'"
-        groups = rows.selectExpr(
-            f"{name} as name",
-            PART,
-            f"shiftright({OFFSET}, {CHUNK_BITS}) as chunk",
-            f"if({BAD}, null, {TIME}) as time",
-            OFFSET,
-            BAD,
-        ).groupBy("name", PART, "chunk")
-        found = groups.agg(
-            F.expr("min(time) as least"),
-            F.expr("max(time) as greatest"),
-            F.expr(f"max({OFFSET}) as last"),
-            F.expr(f"count_if(not {BAD}) as rows"),
-            F.expr(f"count_if({BAD}) as bad"),
-        ).collect()
+        # To group by numbers is several times faster; the name of a partition that has a number follows from it.
+        base, partition = self._ordinal << 48, source.position[0] if source.position else None
+        named_by_text = partition is not None and dict(rows.dtypes)[partition] not in _INTEGERS
+        who = [f"cast({quoted(partition)} as string) as __ps_name"] if partition is not None and named_by_text else []
+        keys = [*(["__ps_name"] if who else []), *([PART] if partition is not None else []), _CHUNK]
+        times = rows.selectExpr(
+            *who, PART, f"shiftright({OFFSET}, {CHUNK_BITS}) as {_CHUNK}", f"if({BAD}, null, {TIME}) as time", OFFSET, BAD
+        )
+        found = (
+            times.groupBy(*keys)
+            .agg(
+                F.expr("min(time) as least"),
+                F.expr("max(time) as greatest"),
+                F.expr(f"max({OFFSET}) as last"),
+                F.expr(f"count_if(not {BAD}) as rows"),
+                F.expr(f"count_if({BAD}) as bad"),
+            )
+            .selectExpr("*", *([] if who else ["null as __ps_name"]), *([] if PART in keys else [f"{base}L as {PART}"]))
+            .collect()
+        )
         bad = sum(r["bad"] for r in found)
         chunks = tuple(
-            Chunk(str(r["name"]), r[PART], r["chunk"], r["least"], r["greatest"], r["last"], r["rows"])
+            Chunk(r["__ps_name"] or str(r[PART] - base), r[PART], r[_CHUNK], r["least"], r["greatest"], r["last"], r["rows"])
             for r in found
             if r["rows"]
         )
