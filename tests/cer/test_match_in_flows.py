@@ -87,6 +87,7 @@ def answered(case, seed):
     return found.table(), len(killed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [0, 1, *(pytest.param(b, marks=pytest.mark.soak) for b in range(2, 40))])
 def test_flow_answers_as_the_reference_whatever_happens_to_it(block):
     tried = killed = 0

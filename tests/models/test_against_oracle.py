@@ -50,6 +50,7 @@ def _no_fsync(monkeypatch):
 # ------------------------------------------------------------------------------------------------------------- properties
 
 
+@pytest.mark.slow
 @examples(100)
 @given(data=st.data())
 def test_results_when_anything_happens_equal_one_sequential_pass(data):

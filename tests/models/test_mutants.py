@@ -189,5 +189,6 @@ def test_search_when_a_guarantee_is_broken_finds_a_difference(monkeypatch, mutan
         search()
 
 
+@pytest.mark.slow
 def test_search_when_nothing_is_broken_finds_none():
     search()

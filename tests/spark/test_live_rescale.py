@@ -122,6 +122,7 @@ def live(spark, tmp_path, files, steer, **options):
     return sinks.content(), run
 
 
+@pytest.mark.slow
 def test_rows_when_a_flow_goes_1_2_5_3_1_under_load_are_those_of_one_that_never_does(spark, tmp_path):
     files, seen = batches(14), []
 
