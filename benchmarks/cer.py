@@ -200,9 +200,9 @@ def streaming(spark: SparkSession, work: Path) -> dict[str, float]:
         folder, rows = work / f"stream{millions}", int(millions * 1e6)
         write_events(folder, 7 * rows, 10_000, 14)
         part = spark.read.parquet(*(str(folder / f"00{i}.parquet") for i in range(2)))
-        for query in QUERIES:
-            base = millions / timed(ps.match(part, QUERIES[query], order_by="at", type="kind"))
-            rate = flow_rate(spark, folder, QUERIES[query], work / f"{millions} {query}")
+        for query, text in QUERIES.items():
+            base = millions / timed(ps.match(part, text, order_by="at", type="kind"))
+            rate = flow_rate(spark, folder, text, work / f"{millions} {query}")
             found |= {
                 f"epochs of {millions} M, {query}: M events/s": rate,
                 f"epochs of {millions} M, {query}: / batch": rate / base,
