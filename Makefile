@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
-WORKERS ?= 2
 STAMP := $(VENV)/.installed
 SRC := src tests benchmarks examples
 
@@ -37,8 +36,8 @@ types: $(STAMP)  ## Types: mypy --strict
 imports: $(STAMP)  ## Layers: imports point down, and only penstock.spark imports pyspark
 	$(BIN)/lint-imports
 
-test: $(STAMP)  ## Every test except the soak; WORKERS=1 for one process
-	$(BIN)/pytest -m 'not soak' --numprocesses $(WORKERS) --dist load --maxschedchunk 1
+test: $(STAMP)  ## Every test except the soak
+	$(BIN)/pytest -m 'not soak'
 
 test-fast: $(STAMP)  ## The tests that need neither Spark nor patience
 	$(BIN)/pytest -m 'not soak and not spark and not slow and not fault'

@@ -13,19 +13,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-_LONG = ("fault", "slow", "spark")
-
 # The machine is shared and small, so time is no reason to fail; in CI a failure must come back when it is run again.
 settings.register_profile(
     "default", deadline=None, derandomize=bool(os.environ.get("CI")), suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("soak", deadline=None, max_examples=2_000, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones first: two processes share the tests, and the last must not be one that takes minutes."""
-    items.sort(key=lambda item: min((i for i, m in enumerate(_LONG) if item.get_closest_marker(m)), default=len(_LONG)))
 
 
 @pytest.fixture(scope="session")
