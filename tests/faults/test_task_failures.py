@@ -16,6 +16,7 @@ import pytest
 
 from penstock import errors
 from penstock.runtime.checkpoint import Checkpoint
+from penstock.spark.failures import translated
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -267,7 +268,12 @@ def test_disk_when_it_is_full_is_named_and_after_making_room_the_flow_goes_on(pl
 # ------------------------------------------------------------------------------------------------------------- two at once
 
 
-def test_run_when_another_is_started_on_its_checkpoint_stops_as_fenced(place, spark):
+def test_run_when_another_is_started_on_its_checkpoint_stops_as_fenced(place, spark, monkeypatch):
+    def slowly(error, *what):
+        time.sleep(0.5)  # what Spark says of the epoch that it interrupts comes late
+        return translated(error, *what)
+
+    monkeypatch.setattr("penstock.spark.run.translated", slowly)
     data = killed_flow.records(17, 4)
     place.add(data[:2])
     older = place.start(spark, trigger="100 milliseconds")

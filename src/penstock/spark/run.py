@@ -221,7 +221,8 @@ class Run:
             if not again and (record.stopped or record.going_back):
                 self._stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
-            self._error = self._error or translated(error)
+            told = translated(error)  # takes a while; meanwhile it may turn out that another run has taken over
+            self._error = self._error or told
             self._cause = self._cause or (error.__cause__ if error is self._error else error)
             raise self._error from None  # Spark chokes on the text of a long chain of causes
 
@@ -304,12 +305,15 @@ class Run:
 
     def _ends(self, seconds: float | None) -> bool:
         """Wait for the query; that it was stopped between two epochs is no failure."""
+        ended = True
         try:
-            return bool(self._query.awaitTermination(seconds) if seconds else self._query.awaitTermination() or True)
+            ended = not seconds or bool(self._query.awaitTermination(seconds))
+            if ended:  # so says Spark of a query that another one stops while its last epoch still runs
+                self._query.awaitTermination()
         except Exception:
-            if self._stopping.is_set() and self._error is None:
-                return True
-            raise
+            if not self._stopping.is_set() or self._error is not None:
+                raise
+        return ended
 
     def _follow(self) -> None:
         self._watch()
