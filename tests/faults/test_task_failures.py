@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -268,18 +269,29 @@ def test_disk_when_it_is_full_is_named_and_after_making_room_the_flow_goes_on(pl
 # ------------------------------------------------------------------------------------------------------------- two at once
 
 
-def test_run_when_another_is_started_on_its_checkpoint_stops_as_fenced(place, spark, monkeypatch):
+def test_run_when_another_is_started_in_the_middle_of_its_epoch_stops_as_fenced(place, spark, monkeypatch):
     def slowly(error, *what):
         time.sleep(0.5)  # what Spark says of the epoch that it interrupts comes late
         return translated(error, *what)
 
+    def asleep(batches):
+        time.sleep(4)
+        return batches
+
+    def before(step):
+        if step == "decide" and len(place.files) > 2:
+            inside.set()
+            spark.range(1).mapInArrow(asleep, "id long").collect()
+
+    inside = threading.Event()
     monkeypatch.setattr("penstock.spark.run.translated", slowly)
     data = killed_flow.records(17, 4)
     place.add(data[:2])
-    older = place.start(spark, trigger="100 milliseconds")
+    older = place.start(spark, trigger="100 milliseconds", before=before)
     _until(lambda: place.record().epoch >= 0)
-    newer = place.start(spark, trigger="100 milliseconds")
     place.add(data[2:])
+    assert inside.wait(100)
+    newer = place.start(spark, trigger="100 milliseconds")  # Spark interrupts the epoch of the older
     with pytest.raises(errors.FencedError) as caught:
         assert older.await_termination(100)
     assert older.exception is caught.value

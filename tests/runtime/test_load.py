@@ -251,6 +251,17 @@ def test_commands_when_they_come_with_a_load_are_obeyed_before_it_or_after_it(tm
         assert harness.epoch(scale(5), load("now")).regions["k"].workers == 2
 
 
+def test_finish_when_a_load_still_waits_reads_the_input_again_and_ends(tmp_path):
+    out = ps.memory(f"ended {tmp_path}")
+    with Harness(small(tmp_path, lambda _: out)) as harness:
+        for i in range(3):
+            harness.push("events", [row(i)])
+            harness.epoch(*([snapshot("s")] if i == 0 else []))
+        harness.epoch(load("s"), load("s"))  # the second waits, and the end behind it
+        assert harness.finish().finished
+        assert sorted(r["v"] for r in out.rows()) == [0, 1, 2]
+
+
 def test_start_when_a_load_waits_in_the_log_goes_back_before_any_epoch(tmp_path):
     out = ps.memory("back.offline")
     with Harness(small(tmp_path, lambda _: out), checkpoint=str(tmp_path / "c"), workers=2) as harness:

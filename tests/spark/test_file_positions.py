@@ -12,6 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import OperatorError
+from penstock.runtime.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
 
@@ -75,3 +76,19 @@ def test_position_of_a_record_is_its_file_and_its_row_however_the_session_cuts_a
     run = start(spark, tmp_path, "json", settings, careful, ps.memory(f"position {tmp_path}"))
     with pytest.raises(OperatorError, match=f"at position events/0 @ {(2 << 33) + ROWS - 100}: ValueError: seen"):
         run.await_termination(120)
+
+
+@pytest.mark.parametrize(("kind", "values"), [("int", [0, 7, None]), ("long", [-1, 5]), ("string", ["", "a", None, "7"])])
+def test_partition_has_the_name_of_its_value_and_null_and_empty_are_partitions_too(spark, tmp_path, kind, values):
+    kinds = {"int": pa.int32(), "long": pa.int64(), "string": pa.string()}
+    schema = SCHEMA.append(pa.field("p", kinds[kind]))
+    rows = [{"k": "a", "at": fr.moment(i), "v": i, "p": p} for i, p in enumerate(values * 2)]
+    fr.write_parquet(tmp_path / "in", rows, schema, 0)
+    flow, out = ps.Flow("names"), ps.memory(f"names {tmp_path}")
+    source = ps.files(str(tmp_path / "in"), f"k string, at timestamp, v long, p {kind}")
+    events = flow.source("events", source, time="at", lateness="1 minute", position=("p", "v"))
+    events.key_by("k").aggregate(n=ps.count()).sink(out)
+    flow.start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now").await_termination(120)
+    partitions = Checkpoint(str(tmp_path / "c")).last().sources["events"].partitions
+    assert {name: state.offset for name, state in partitions.items()} == {str(p): len(values) + i for i, p in enumerate(values)}
+    assert out.rows() == [{"k": "a", "n": 2 * len(values)}]

@@ -59,12 +59,12 @@ def why_not_back(
         engine: The engine, if it is known here.
     """
     name = command["name"]
-    if name not in checkpoint.snapshot_names():  # it is about to be taken, of this flow: only its outputs can stand in the way
-        return _why_not_outputs(command, plan) if plan is not None else ""
     try:
-        kept = checkpoint.read_snapshot(name)
+        kept = checkpoint.read_snapshot(name) if name in checkpoint.snapshot_names() else None
     except TornFileError as torn:
         return str(torn)
+    if kept is None or kept.epoch > last.epoch:  # it is about to be taken, of this flow: only its outputs can stand in the way
+        return _why_not_outputs(command, plan) if plan is not None else ""
     for before in last.gone_back:
         if before["to"] < kept.epoch <= before["upto"]:
             return (

@@ -29,7 +29,7 @@ from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
 from penstock.spark.options import check_patterns, interval_ms, step_limits, workers_of
 from penstock.spark.ship import ship_user_code
-from penstock.spark.source import Slices, read_stream, tagged
+from penstock.spark.source import Slices, read_stream, tagged, whole_files
 from penstock.spark.task import local_folder
 
 if TYPE_CHECKING:
@@ -201,8 +201,9 @@ class Run:
         """The root: control log and all sources as one stream."""
         log = self._spark.readStream.format("text").option("wholetext", "true").load(self._uri("control"))
         whole = tagged(log.select("value", F.col("_metadata.file_name").alias("name")), 0)
+        files = whole_files(self._spark)
         for ordinal, source in enumerate(self._flow.plan.sources):
-            whole = whole.unionByName(tagged(read_stream(self._spark, source), ordinal + 1), allowMissingColumns=True)
+            whole = whole.unionByName(tagged(read_stream(files, source), ordinal + 1), allowMissingColumns=True)
         return whole
 
     def _epoch(self, frame: DataFrame, epoch: int) -> None:

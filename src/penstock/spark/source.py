@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.errors import DeclarationError
@@ -50,7 +50,12 @@ _ONE_PARTITION_PER_FILE: Final = {
 
 
 def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
-    """The streaming DataFrame of a source, with what its positions need."""
+    """The streaming DataFrame of a source, with what its positions need.
+
+    Args:
+        spark: A session as `whole_files` makes it.
+        source: The source.
+    """
     connector: Any = source.connector
     if isinstance(connector, Files):
         return _read_files(spark, connector)
@@ -64,7 +69,7 @@ def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
 
 def _read_files(spark: SparkSession, files: Files) -> DataFrame:
     schema = spark_schema(files.schema)
-    reader = _whole_files(spark).readStream.format(files.format)
+    reader = spark.readStream.format(files.format)
     if files.format in ("csv", "json"):
         schema = schema.add(CORRUPT, "string")
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT)
@@ -77,18 +82,17 @@ def _read_files(spark: SparkSession, files: Files) -> DataFrame:
     return frame.select(*(named(c) for c in frame.columns), F.col("_metadata.file_path").alias(FILE))
 
 
-def _whole_files(spark: SparkSession) -> SparkSession:
+def whole_files(spark: SparkSession) -> SparkSession:
     """A session with the settings of `spark`, but one partition of the scan per file: a row's number in it is then its place.
 
     Spark plans the scan of a stream's files with the settings that the session which *declared* the stream has at that moment.
     They cannot be set for the query alone, and the user's session is the user's.
     """
     ours = spark.newSession()
-    for key, value in spark.conf.getAll.items():
-        if ours.conf.get(key, None) != value:
-            ours.conf.set(key, value)
-    for key, setting in _ONE_PARTITION_PER_FILE.items():
-        ours.conf.set(key, setting)
+    there = ours.conf.getAll
+    changed = {key: value for key, value in spark.conf.getAll.items() if there.get(key) != value}
+    for key, value in {**changed, **_ONE_PARTITION_PER_FILE}.items():
+        ours.conf.set(key, value)
     return ours
 
 
@@ -199,9 +203,8 @@ class SourceReader:
         source, base = self._source, self._ordinal << 48
         if source.position is not None:
             partition, offset = source.position
-            number = f"cast({quoted(partition)} as bigint)"
-            if dict(frame.dtypes)[partition] not in _INTEGERS:
-                number = f"(xxhash64(cast({quoted(partition)} as string)) & {_MASK48}L)"
+            text = self._name_of_partition(frame)
+            number = f"cast({quoted(partition)} as bigint)" if text is None else f"(xxhash64({text}) & {_MASK48}L)"
             return f"({base}L + {number})", f"cast({quoted(offset)} as bigint)"
         if isinstance(source.connector, Rate):
             return f"{base}L", "value"
@@ -218,6 +221,19 @@ class SourceReader:
             known = f"coalesce({number}, cast(raise_error(concat('penstock does not know the file ', {FILE})) as bigint))"
             return f"{base}L", f"(shiftleft({known}, {_ROW_BITS}) + {row})"
         return f"{base}L", f"({self._epoch << _EPOCH_BITS}L + (monotonically_increasing_id() & {(1 << _EPOCH_BITS) - 1}L))"
+
+    def _name_of_partition(self, frame: DataFrame) -> str | None:
+        """SQL of the name of each row's partition; None: partitions are numbers, which are their names."""
+        position = self._source.position
+        if position is None or dict(frame.dtypes)[position[0]] in _INTEGERS:
+            return None
+        return f"cast({quoted(position[0])} as string)"
+
+    def _name_in(self, chunk: Row) -> str:
+        """The name of the partition that a row of `scan` is about; a null is a partition too."""
+        if "__ps_name" in chunk:
+            return str(chunk["__ps_name"])
+        return str(None if chunk[PART] is None else chunk[PART] - (self._ordinal << 48))
 
     def _joined(self, frame: DataFrame) -> DataFrame:
         """Rows of many files with their file's number, from a table: a literal map would be searched from its start for each row."""
@@ -241,29 +257,22 @@ class SourceReader:
             return Scan(files=len(self._files))
         columns = [c for c in (source.time, *(source.position or ())) if c]
         rows = self._times = self._rows(before, columns)
-        # To group by numbers is several times faster; the name of a partition that has a number follows from it.
-        base, partition = self._ordinal << 48, source.position[0] if source.position else None
-        named_by_text = partition is not None and dict(rows.dtypes)[partition] not in _INTEGERS
-        who = [f"cast({quoted(partition)} as string) as __ps_name"] if partition is not None and named_by_text else []
-        keys = [*(["__ps_name"] if who else []), *([PART] if partition is not None else []), _CHUNK]
-        times = rows.selectExpr(
-            *who, PART, f"shiftright({OFFSET}, {CHUNK_BITS}) as {_CHUNK}", f"if({BAD}, null, {TIME}) as time", OFFSET, BAD
-        )
-        found = (
-            times.groupBy(*keys)
-            .agg(
-                F.expr("min(time) as least"),
-                F.expr("max(time) as greatest"),
-                F.expr(f"max({OFFSET}) as last"),
-                F.expr(f"count_if(not {BAD}) as rows"),
-                F.expr(f"count_if({BAD}) as bad"),
-            )
-            .selectExpr("*", *([] if who else ["null as __ps_name"]), *([] if PART in keys else [f"{base}L as {PART}"]))
-            .collect()
-        )
+        # To group by numbers is faster; the name of a partition that is a number follows from it.
+        by_text = self._name_of_partition(rows)
+        name = [] if by_text is None else [f"{by_text} as __ps_name"]
+        groups = rows.selectExpr(
+            *name, PART, f"shiftright({OFFSET}, {CHUNK_BITS}) as {_CHUNK}", f"if({BAD}, null, {TIME}) as time", OFFSET, BAD
+        ).groupBy(*(["__ps_name"] if name else []), PART, _CHUNK)
+        found = groups.agg(
+            F.expr("min(time) as least"),
+            F.expr("max(time) as greatest"),
+            F.expr(f"max({OFFSET}) as last"),
+            F.expr(f"count_if(not {BAD}) as rows"),
+            F.expr(f"count_if({BAD}) as bad"),
+        ).collect()
         bad = sum(r["bad"] for r in found)
         chunks = tuple(
-            Chunk(r["__ps_name"] or str(r[PART] - base), r[PART], r[_CHUNK], r["least"], r["greatest"], r["last"], r["rows"])
+            Chunk(self._name_in(r), r[PART], r[_CHUNK], r["least"], r["greatest"], r["last"], r["rows"])
             for r in found
             if r["rows"]
         )
@@ -447,4 +456,4 @@ def number_files(files: Sequence[str], before: int) -> dict[str, int]:
     return {uri: before + i for i, uri in enumerate(sorted(plain, key=place))}
 
 
-__all__ = ["Slices", "SourceReader", "read_stream", "tagged"]
+__all__ = ["Slices", "SourceReader", "read_stream", "tagged", "whole_files"]
