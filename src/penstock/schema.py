@@ -76,7 +76,7 @@ def parse_schema(text: str, what: str) -> pa.Schema:
     else:
         try:
             created: Any = sqlglot.parse_one(f"CREATE TABLE t ({body})", dialect="spark")
-            names = [(c.name, c.args["kind"]) for c in created.this.expressions]
+            names = [(c.name, c.args.get("kind")) for c in created.this.expressions]
         except Exception as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise DeclarationError(

@@ -7,6 +7,7 @@ Read next: `oracle`, `recipes`, `drawing`; `test_mutants` shows that these tests
 
 from __future__ import annotations
 
+import random
 import sqlite3
 from collections import Counter
 
@@ -138,6 +139,34 @@ def test_a_database_when_anything_happens_holds_what_one_sequential_pass_gives(d
 def test_results_of_large_flows_when_anything_happens_equal_one_sequential_pass(data):
     recipe = data.draw(drawing.recipes(steps=14))
     check(recipe, data.draw(drawing.records(recipe, most=80)), data.draw(drawing.courses))
+
+
+@examples(1)
+@given(workers=st.integers(3, 8), seed=st.integers(0, 1000), lmdb=st.booleans())
+def test_epoch_with_a_giant_key_of_a_hundred_thousand_rows_equals_one_sequential_pass(workers, seed, lmdb):
+    dice = random.Random(seed)
+    source = r.Source("a", lateness_us=r.SECOND, partitions=(0,))
+    keyed = r.KeyBy(source, ("k",), "region")
+    mapped = r.Map(keyed, "history", None, compact=True)
+    columns = (("v", "sum", "v"), ("j", "max", "j"))
+    windows = [(None, "update"), (r.Window("sliding", 6 * r.SECOND, 2 * r.SECOND), "final")]
+    totals = [r.Totals(keyed, columns, window, emit) for window, emit in windows]
+    rows = [
+        row(
+            o,
+            max(0, o / 5_000 - dice.choice([0, 0, 0.3, 2])),
+            k="a" if o % 50 else f"k{o % 7}",
+            v=dice.randrange(-9, 9),
+            j=o % 5,
+        )
+        for o in range(104_100)
+    ]
+    first = [(0, x) for x in rows[:-2_000]]  # one epoch has the hundred thousand, two more come after it
+    check(
+        r.Recipe([source, keyed, mapped, *totals], [mapped, *totals]),
+        {"a": [*first, *((1 + i // 1_000, x) for i, x in enumerate(rows[-2_000:]))]},
+        drawing.Course(workers=workers, lmdb=lmdb),
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- found by the above

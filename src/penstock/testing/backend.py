@@ -57,7 +57,7 @@ class LocalBackend:
         self._ends = ends
 
     def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-        return [c for c in self._commands if c[0] not in known]
+        return sorted((c for c in self._commands if c[0] not in known), key=lambda c: c[0])
 
     def input(self) -> str:
         return self._ends

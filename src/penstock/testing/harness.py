@@ -149,7 +149,11 @@ class Harness:
             number = self._driver.last.epoch + 1
             inputs, commands = self._log[number]
             backend = LocalBackend(
-                inputs, commands, self._assign(number), self._state if not self._lmdb else local_states("harness"), f"{number}"
+                inputs,
+                [*commands, *self._written()],
+                self._assign(number),
+                self._state if not self._lmdb else local_states("harness"),
+                f"{number}",
             )
             record = self._driver.run(number, backend)
             # Committed: read again only after going back to a snapshot, if there is one.
@@ -163,6 +167,10 @@ class Harness:
             if number % TIDY_EVERY == 0:
                 remove_unused(self._checkpoint, record)
         return self._driver.last
+
+    def _written(self) -> list[tuple[str, dict[str, Any]]]:
+        """The commands that others wrote into the control log of the checkpoint; the driver leaves out those that it has obeyed."""
+        return [(name, self._checkpoint.read_command(name)) for name in self._checkpoint.control_names()]
 
     def finish(self) -> EpochRecord:
         """End of input: the frontier goes to MAX and everything is given out. Keys on hold are copied first."""
