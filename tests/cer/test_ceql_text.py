@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from penstock.cer.automaton import build
+from penstock.cer.explain import explain
 from penstock.cer.parsing import parse
 from penstock.cer.reference import Seen, evaluate
 from penstock.cer.syntax import (
@@ -45,6 +46,7 @@ A, B, C, D = map(Event, "ABCD")
 V, W = Attribute("v"), Attribute("w")
 V1 = Compare("=", V, Number("1"))
 W2 = Compare("=", W, Number("2"))
+CLAUSES = " The order is: SELECT, FROM, WHERE, then PARTITION BY, WITHIN, CONSUME BY and LIMIT."
 
 
 def formula(text):
@@ -169,6 +171,16 @@ def test_query_of_the_greatest_depth_is_evaluated():
         ("SELECT * WHERE A;", (1, 18), "the query ends too soon; expected a name, NOT or '('."),
         ("SELECT * WHERE (A;B", (1, 20), "the query ends too soon; expected FILTER or ')'."),
         ("SELECT FIRST * WHERE A", (1, 14), "found '*'; expected FROM, WHERE, ',', '>' or '['."),
+        *(
+            (text, (1, at), f"found '{found}'; expected {wanted}.{CLAUSES}")
+            for text, at, found, wanted in (
+                ("SELECT * LIMIT 3 WHERE A", 10, "LIMIT", "FROM or WHERE"),
+                ("SELECT a within 3 EVENTS WHERE A AS a", 10, "within", "FROM, WHERE, ',' or '['"),
+                ("SELECT * FROM S PARTITION BY [k] WHERE A", 17, "PARTITION", "WHERE or ','"),
+                ("FROM S SELECT * WHERE A", 1, "FROM", "SELECT"),
+                ("SELECT * WHERE A LIMIT 3 FROM S", 26, "FROM", "the end of the query, CONSUME, LIMIT, PARTITION or WITHIN"),
+            )
+        ),
         ("SELECT * WHERE A FILTER A[]", (1, 27), "found ']'; expected a name, a number, a string, NOT, '(' or '-'."),
         ("SELECT * WHERE A FILTER A[v IN ..]", (1, 34), "found ']'; expected a number or '-'."),
         ("SELECT * WHERE A FILTER A[v ~ 1]", (1, 29), "found '~'; no part of the language begins so."),
@@ -248,3 +260,24 @@ def test_query_that_is_no_text_is_refused():
 
 def test_query_error_is_a_declaration_error():
     assert issubclass(QueryError, DeclarationError)
+
+
+# ---------------------------------------------------------------------------------------------------------- what it becomes
+
+
+def test_explained_query_shows_its_tests_and_for_each_state_what_an_event_does_there():
+    query = "SELECT x WHERE (A AS x : NOT(B FILTER B[v > 1])) ; C FILTER x[v = 1]"
+    assert explain(query).splitlines() == [
+        "query: SELECT x WHERE ((((A) AS x : NOT (B FILTER B[v > 1])) ; C) FILTER x[v = 1])",
+        "tests:",
+        "  t0: type is A",
+        "  t1: type is B and B[v > 1]",
+        "  t2: type is C",
+        "  t3: v = 1",
+        "states: 5, a match begins in 0",
+        "  0: mark [x] if t0 and t3 -> 1",
+        "  1: skip if not t1 -> 2; skip if not t1 -> 4",
+        "  2: skip if t2 -> 3",
+        "  3: a match ends",
+        "  4: skip any event -> 2; skip any event -> 4",
+    ]

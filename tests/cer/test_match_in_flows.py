@@ -166,3 +166,19 @@ def test_query_that_a_flow_cannot_answer_is_refused_when_it_is_declared(query, o
     with pytest.raises(QueryError if "max_matches" not in message else DeclarationError) as refused:
         keyed.match(query, define=DEFINE, **options)
     assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("match", ".match(...) cannot follow .window(...): a pattern's window is written in its query, such as WITHIN 10 MINUTES; leave "),
+        *((step, f".{step} cannot follow .window(...) directly; .aggregate(...) or .stateful_map(...) must come between.")
+          for step in ("where", "deduplicate", "join", "sink", "key_by", "process", "window", "timeouts")),
+    ],
+)  # fmt: skip
+def test_step_of_a_keyed_stream_when_it_is_asked_of_a_window_is_refused_with_what_to_do(step, message):
+    windowed = stream("nowhere", ["k"])[1].window(ps.tumbling("1 hour"))
+    with pytest.raises(DeclarationError) as refused:
+        getattr(windowed, step)
+    assert str(refused.value).startswith(message)
+    assert not hasattr(windowed, "no_such_step")

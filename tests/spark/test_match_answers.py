@@ -122,6 +122,20 @@ def test_enumeration_that_is_spread_over_workers_is_answered_as_by_the_reference
         assert complaint(case, answered(spark, case, enumerate_with=ps.CountedSplit(1))) is None, f"seed {seed}: {case.query}"
 
 
+@pytest.mark.parametrize("by", [ps.MaximalDisjoint(0), ps.Maximal(0)], ids=str)
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("SELECT * WHERE A+ ; B+ ; C PARTITION BY [k]", 109),
+        ("SELECT * WHERE A AS x ; B+ ; C FILTER B[v > 1] WITHIN 0.000006 SECONDS", 16),
+    ],
+)
+def test_enumeration_from_maximal_matches_over_spark_is_answered_as_by_the_reference(spark, by, query, count):
+    stream = events("A A1 B1 A2 B2 B3 C B2 C A A B C", k=[1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2])
+    found = check(spark, query, stream, enumerate_with=by)
+    assert len(found) == count
+
+
 def test_limit_over_spark_gives_so_many_of_the_reference(spark):
     for seed, case in drawn(lambda case: most_matches(case) > 3, 4):
         found = answered(spark, replace(case, query=replace(case.query, limit=2)))
@@ -254,3 +268,16 @@ def test_event_that_closes_more_matches_than_allowed_fails_the_query(spark, opti
     with pytest.raises(Exception, match=r"One event closes more than 15 matches; narrow the pattern or its window, use LIMIT"):
         run("SELECT * WHERE A+", 15)
     assert run("SELECT * WHERE A+ LIMIT 15", 15) == 1 + 2 + 4 + 8 + 15
+
+
+def test_thousand_million_matches_over_spark_are_read_as_far_as_one_wants_counted_or_refused(spark):
+    df = spark.range(31).selectExpr("id AS at", "if(id < 30, 'A', 'B') AS kind")
+
+    def run(selected, **options):
+        return ps.match(df, f"SELECT {selected} WHERE A+ ; B WITHIN 30 EVENTS", order_by="at", type="kind", **options)
+
+    assert [int(row.matches) for row in run("COUNT(*)").collect()] == [2**30 - 1]
+    first = run("A[at]", max_matches_per_event=1 << 31).selectExpr("transform(A, e -> e.at) AS A").limit(200_000)
+    assert first.distinct().count() == 200_000
+    with pytest.raises(Exception, match=r"One event closes more than 10,000,000 matches; narrow the pattern or its window"):
+        run("A[at]").write.format("noop").mode("append").save()

@@ -33,6 +33,9 @@ _WORDS = {
     "STRING": "a string",
     "$END": "the end of the query",
 }
+_HEADS = {"SELECT", "FROM", "WHERE"}
+_TAILS = {"PARTITION", "WITHIN", "CONSUME", "LIMIT"}
+_ORDER = " The order is: SELECT, FROM, WHERE, then PARTITION BY, WITHIN, CONSUME BY and LIMIT."
 
 
 def parse(text: str) -> s.Query:
@@ -92,7 +95,15 @@ def _syntax_error(text: str, error: UnexpectedInput) -> QueryError:
             return error_at(text, line, column, f"the {'name' if found == '`' else 'string'} that begins here does not end.")
     else:
         found = str(cast("UnexpectedToken", error).token)
-    return error_at(text, line, column, f"found {found!r}; {_expected(error)}.")
+    return error_at(text, line, column, f"found {found!r}; {_expected(error)}.{_order(error)}")
+
+
+def _order(error: UnexpectedInput) -> str:
+    """Something to add where a clause stands before or behind its place."""
+    if not isinstance(error, UnexpectedToken):
+        return ""
+    found, wanted = str(error.token).upper(), error.accepts or error.expected
+    return _ORDER if found in _HEADS or (found in _TAILS and not wanted.isdisjoint(_HEADS)) else ""
 
 
 def _check_depth(text: str, tree: ParseTree) -> None:

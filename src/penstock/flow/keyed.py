@@ -358,6 +358,18 @@ class WindowedStream:
             )
         return self._stream._mapped(fn, schema, state, self._window, on_error)
 
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute == "match":
+            raise DeclarationError(
+                ".match(...) cannot follow .window(...): a pattern's window is written in its query, such as WITHIN 10 MINUTES; "
+                "leave .window(...) out."
+            )
+        if not attribute.startswith("_") and hasattr(KeyedStream, attribute):
+            raise DeclarationError(
+                f".{attribute} cannot follow .window(...) directly; .aggregate(...) or .stateful_map(...) must come between."
+            )
+        raise AttributeError(attribute)
+
 
 def _check_callable(fn: Any, count: int, what: str, form: str) -> None:
     if not callable(fn):

@@ -1,8 +1,8 @@
 """Patterns in a flow: the recogniser as a keyed operator.
 
 Events come per key in event-time order. What open runs remember is one state value per key, so it moves, is snapshot and recovers like
-any other state; a key without open runs leaves nothing behind. The tests of the pattern are columns that the engine evaluates
-before the shuffle.
+any other state; a key without open runs leaves nothing behind, but for the last value where a column is the window's measure. The tests of
+the pattern are columns that the engine evaluates before the shuffle.
 """
 
 from __future__ import annotations

@@ -1,0 +1,157 @@
+"""Patterns in a flow, epoch by epoch: when a match is shown, what is remembered until then, and that nothing is afterwards."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import random
+
+import pytest
+
+import penstock as ps
+from penstock.errors import OperatorError
+from penstock.testing import Harness
+
+COLUMNS = "at timestamp, kind string, k long, v long"
+BEGIN = dt.datetime(2024, 3, 10, tzinfo=dt.UTC)
+RUNS = itertools.count()
+
+
+def at(second):
+    return BEGIN + dt.timedelta(seconds=second)
+
+
+def event(second, kind, k=1, v=0):
+    return {"at": at(second), "kind": kind, "k": k, "v": v}
+
+
+def watched(query, lateness="0 seconds", **options):
+    """A flow with this pattern, and where its matches and its timeouts are stored."""
+    flow = ps.Flow(f"by epoch {next(RUNS)}")
+    records = flow.source("events", ps.files("nowhere", COLUMNS), time="at", lateness=lateness)
+    found, stranded = ps.memory(f"{flow.name} found"), ps.memory(f"{flow.name} stranded")
+    matched = records.key_by("k").match(query, type="kind", **options)
+    matched.sink(found)
+    if "on_timeout" in options:
+        matched.timeouts.sink(stranded)
+    return flow, found, stranded
+
+
+# --------------------------------------------------------------------------------------------------- when a match is shown
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * WHERE A AS x ; B WITHIN 5 SECONDS",
+        "SELECT MAX x WHERE A+ AS x ; B WITHIN 5 SECONDS",
+        "SELECT NEXT x WHERE A+ AS x ; B WITHIN 5 SECONDS",
+        "SELECT x WHERE A AS x : B WITHIN 5 SECONDS",
+    ],
+)
+def test_match_is_shown_in_the_very_epoch_whose_frontier_passes_its_end_and_so_are_timeouts(query):
+    (flow, *seen), (at_once, *everything) = (watched(query, "3 seconds", on_timeout="x") for _ in range(2))
+    rng, shown, newest = random.Random(3), [], {0: BEGIN, 1: BEGIN}
+    with Harness(flow, workers=2) as harness, Harness(at_once) as other:
+        for epoch in range(30):
+            for partition, before in newest.items():
+                rows = [event(2 * epoch + s, rng.choice("AB"), rng.randrange(8)) for s in sorted(rng.sample(range(-2, 6), 3))]
+                rows = [row for row in rows if row["at"] >= before - dt.timedelta(seconds=3)]  # nothing is late
+                for each in (harness, other):
+                    each.push("events", rows, partition)
+                newest[partition] = max([before, *(row["at"] for row in rows)])
+            record = harness.epoch()
+            frontier = min(newest.values()) - dt.timedelta(seconds=3)
+            assert BEGIN + dt.timedelta(microseconds=record.frontier - int(BEGIN.timestamp()) * 1_000_000) == frontier
+            shown.append((frontier, *(sink.rows() for sink in seen)))
+        other.finish()
+    matches, stranded = (sink.rows() for sink in everything)
+    for frontier, *rows in shown:
+        for given, whole in zip(rows, (matches, stranded), strict=True):
+            assert sorted(map(str, given)) == sorted(str(row) for row in whole if row["match_end"] < frontier)
+    assert len({len(rows) for _, rows, _ in shown}) > 5, "the test wants them to come little by little"
+    assert ":" in query or len({len(rows) for _, _, rows in shown}) > 5
+
+
+# ------------------------------------------------------------------------------------------------------- what is remembered
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * WHERE A ; B WITHIN 5 SECONDS",
+        "SELECT MAX * WHERE A+ ; B WITHIN 5 SECONDS",
+        "SELECT * WHERE A : B+ WITHIN 5 SECONDS",
+        "SELECT COUNT(*) WHERE A+ ; B WITHIN 5 SECONDS",
+    ],
+)
+def test_state_when_the_windows_of_all_runs_have_closed_is_empty(query):
+    flow, found, _ = watched(query)
+    with Harness(flow, workers=2) as harness:
+        harness.push("events", [event(k / 100, "A", k) for k in range(100)])
+        harness.push("events", [event(1 + k / 100, "B", k) for k in range(0, 100, 2)])
+        harness.push("events", [event(3, "other", -1)])
+        harness.epoch()
+        assert len(harness.keys("k")) == 100
+        assert len(found.rows()) == 50
+        harness.push("events", [event(5.5, "other", -1)])
+        harness.epoch()
+        assert 0 < len(harness.keys("k")) < 100
+        harness.push("events", [event(10, "other", -1), event(11, "other", -1)])
+        harness.epoch()
+        assert harness.keys("k") == []
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT * WHERE A ; B CONSUME BY PARTITION", "SELECT * WHERE A : B", "SELECT * WHERE A+ : B WITHIN 1 EVENTS"]
+)
+def test_state_of_a_key_when_no_run_is_open_any_more_is_nothing_without_a_window_of_time_too(query):
+    flow, found, _ = watched(query)
+    with Harness(flow) as harness:
+        harness.push("events", [event(0, "A", 1), event(0, "A", 2), event(1, "other", 3)])
+        harness.epoch()
+        assert len(harness.keys("k")) == 2
+        harness.push("events", [event(2, "B", 1), event(3, "other", 1), event(3, "other", 3), event(4, "other", 3)])
+        harness.epoch()
+        assert len(harness.keys("k")) == 1
+        assert len(found.rows()) == 1
+
+
+def test_state_of_a_key_with_a_window_of_a_column_is_the_last_value_for_good_as_a_step_back_is_an_error():
+    flow, _, _ = watched("SELECT * WHERE A ; B WITHIN 5 [v]")
+    with Harness(flow) as harness:
+        harness.push("events", [event(0, "A", 1, v=10), event(1, "A", 1, v=20), event(2, "other", 2)])
+        harness.epoch()
+        harness.push("events", [event(3, "B", 1, v=100), event(4, "other", 2)])
+        harness.epoch()
+        assert len(harness.keys("k")) == 1
+        harness.push("events", [event(5, "A", 1, v=99), event(6, "other", 2)])
+        with pytest.raises(OperatorError, match="needs values that never decrease within a key, but that of key 1 does"):
+            harness.epoch()
+
+
+# ---------------------------------------------------------------------------------------------------------- many conditions
+
+
+def test_query_in_a_flow_when_it_has_more_conditions_than_two_words_have_bits_keeps_them_apart():
+    kinds = [f"T{i}" for i in range(70)]
+    either = " OR ".join(f"({kind} FILTER {kind}[v = {i}])" for i, kind in enumerate(kinds))
+    flow, found, _ = watched(f"SELECT a[v], b[v] WHERE ({either}) AS a : ({either}) AS b")
+    rng = random.Random(4)
+    rows = [
+        event(s, f"T{n}", v=rng.choice([n, n, n, (n + 62) % 70, (n + 1) % 70]))
+        for s, n in enumerate(rng.choices(range(70), k=300))
+    ]
+    with Harness(flow) as harness:
+        for begin in range(0, 300, 50):
+            harness.push("events", rows[begin : begin + 50])
+            harness.epoch()
+        harness.finish()
+    good = [row["kind"] == f"T{row['v']}" for row in rows]
+    wanted = [
+        (one["v"], two["v"])
+        for (one, two), both in zip(itertools.pairwise(rows), map(all, itertools.pairwise(good)), strict=True)
+        if both
+    ]
+    assert [(row["a"][0]["v"], row["b"][0]["v"]) for row in sorted(found.rows(), key=lambda row: row["match_end"])] == wanted
+    assert {v for pair in wanted for v in pair} >= {0, 61, 62, 69}
