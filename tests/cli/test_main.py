@@ -29,10 +29,13 @@ def test_version_answers_without_loading_anything_heavy():
         "import sys; from penstock.cli import main; code = main(['--version']); "
         "print(code, sorted({'pyspark', 'pandas', 'numpy', 'pyarrow', 'typer', 'duckdb'} & set(sys.modules)))"
     )
-    started = time.monotonic()
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout == "penstock 0.1.0\n0 []\n"
-    assert time.monotonic() - started < 5, "Even on a busy machine this takes no longer than Python itself."
+    took_s = []
+    for _ in range(3):  # the best of three: the machine may be busy
+        started = time.monotonic()
+        answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        took_s.append(time.monotonic() - started)
+        assert answer.stdout == "penstock 0.1.0\n0 []\n"
+    assert min(took_s) < 1, took_s
 
 
 def test_installed_command_answers_its_version():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 
 import pandas as pd
@@ -80,7 +81,9 @@ def _key_of(name, rows):
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_month_end_to_end_is_equal_to_pandas_and_an_altered_row_is_found(spark, flights, tables, tmp_path, capsys):
+def test_months_end_to_end_are_equal_to_pandas_and_an_altered_row_is_found(spark, tmp_path, capsys):
+    flights = data.read_flights()
+    flights = flights[flights["heard_at"] < "2013-04-15"]
     run_on(flights, tmp_path, 2)
     shown = capsys.readouterr().out
     stored = stored_tables(tmp_path / "flights.db")
@@ -88,10 +91,27 @@ def test_month_end_to_end_is_equal_to_pandas_and_an_altered_row_is_found(spark, 
     assert f"Checked: all {total:,} rows of 5 tables are equal to pandas." in shown
     assert min(map(len, stored.values())) > 0
     assert max(map(len, shown.splitlines()[5:-5])) <= 80
+    turns = [line for line in shown.splitlines() if line.startswith("Live ")]
+    told = r"Live   (\d) to (\d) workers in epochs (\d+) to (\d+): ([\d,]+) aircraft, ([\d,]+) KiB"
+    up, down = (re.fullmatch(told, line) for line in turns)
+    assert (up[1], up[2], down[1], down[2]) == ("2", "4", "4", "2")
+    assert int(up[3]) < int(up[4]) < int(down[3]) < int(down[4])
+    assert all(int(turn[i].replace(",", "")) > 0 for turn in (up, down) for i in (5, 6))
 
     with sqlite3.connect(tmp_path / "flights.db") as database:
         database.execute("UPDATE airlines SET flights = flights + 1 WHERE carrier = 'UA'")
-    united = int(tables["airlines"].set_index("carrier")["flights"]["UA"])
+    united = int(stored["airlines"].set_index("carrier")["flights"]["UA"])
     with pytest.raises(PenstockError, match=r"^1 row differs from those that pandas finds; it is above\.$"):
         run_on(flights, tmp_path, 2)  # the flow has finished: this only reports and checks
     assert f"airlines UA: flights is {united + 1}, not {united}" in capsys.readouterr().out
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_replay_when_it_is_too_short_for_a_rescale_says_so(spark, flights, tmp_path, capsys):
+    run_on(flights[:2_000], tmp_path, 2)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Live ")]
+    assert lines[-1] in (
+        "Live   not done: The replay ended before 2 workers had become 4.",
+        "Live   not done: The replay ended before 4 workers had become 2.",
+    ) or re.fullmatch(r"Live   not done: The flow of checkpoint .* has finished; it cannot be told to scale\.", lines[-1])

@@ -13,7 +13,7 @@ import killed_flow
 from penstock.errors import PenstockError
 
 
-def faulty(faults, once):
+def faulty(faults, once, checkpoint):
     """The flow's function; at certain values, once each, it raises or kills a process."""
 
     def fn(key, event, state):
@@ -30,12 +30,26 @@ def faulty(faults, once):
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "kill executor":
             pid = java_above(os.getpid())
-            marker.write_text(f"killed {pid}")
+            marker.write_text(f"killed {pid} in {phase_now(checkpoint)}")
             os.kill(pid, signal.SIGKILL)
             signal.pause()
         return killed_flow.keyed(key, event, state)
 
     return fn
+
+
+def phase_now(checkpoint):
+    """The phase in which the region is in the epoch under way: what its commands have made of the last one's."""
+    from penstock.protocol.lifecycle import decide
+    from penstock.protocol.rescale import STANDARD
+    from penstock.runtime.checkpoint import Checkpoint
+
+    opened = Checkpoint(checkpoint)
+    record = opened.last()
+    new = [(n, opened.read_command(n)) for n in opened.control_names() if n not in record.control]
+    if not record.regions:
+        return "settled"
+    return decide(new, {n: r.control for n, r in record.regions.items()}, (), STANDARD, record.epoch + 1).controls["k"].phase
 
 
 def java_above(pid):
@@ -62,7 +76,7 @@ def main(*, folder, checkpoint, urls, master="local[2]", faults=None, once="", c
     from penstock.spark.session import session
 
     spark = session(master, "failing", **{"spark.driver.memory": "1g", **(conf or {})})
-    fn = faulty(faults, once) if faults else killed_flow.keyed
+    fn = faulty(faults, once, checkpoint) if faults else killed_flow.keyed
     flow = killed_flow.flow_of(folder, killed_flow.sql_sinks(urls), fn=fn)
     before = sleep_before(sleep_at) if sleep_at else None
     steps = {}

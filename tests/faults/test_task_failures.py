@@ -141,7 +141,10 @@ def test_executor_when_it_is_killed_before_and_in_every_phase_of_a_rescale_is_re
     faults = dict.fromkeys(values, "kill executor")
     ended = place.child(master=cluster, faults=faults, once=str(place.folder), conf=conf, scales={"2": 5})
     assert ended.code == 0, ended
-    assert {p.name: p.read_text()[:6] for p in place.folder.glob("fault-*")} == {f"fault-{v}": "killed" for v in values}
+    killed = {p.name: p.read_text().split() for p in place.folder.glob("fault-*")}
+    assert {name: (words[0], words[-1]) for name, words in killed.items()} == {
+        f"fault-{v}": ("killed", phase) for v, phase in zip(values, ("settled", "interrogate", "move"), strict=True)
+    }
     phases = {word for line in ended.out.splitlines() if line.startswith("phase") for word in line.split()[1:]}
     assert phases >= {"settled", "interrogate", "move"}
     place.check()

@@ -18,6 +18,7 @@ import penstock as ps
 from penstock.errors import DeclarationError, FinishedError
 from penstock.protocol.rescale import Limits
 from penstock.runtime.checkpoint import Checkpoint
+from penstock.spark import run as spark_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -166,17 +167,34 @@ def test_rows_when_all_regions_scale_at_once_and_are_retargeted_and_keys_moved_a
     assert not fr.difference(found, wanted(tmp_path / "in", files))
 
 
-def test_large_key_when_it_moves_is_copied_by_a_job_beside_the_epochs(spark, tmp_path):
-    files, held = batches(10, seed=2), []
+def test_large_key_when_it_moves_is_copied_by_a_job_beside_the_epochs(spark, tmp_path, monkeypatch):
+    files, held, copied, runs = batches(10, seed=2), {}, [], []
+    copy = spark_run.copy_on_executor
+
+    def slowly(*what):
+        """The job as it is, but it ends only when two more epochs have: if epochs waited for it, it would never end."""
+        since, until = runs[0].progress["epoch"], time.monotonic() + 60
+        while runs[0].progress["epoch"] < since + 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        copied.append(runs[0].progress["epoch"] - since)
+        return copy(*what)
+
+    monkeypatch.setattr(spark_run, "copy_on_executor", slowly)
 
     def steer(run):
+        runs.append(run)
         asked = run.move("k", ["hot0"], worker=1)
-        while not asked.wait(0.05):
-            held.append(asked.progress.get("k", {}).get("held_keys", 0))
+        while not asked.wait(0.02):
+            record = run._latest()
+            if record.epoch >= 0 and record.regions["k"].control.held:
+                held[record.epoch] = record.regions["k"].frontier
         assert run.move("k", ["hot0"], worker=0).wait(120)
 
     found, _ = live(spark, tmp_path, files, steer, workers=2)
-    assert max(held) == 1
+    assert len(copied) == 2
+    assert min(copied) >= 2, "epochs stood still while the key was on hold"
+    assert len(held) >= 2
+    assert len(set(held.values())) >= 2, "the region's other keys were not processed meanwhile"
     assert not fr.difference(found, wanted(tmp_path / "in", files))
 
 
@@ -219,6 +237,33 @@ def test_checkpoint_when_it_is_started_with_another_number_of_workers_keeps_its_
         run = flow_of(tmp_path / "in", sinks).start(spark, workers=5, **options)
     assert run.await_termination(100)
     assert run.routing("k")[-1] == 2
+
+
+def test_rescale_when_the_flow_is_shut_down_in_the_middle_of_it_goes_on_after_the_restart(spark, tmp_path):
+    files, sinks, seen = batches(8, seed=9), fr.Sinks(), []
+    steps = Limits(first_bytes=1_000, least_bytes=1_000, most_bytes=2_000, hold_bytes=60_000_000, measure_entries=200)
+    options = {"checkpoint": str(tmp_path / "checkpoint"), "trigger": "0 seconds", "step_budget": steps}
+    flow = flow_of(tmp_path / "in", sinks)
+    with Feeder(tmp_path / "in", files) as feeder:
+        run = flow.start(spark, workers=1, **options)
+        feeder.taken = lambda: run.progress.get("epoch", -1)
+        run.scale("k", 4)
+        while run.regions["k"].get("rescale", {}).get("moved_keys", 0) < 3:
+            assert run.active, run.exception
+            time.sleep(0.02)
+        run.shutdown(drain=False, timeout=100)
+        seen.append(run.regions["k"])
+        run = flow.start(spark, **{**options, "step_budget": STEPS})
+        while run.regions["k"]["phase"] != "settled" or feeder.written < len(files):
+            assert run.active, run.exception
+            time.sleep(0.05)
+    run.shutdown(drain=True, timeout=200)
+    assert seen[0]["phase"] == "move"
+    assert seen[0]["rescale"]["bins_left"] > 0
+    assert run.regions["k"]["workers"] == 4
+    assert run.regions["k"]["last_rescale"]["moved_keys"] > seen[0]["rescale"]["moved_keys"] >= 3, "it began anew"
+    assert set(run.routing("k")) == {0, 1, 2, 3}
+    assert not fr.difference(sinks.content(), wanted(tmp_path / "in", files))
 
 
 @pytest.mark.soak

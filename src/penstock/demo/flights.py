@@ -87,7 +87,7 @@ def run_on(flights: pd.DataFrame, folder: Path, workers: int) -> None:
     laps.lap("pandas")
     print_findings(console, stored)
     print_speed(console, run.progress, laps.laps_s, resumed=resumed)
-    print_rescales(console, turns)
+    print_rescales(console, turns, rescale.missed if rescale is not None else "")
     _judge(console, different, stored)
     print_places(console, database, checkpoint)
 

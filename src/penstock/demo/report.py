@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pandas as pd
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from penstock.demo.data import read_airlines
@@ -96,18 +97,21 @@ def print_speed(console: Console, progress: Mapping[str, Any], laps_s: Mapping[s
     console.print(shown)
 
 
-def print_rescales(console: Console, turns: Sequence[Turn]) -> None:
+def print_rescales(console: Console, turns: Sequence[Turn], missed: str = "") -> None:
     """What was rescaled while the flow ran.
 
     Args:
         console: Where to.
         turns: The rescales, in order.
+        missed: Why there are no more of them; empty: there should not be.
     """
     for turn in turns:
         console.print(
             f"[bold]Live[/]   {turn.before} to {turn.after} workers in epochs {turn.first_epoch} to {turn.last_epoch}: "
             f"{turn.keys:,} aircraft, {turn.bytes / 1024:,.0f} KiB"
         )
+    if missed:
+        console.print(f"[bold]Live[/]   not done: {escape(missed)}")
 
 
 def print_places(console: Console, database: Path, checkpoint: Path) -> None:

@@ -35,12 +35,13 @@ class Rescale:
 
     def __init__(self, run: Any, epochs: int) -> None:
         self.turns: list[Turn] = []
+        self.missed = ""
         self._run, self._epochs = run, epochs
         self._thread = threading.Thread(target=self._follow, name="penstock-demo-rescale", daemon=True)
         self._thread.start()
 
     def finish(self) -> list[Turn]:
-        """Wait for the end; gives the rescales that were completed."""
+        """Wait for the end; gives the rescales that were completed. If one was not, `missed` says why."""
         self._thread.join()
         return self.turns
 
@@ -51,8 +52,10 @@ class Rescale:
             self._scale(before, before + _MORE)
             self._wait(2 * self._epochs // 3)
             self._scale(before + _MORE, before)
-        except (PenstockError, KeyError):
-            return  # the run has ended, and says why by itself
+        except PenstockError as error:
+            self.missed = str(error)
+        except KeyError:
+            self.missed = "The flow ended before its first epoch."
 
     def _wait(self, epoch: int) -> None:
         while self._run.progress["epoch"] < epoch and not self._run.await_termination(_POLL_S):
@@ -60,8 +63,9 @@ class Rescale:
 
     def _scale(self, before: int, after: int) -> None:
         first, asked = self._run.progress["epoch"] + 1, self._run.scale(REGION, after)
-        if not asked.wait():
-            return
+        settled = asked.wait() and self._run.regions[REGION]["phase"] == "settled"  # a flow that has finished waits for nothing
+        if not settled:
+            raise PenstockError(f"The replay ended before {before} workers had become {after}.")
         figures = asked.progress[REGION]
         last = self._run.progress["epoch"]
         self.turns.append(Turn(before, after, first, last, figures["moved_keys"], figures["moved_bytes"]))

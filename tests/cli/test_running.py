@@ -1,0 +1,137 @@
+"""A flow that runs in one terminal and is looked at, scaled and stopped from another: `run`, `status`, `state`, `stop`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock
+from penstock.runtime.checkpoint import Checkpoint
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+KEYS, BODY = 2_000, 4_000
+APP = f"""
+import penstock as ps
+
+
+def remember(key, event, state):
+    n = state[0] + 1 if state else 1
+    return (key, n), (n, "x" * {BODY})
+
+
+def made():
+    flow = ps.Flow("terminal")
+    events = flow.source("events", ps.files("in", "k string, at timestamp"), time="at")
+    events.key_by("k").stateful_map(remember, "k string, n long", state="n long, body string").sink(ps.sql("sqlite:///out.db", "t"))
+    return flow
+"""
+
+
+class Terminal:
+    """Runs the command in a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        source = str(Path(penstock.__file__).parent.parent)
+        self.env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PENSTOCK_LOCAL_DIR": str(folder / "local"),
+        }
+
+    def start(self, *words):
+        command = [sys.executable, "-m", "penstock", *words, "--checkpoint", "ckpt"]
+        with (self.folder / "run.txt").open("wb") as said:
+            return subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=said, stderr=said, start_new_session=True)
+
+    def said(self, *words, code=0):
+        command = [sys.executable, "-m", "penstock", *words, "--checkpoint", "ckpt"]
+        done = subprocess.run(command, cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == code, done
+        return (done.stdout + done.stderr).strip()
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    (tmp_path / "in").mkdir()
+    names = [f"k{i:04d}" for i in range(KEYS)]
+    times = pa.array([0] * KEYS + [1_000_000], pa.timestamp("us", "UTC"))  # the last one waits for the frontier
+    pq.write_table(pa.table({"k": [*names, "waits"], "at": times}), tmp_path / "in" / "0.parquet")
+    (tmp_path / "app.py").write_text(APP)
+    return Terminal(tmp_path)
+
+
+def frozen_in_a_move(running, checkpoint):
+    """Put the process to sleep when a part of the state has moved; gives the region's figures."""
+
+    def figures():
+        region = checkpoint.last().progress["regions"]["k"]
+        told = region.get("rescale", {})
+        return told if region["phase"] == "move" and told["moved_bins"] and told["bins_left"] else None
+
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline:
+        if figures():
+            os.killpg(running.pid, signal.SIGSTOP)
+            time.sleep(0.1)
+            if found := figures():
+                return found
+            os.killpg(running.pid, signal.SIGCONT)
+        time.sleep(0.01)
+    raise AssertionError("no rescale was under way")
+
+
+def test_flow_of_a_file_when_it_is_run_scaled_looked_at_and_stopped_from_terminals_tells_what_it_does(terminal, tmp_path):
+    checkpoint = Checkpoint(str(tmp_path / "ckpt"))
+    running = terminal.start("run", "app.py:made", "--workers", "2", "--trigger", "100 milliseconds", "--master", "local[2]")
+    try:
+        deadline = time.monotonic() + 200
+        while checkpoint.last().epoch < 0:
+            assert running.poll() is None, (tmp_path / "run.txt").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert terminal.said("scale", "5", "--region", "k", "--no-wait") == ""
+        told = frozen_in_a_move(running, checkpoint)
+        lines = terminal.said("status").splitlines()
+        assert lines[0] == f"flow terminal: running (run 1, process {running.pid} on {os.uname().nodename})"
+        assert lines[1] == f"source events: {KEYS + 1:,} rows"
+        done, left = told["moved_bins"], told["bins_left"]
+        shown = rf"region k: move to 5 workers, {done:,} of {done + left:,} bins, {told['moved_keys']:,} keys? moved, [\d.]+ [KM]iB, about \d+ s left"
+        assert re.fullmatch(shown, lines[2])
+        title = " ".join(" ".join(lines[3:5]).split())  # it is as wide as its table
+        assert re.match(r"epoch \d+ · .* · 2,001 rows so far · [\d,]+ ms", title)
+        assert lines[-1].split()[:2] == ["k", str(checkpoint.last().regions["k"].workers)]
+        assert json.loads(terminal.said("status", "--json"))["regions"]["k"]["rescale"] == told
+        os.killpg(running.pid, signal.SIGCONT)
+        while checkpoint.last().regions["k"].control.goal is not None:
+            assert running.poll() is None
+            time.sleep(0.1)
+
+        rows = [json.loads(line) for line in terminal.said("state", "k", "--limit", "0", "--json").splitlines()]
+        assert sorted(r["k"] for r in rows) == [f"k{i:04d}" for i in range(KEYS)]
+        assert {r["worker"] for r in rows} == set(range(5))
+        assert {json.dumps(json.loads(r["state"])) for r in rows} == {json.dumps({"n": 1, "body": "x" * BODY})}
+        assert len(terminal.said("state", "k", "--limit", "3", "--json").splitlines()) == 3
+        assert "has no state of region 'x'; it has k." in terminal.said("state", "x", code=1)
+
+        assert re.fullmatch(r"Stopped after epoch \d+\.", terminal.said("stop"))
+        assert running.wait(60) == 0, (tmp_path / "run.txt").read_text()
+        assert terminal.said("status").startswith("flow terminal: not running (run 1,")
+        assert "is not running: process" in terminal.said("stop", code=1)
+    finally:
+        for sent in (signal.SIGCONT, signal.SIGKILL):
+            if running.poll() is None:
+                os.killpg(running.pid, sent)
+        running.wait(30)
