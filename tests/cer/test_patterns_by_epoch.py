@@ -155,3 +155,20 @@ def test_query_in_a_flow_when_it_has_more_conditions_than_two_words_have_bits_ke
     ]
     assert [(row["a"][0]["v"], row["b"][0]["v"]) for row in sorted(found.rows(), key=lambda row: row["match_end"])] == wanted
     assert {v for pair in wanted for v in pair} >= {0, 61, 62, 69}
+
+
+# ---------------------------------------------------------------------------------------------------------- several streams
+
+
+def test_events_of_two_streams_when_these_are_put_together_first_are_matched_in_order_of_time():
+    flow, found = ps.Flow("two streams"), ps.memory("found in two streams")
+    doors, lamps = (flow.source(n, ps.files("nowhere", COLUMNS), time="at", lateness="0 seconds") for n in ("doors", "lamps"))
+    together = doors.with_columns(stream="'door'").union(lamps.with_columns(stream="'lamp'"))
+    define = {"open": "stream = 'door' AND kind = 'on'", "light": "stream = 'lamp' AND kind = 'on'"}
+    together.key_by("k").match("SELECT * WHERE open : light : open WITHIN 9 SECONDS", define=define).sink(found)
+    with Harness(flow) as harness:
+        harness.push("lamps", [event(2, "on"), event(5, "on"), event(7, "on")])
+        harness.epoch()
+        harness.push("doors", [event(1, "on"), event(3, "on"), event(6, "off"), event(8, "on")])
+        harness.finish()
+    assert [(row["match_start"], row["match_end"]) for row in found.rows()] == [(at(1), at(3))]
