@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, RecordError
 from penstock.runtime.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
@@ -92,3 +92,31 @@ def test_partition_has_the_name_of_its_value_and_null_and_empty_are_partitions_t
     partitions = Checkpoint(str(tmp_path / "c")).last().sources["events"].partitions
     assert {name: state.offset for name, state in partitions.items()} == {str(p): len(values) + i for i, p in enumerate(values)}
     assert out.rows() == [{"k": "a", "n": 2 * len(values)}]
+
+
+def test_parquet_file_without_a_declared_column_is_refused_by_name_unless_null_will_do(spark, tmp_path):
+    folder = tmp_path / "in here"  # a URI writes the space otherwise
+    named = pa.schema([SCHEMA.field("k").with_name("K"), *list(SCHEMA)[1:]])  # case counts for nothing
+    fr.write_parquet(folder, [{"K": "a", "at": fr.moment(0), "v": 1}], named, 0)
+
+    def ends(name, **options):
+        flow, out = ps.Flow("lacking"), ps.memory(f"{name} {tmp_path}")
+        events = flow.source("events", ps.files(str(folder), "k string, at timestamp, v long", **options), time="at")
+        events.key_by("k").stateful_map(lambda k, e, s: ((k, e.v), s), "k string, v long").sink(out)
+        flow.start(spark, checkpoint=tmp_path / name, workers=2, trigger="available_now").await_termination(120)
+        return [(r["k"], r["v"]) for r in out.rows()]
+
+    assert ends("whole") == [("a", 1)]
+    fr.write_parquet(folder, [{"K": "a", "at": fr.moment(1)}], named.remove(named.get_field_index("v")), 1)
+    with pytest.raises(RecordError, match=r"f001.parquet of source 'events' has no column 'v'; write it with all declared"):
+        ends("refused")
+    assert ends("as null", missing_columns="null") == [("a", 1), ("a", None)]
+
+
+def test_parquet_column_that_folders_are_named_after_is_not_missing(spark, tmp_path):
+    fr.write_parquet(tmp_path / "in" / "k=x", [{"at": fr.moment(0), "v": 1}], pa.schema(list(SCHEMA)[1:]), 0)
+    flow, out = ps.Flow("folders"), ps.memory(f"folders {tmp_path}")
+    events = flow.source("events", ps.files(str(tmp_path / "in"), "k string, at timestamp, v long"), time="at")
+    events.key_by("k").aggregate(total=ps.sum("v")).sink(out)
+    flow.start(spark, checkpoint=tmp_path / "c", workers=1, trigger="available_now").await_termination(120)
+    assert out.rows() == [{"k": "x", "total": 1}]

@@ -58,7 +58,7 @@ class Flow:
             time: Column with the event time (timestamp). Without it records are processed as they come, per epoch in
                 (partition, offset) order, and windows and joins are not possible.
             lateness: A record this far behind the greatest time of its own source partition is late.
-            idle_after: A partition without records for so long stops holding the frontier back. Never, unless given.
+            idle_after: A partition, or the whole source, without records for so long stops holding the frontier back. Never, unless given.
             position: The columns (partition, offset) of a DataFrame; connectors know theirs. Without it positions are
                 local to an epoch: ties in time may then depend on how records were cut into epochs.
             partitions: With `position`, the partitions that must be heard from before the frontier moves. A partition not

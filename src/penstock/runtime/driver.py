@@ -30,7 +30,7 @@ from penstock.runtime.back import unloadable
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledFlow, CompiledRegion
 from penstock.runtime.handover import Deltas, answer_of, hand_over, region_figures
-from penstock.runtime.lateness import Base, Chunk, ChunkId, Judgement, judge
+from penstock.runtime.lateness import Base, Chunk, ChunkId, Judgement, go_along, judge
 from penstock.runtime.record import EpochRecord, RegionState, SourceState
 from penstock.state.deltas import FileRef, Version
 from penstock.types import MAX_TIME, MIN_TIME, Mark, time_text
@@ -266,10 +266,11 @@ class EpochDriver:
             )
             judged.state.malformed += scan.malformed
             judged.state.files += scan.files
-            if finish:
-                judged.state.frontier = MAX_TIME
             decision.sources[source.name] = judged.state
             decision.judgements[source.name] = judged
+        go_along(decision.sources, [{s.name for s in self._sources_of(r)} for r in self._flow.plan.regions if r.timed])
+        for state in decision.sources.values() if finish else ():
+            state.frontier = MAX_TIME
         return decision
 
     def _found(self, epoch: int, backend: Backend) -> tuple[list[tuple[str, dict[str, Any]]], int]:
@@ -320,13 +321,15 @@ class EpochDriver:
     def _frontier(self, region: p.Region, decision: _Decision, before: int) -> int:
         if not region.timed:
             return MAX_TIME
-        nodes = [n for i in region.inputs for n in p.upstream(i)]
-        reached = min(decision.sources[n.name].frontier for n in nodes if isinstance(n, p.SourceNode))
-        for node in nodes:
+        reached = min(decision.sources[s.name].frontier for s in self._sources_of(region))
+        for node in (n for i in region.inputs for n in p.upstream(i)):
             if isinstance(node, p.RegionOutput):
                 held = decision.decided.controls[node.region.name].held_frontier
                 reached = reached if held is None else min(reached, held)  # rule H5
         return max(before, reached)
+
+    def _sources_of(self, region: p.Region) -> list[p.SourceNode]:
+        return [n for i in region.inputs for n in p.upstream(i) if isinstance(n, p.SourceNode)]
 
     def _store(self, epoch: int, backend: Backend, frames: _Frames, decision: _Decision) -> None:
         """Hand every sink its rows and mark; run regions that no sink reads."""

@@ -4,13 +4,16 @@ A record is late if, in offset order, it lies more than the lateness bound behin
 had shown before it. That depends on nothing else: not on epochs, not on other partitions. The source's frontier is the least
 ``greatest time − lateness`` over its partitions.
 
+Idle partitions do not hold their source back, nor does a source that is idle as a whole hold back those that it meets in a region. Where
+all are idle, none holds the others back, and the foremost counts.
+
 A scan of an epoch gives times per chunk of consecutive offsets. Chunks that may hold a late record are suspects; only in these
 does the backend look at single records, starting from what is known before the chunk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +23,7 @@ import numpy as np
 from penstock.operators.keys import Ints
 from penstock.operators.rows import running_max
 from penstock.runtime.record import PartitionState, SourceState
-from penstock.types import MAX_TIME, MIN_TIME
+from penstock.types import MIN_TIME
 
 ChunkId = tuple[int, int]
 """A partition's number and a chunk's."""
@@ -80,11 +83,13 @@ def judge(
         before: The source's state after the epoch before; not modified.
         chunks: The epoch's records.
         lateness_us: The lateness bound.
-        idle_after_us: After how long without records a partition is idle; None: never.
+        idle_after_us: After how long without records a partition, or the whole source, is idle; None: never.
         declared: Partitions that must be heard from, as (name, number).
         now_us: Clock time of the epoch, for idleness only.
     """
     state = deepcopy(before)
+    if chunks or not state.heard_us:
+        state.heard_us = now_us
     for name, part in declared:
         state.partitions.setdefault(name, PartitionState(part, heard_us=now_us))
     suspects: dict[ChunkId, Base] = {}
@@ -99,13 +104,32 @@ def judge(
             suspects[chunk.part, chunk.number] = Base(known.latest, known.floor)
         known.latest, known.offset, known.heard_us = latest, max(known.offset, chunk.last_offset), now_us
         state.rows += chunk.rows
-    for known in state.partitions.values():
-        known.idle = idle_after_us is not None and now_us - known.heard_us > idle_after_us
-    active = [max(behind(k.latest, lateness_us), k.floor) for k in state.partitions.values() if not k.idle]
-    state.frontier = max(before.frontier, min(active, default=before.frontier))
-    if before.frontier == MAX_TIME:
-        state.frontier = MAX_TIME
+    everyone: list[SourceState | PartitionState] = [state, *state.partitions.values()]
+    for silent in everyone:
+        silent.idle = idle_after_us is not None and now_us - silent.heard_us > idle_after_us
+    reached = [(max(behind(k.latest, lateness_us), k.floor), k.idle) for k in state.partitions.values()]
+    state.frontier = max(before.frontier, _least(reached))
     return Judgement(state, suspects)
+
+
+def go_along(states: dict[str, SourceState], meeting: Sequence[Collection[str]]) -> None:
+    """Take sources that are idle as a whole to where the others are; `states` is changed.
+
+    Args:
+        states: By source, as `judge` left them.
+        meeting: Groups of sources that feed one region.
+    """
+    reached = {name: state.frontier for name, state in states.items()}
+    for name, state in states.items():
+        if state.idle:
+            met = {other for group in meeting if name in group for other in group}
+            state.frontier = max(reached[name], _least([(reached[other], states[other].idle) for other in met]))
+
+
+def _least(frontiers: Sequence[tuple[int, bool]]) -> int:
+    """The least of some (frontier, idle), of which idle ones do not count; the greatest if all are idle."""
+    active = [reached for reached, idle in frontiers if not idle]
+    return min(active) if active else max((reached for reached, _ in frontiers), default=MIN_TIME)
 
 
 def late_rows(part: Ints, chunk: Ints, offset: Ints, time: Ints, suspects: dict[ChunkId, Base], lateness_us: int) -> Any:

@@ -50,13 +50,23 @@ class PartitionState:
 
 @dataclass
 class SourceState:
-    """What is known of one source: its partitions, its frontier (µs), the number of files read."""
+    """What is known of one source.
+
+    Attributes:
+        frontier: Event time (µs) before which nothing comes any more that is on time.
+        files: Number of files read. Likewise ``rows``, ``late`` and ``malformed`` records.
+        heard_us: Clock time at which records last came, or of the first epoch.
+        idle: Whether it was idle as a whole, and so went along with the others.
+        partitions: By name.
+    """
 
     frontier: int = MIN_TIME
     files: int = 0
     rows: int = 0
     late: int = 0
     malformed: int = 0
+    heard_us: int = 0
+    idle: bool = False
     partitions: dict[str, PartitionState] = field(default_factory=dict)
 
 

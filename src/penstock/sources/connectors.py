@@ -22,6 +22,7 @@ class Files:
     schema: pa.Schema
     format: str
     max_files_per_epoch: int | None = None
+    missing_columns: str = "fail"
     options: dict[str, str] = field(default_factory=dict)
 
 
@@ -39,6 +40,7 @@ def files(
     format: Literal["csv", "json", "parquet"] = "parquet",  # noqa: A002  (Spark's word)
     *,
     max_files_per_epoch: int | None = None,
+    missing_columns: Literal["fail", "null"] = "fail",
     **options: Any,
 ) -> Files:
     """Files in a folder, read as they appear.
@@ -51,20 +53,24 @@ def files(
         schema: Columns and types, ``"tail string, at timestamp"``.
         format: ``"csv"`` (with a header line unless ``header="false"``), ``"json"`` (one object per line), ``"parquet"``.
         max_files_per_epoch: At most so many files per epoch.
+        missing_columns: What becomes of a Parquet file that lacks a declared column: the flow stops and names it, or (``"null"``)
+            the column is null. A JSON field that is not there is always null; a CSV file must always have all columns.
         **options: Options of Spark's reader for this format.
 
     Raises:
-        DeclarationError: The format is not known, or the schema is none.
+        DeclarationError: The format is not known, or the schema is none, or an argument is out of range.
     """
     if format not in FORMATS:
         raise DeclarationError(f"files(format={format!r}) is not known; use one of {', '.join(FORMATS)}.")
     if max_files_per_epoch is not None and max_files_per_epoch < 1:
         raise DeclarationError(f"files(max_files_per_epoch={max_files_per_epoch}) must be at least 1.")
+    if missing_columns not in ("fail", "null"):
+        raise DeclarationError(f'files(missing_columns={missing_columns!r}) is not known; use "fail" or "null".')
     path = str(path)
     if "://" not in path:
         path = str(Path.cwd() / path)  # the JVM may have another working directory
     texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
-    return Files(path, as_schema(schema, f"the schema of files({path!r})"), format, max_files_per_epoch, texts)
+    return Files(path, as_schema(schema, f"the schema of files({path!r})"), format, max_files_per_epoch, missing_columns, texts)
 
 
 def rate(rows_per_second: int = 1) -> Rate:

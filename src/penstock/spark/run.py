@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import math
 import re
 import threading
 import time
@@ -324,7 +325,6 @@ class Run:
 
     def _watch(self) -> None:
         """Until the query has ended, or was told to."""
-        idle = [s.idle_after_us for s in self._flow.plan.sources if s.idle_after_us is not None]
         last_epoch, since = -1, time.monotonic()
         while not self._ends(0.2):
             if self._stopping.is_set():
@@ -334,9 +334,15 @@ class Run:
             if self._driver.last.epoch != last_epoch:
                 last_epoch, since = self._driver.last.epoch, time.monotonic()
             # Without records there is no epoch: nobody would see that a partition is idle, and a rescale would stand still.
-            elif (idle and quiet > min(idle) / 1e6) or (self._rescaling and self._waits_for_data()):
+            elif quiet > self._until_idle() or (self._rescaling and self._waits_for_data()):
                 self._commander.tell({"command": "tick"})
                 since = time.monotonic()
+
+    def _until_idle(self) -> float:
+        """Seconds of silence that make a source idle that is not."""
+        known = self._driver.last.sources
+        awake = [s for s in self._flow.plan.sources if s.name in known and not known[s.name].idle]
+        return min((s.idle_after_us / 1e6 for s in awake if s.idle_after_us is not None), default=math.inf)
 
     @property
     def _rescaling(self) -> bool:

@@ -26,6 +26,7 @@ from penstock.runtime.record import SourceState
 from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import named, spark_schema
+from penstock.spark.footers import check_columns
 from penstock.types import MIN_TIME, OFFSET, PART, SUB, TIME
 
 CORRUPT: Final = "__ps_corrupt"
@@ -187,6 +188,8 @@ class SourceReader:
             folder = re.split(r"[*?\[{]", connector.path)[0]
             files = [f for f in files if folder in unquote(f)]
             self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
+            sensitive = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+            check_columns(self._source.name, connector, files, sensitive=sensitive)
         if is_files and len(self._files) > _MANY_FILES:
             frame = self._joined(frame)
         time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
