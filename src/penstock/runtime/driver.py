@@ -13,9 +13,9 @@ hold them skip them. A crash after 4 finds the record and does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -25,117 +25,17 @@ from penstock.protocol.lifecycle import Command, Decided, decide
 from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Message, Release, Shutdown
 from penstock.protocol.rescale import STANDARD, Control, Limits, advanced, orders
 from penstock.routing.hashing import spark_xxhash64
-from penstock.routing.table import Routing
 from penstock.runtime.back import unloadable
+from penstock.runtime.backend import Backend, Frame, SourceFrames, Work
 from penstock.runtime.checkpoint import Checkpoint
-from penstock.runtime.compile import CompiledFlow, CompiledRegion
+from penstock.runtime.compile import CompiledFlow
 from penstock.runtime.handover import Deltas, answer_of, hand_over, region_figures
-from penstock.runtime.lateness import Base, Chunk, ChunkId, Judgement, go_along, judge
+from penstock.runtime.lateness import Judgement, go_along, judge
 from penstock.runtime.record import EpochRecord, RegionState, SourceState
 from penstock.state.deltas import FileRef, Version
 from penstock.types import MAX_TIME, MIN_TIME, Mark, time_text
 
-Frame = Any
 KEPT_REFUSALS: Final = 32
-
-
-@dataclass(frozen=True)
-class Scan:
-    """What a scan of one source in one epoch found.
-
-    Attributes:
-        chunks: Event times per chunk of offsets; for a source without time one chunk per partition will do.
-        malformed: Records that cannot be read or have no event time.
-        first_malformed: One of them, for the error: where and what.
-        files: Number of files read.
-    """
-
-    chunks: tuple[Chunk, ...] = ()
-    malformed: int = 0
-    first_malformed: str = ""
-    files: int = 0
-
-
-@dataclass(frozen=True)
-class SourceFrames:
-    """A source's records of one epoch: those on time, late ones, malformed ones (None: there are none)."""
-
-    on_time: Frame
-    late: Frame | None = None
-    malformed: Frame | None = None
-    late_rows: int = 0
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a region's workers are to do in one epoch.
-
-    Attributes:
-        routing: Which rows belong to which worker.
-        messages: By worker, from the controller.
-        versions: By worker, the state to start from.
-    """
-
-    routing: Routing
-    messages: tuple[tuple[Message, ...], ...]
-    versions: tuple[Version, ...]
-
-    @property
-    def workers(self) -> int:
-        """Number of workers that run."""
-        return len(self.versions)
-
-
-class Backend(Protocol):
-    """What runs the plan: Spark, or Arrow in this process. A frame is whatever it passes from step to step."""
-
-    def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
-        """Commands of this epoch that are not in `known`, as (name, command), in order of names."""
-        ...
-
-    def input(self) -> str:
-        """Where this epoch's input ends, in the engine's own words; asked for when a snapshot is taken."""
-        ...
-
-    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
-        """Look at a source's records of this epoch."""
-        ...
-
-    def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
-        """The records of a source; late ones can only be in the chunks `suspects`."""
-        ...
-
-    def step(self, node: p.Node, inputs: Sequence[Frame]) -> Frame:
-        """Apply a stateless step."""
-        ...
-
-    def region(self, compiled: CompiledRegion, inputs: Sequence[Frame], work: Work) -> Frame:
-        """A region's tasks over its inputs (one frame per port); runs when its rows are asked for."""
-        ...
-
-    def part(self, frame: Frame, compiled: CompiledRegion, out: int) -> Frame:
-        """One output of a region's frame."""
-        ...
-
-    def keep(self, frame: Frame) -> Frame:
-        """Compute a frame only once although it is read several times in this epoch."""
-        ...
-
-    def force(self, frame: Frame) -> None:
-        """Run a frame whose rows nobody reads."""
-        ...
-
-    def collect(self, frame: Frame) -> Iterable[pa.RecordBatch]:
-        """The rows of a frame, hidden columns removed."""
-        ...
-
-    def empty(self, node: p.Node) -> Frame:
-        """A frame without rows."""
-        ...
-
-    def done(self) -> None:
-        """The epoch is over; forget what was kept."""
-        ...
 
 
 @dataclass

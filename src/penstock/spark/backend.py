@@ -13,10 +13,10 @@ from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
 from penstock.routing.table import SUBS, Routing
+from penstock.runtime.backend import Scan, SourceFrames, Work
 from penstock.runtime.batches import map_batch
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledRegion
-from penstock.runtime.driver import Scan, SourceFrames, Work
 from penstock.runtime.lateness import Base, ChunkId
 from penstock.runtime.record import SourceState
 from penstock.runtime.spec import HASH, OUT, Port, RegionSpec

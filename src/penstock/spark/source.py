@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.errors import DeclarationError
 from penstock.flow.plan import SourceNode
 from penstock.operators.rows import running_max
-from penstock.runtime.driver import Scan, SourceFrames
+from penstock.runtime.backend import Scan, SourceFrames
 from penstock.runtime.lateness import Base, Chunk, ChunkId, behind, late_rows
 from penstock.runtime.record import SourceState
 from penstock.schema import quoted

@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.routing.hashing import spark_xxhash64
+from penstock.runtime.backend import Scan, SourceFrames, Work
 from penstock.runtime.batches import map_batch
 from penstock.runtime.compile import CompiledRegion
-from penstock.runtime.driver import Scan, SourceFrames, Work, part_number
+from penstock.runtime.driver import part_number
 from penstock.runtime.lateness import Base, Chunk, ChunkId, late_rows
 from penstock.runtime.record import SourceState
 from penstock.runtime.spec import HASH, PORT, Port

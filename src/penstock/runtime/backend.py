@@ -1,0 +1,121 @@
+"""What runs a plan: the interface that Spark and the harness implement, and what passes through it.
+
+Read next: `penstock.runtime.driver`, which calls it in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.flow import plan as p
+from penstock.protocol.messages import Message
+from penstock.routing.table import Routing
+from penstock.runtime.compile import CompiledRegion
+from penstock.runtime.lateness import Base, Chunk, ChunkId
+from penstock.runtime.record import SourceState
+from penstock.state.deltas import Version
+
+Frame = Any
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a scan of one source in one epoch found.
+
+    Attributes:
+        chunks: Event times per chunk of offsets; for a source without time one chunk per partition will do.
+        malformed: Records that cannot be read or have no event time.
+        first_malformed: One of them, for the error: where and what.
+        files: Number of files read.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    malformed: int = 0
+    first_malformed: str = ""
+    files: int = 0
+
+
+@dataclass(frozen=True)
+class SourceFrames:
+    """A source's records of one epoch: those on time, late ones, malformed ones (None: there are none)."""
+
+    on_time: Frame
+    late: Frame | None = None
+    malformed: Frame | None = None
+    late_rows: int = 0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a region's workers are to do in one epoch.
+
+    Attributes:
+        routing: Which rows belong to which worker.
+        messages: By worker, from the controller.
+        versions: By worker, the state to start from.
+    """
+
+    routing: Routing
+    messages: tuple[tuple[Message, ...], ...]
+    versions: tuple[Version, ...]
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that run."""
+        return len(self.versions)
+
+
+class Backend(Protocol):
+    """What runs the plan: Spark, or Arrow in this process. A frame is whatever it passes from step to step."""
+
+    def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+        """Commands of this epoch that are not in `known`, as (name, command), in order of names."""
+        ...
+
+    def input(self) -> str:
+        """Where this epoch's input ends, in the engine's own words; asked for when a snapshot is taken."""
+        ...
+
+    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
+        """Look at a source's records of this epoch."""
+        ...
+
+    def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
+        """The records of a source; late ones can only be in the chunks `suspects`."""
+        ...
+
+    def step(self, node: p.Node, inputs: Sequence[Frame]) -> Frame:
+        """Apply a stateless step."""
+        ...
+
+    def region(self, compiled: CompiledRegion, inputs: Sequence[Frame], work: Work) -> Frame:
+        """A region's tasks over its inputs (one frame per port); runs when its rows are asked for."""
+        ...
+
+    def part(self, frame: Frame, compiled: CompiledRegion, out: int) -> Frame:
+        """One output of a region's frame."""
+        ...
+
+    def keep(self, frame: Frame) -> Frame:
+        """Compute a frame only once although it is read several times in this epoch."""
+        ...
+
+    def force(self, frame: Frame) -> None:
+        """Run a frame whose rows nobody reads."""
+        ...
+
+    def collect(self, frame: Frame) -> Iterable[pa.RecordBatch]:
+        """The rows of a frame, hidden columns removed."""
+        ...
+
+    def empty(self, node: p.Node) -> Frame:
+        """A frame without rows."""
+        ...
+
+    def done(self) -> None:
+        """The epoch is over; forget what was kept."""
+        ...
