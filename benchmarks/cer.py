@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -265,21 +266,25 @@ def streaming(spark: SparkSession, work: Path) -> dict[str, float]:
 
 
 def flow_rate(spark: SparkSession, folder: Path, query: str, checkpoint: Path) -> float:
-    """Millions of events per second of a flow that reads two files per epoch, one per core: median of epochs 2 to 6.
+    """Millions of events per second of a flow that reads two files per epoch, one per core: epochs 2 to 6, from commit to commit.
 
-    While the first two run, the JVM still compiles; the median of batch leaves its first run out, too.
+    While the first two run, the JVM still compiles; batch leaves its first run out, too.
     """
-    flow = ps.Flow("flow")
+    flow, committed = ps.Flow("flow"), []
     source = ps.files(folder, "k long, at timestamp, kind string, v double", max_files_per_epoch=2)
     events = flow.source("events", source, time="at", lateness="1 second")
     events.key_by("k").match(query, type="kind").sink(ps.noop())
-    run, epochs = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="0 seconds"), {}
-    while max(epochs, default=-1) < 6:
-        seen = run.progress
-        epochs[seen.get("epoch", -1)] = seen.get("rows_in", 0), seen.get("epoch_ms", 0)
+
+    def before(step: str) -> None:
+        if step == "committed":
+            committed.append(time.perf_counter())
+
+    run = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="0 seconds", before=before)
+    while len(committed) < 7:
         time.sleep(0.02)
+    rows = run.progress["rows_in"]  # of every epoch alike
     run.shutdown(drain=False, timeout=120)
-    return median([epochs[e][0] / epochs[e][1] / 1000 for e in range(2, 7)])
+    return rows / median([b - a for a, b in pairwise(committed[1:7])]) / 1e6
 
 
 PARTS = {"kernel": kernel, "enumeration": enumeration, "batch": batch, "streaming": streaming}

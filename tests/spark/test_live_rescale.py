@@ -23,7 +23,7 @@ from penstock.spark import run as spark_run
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v", pa.int64())])
-STEPS = Limits(first_bytes=4_000, least_bytes=4_000, most_bytes=30_000, hold_bytes=60_000, measure_entries=500)
+STEPS = Limits(first_bytes=10_000, least_bytes=10_000, most_bytes=40_000, hold_bytes=80_000, measure_entries=1_000)
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def batches(n, seed=4, per_file=400):
 
 
 class Feeder:
-    """Writes files one by one, whenever the flow has taken the last few."""
+    """Writes files one by one, whenever the flow has taken the last few, until it is told to stop or there are no more."""
 
     def __init__(self, folder, files):
         self.folder, self.files, self.written = folder, files, 0
@@ -82,6 +82,8 @@ class Feeder:
         for i, rows in enumerate(self.files):
             while i - self.taken() > 3 and not self._done.wait(0.02):
                 pass
+            if self._done.is_set():
+                return
             hidden = self.folder / f".{i:04d}"
             pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), hidden)
             fr.stamp(hidden, i)  # files that are written at the same moment have no order
@@ -93,8 +95,13 @@ class Feeder:
         return self
 
     def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        """Write no more. Gives the files there are."""
         self._done.set()
         self._thread.join()
+        return self.files[: self.written]
 
 
 def wanted(folder, files):
@@ -107,8 +114,8 @@ def wanted(folder, files):
     return sinks.content()
 
 
-def live(spark, tmp_path, files, steer, **options):
-    """Run under load, with `steer(run)` from this thread, to the end of the input."""
+def live(spark, tmp_path, files, steer, *, stop=False, **options):
+    """Run under load, with `steer(run)` from this thread, to the end of the input, or (`stop`) until that is done."""
     sinks = fr.Sinks()
     with Feeder(tmp_path / "in", files) as feeder:
         checkpoint = str(tmp_path / "checkpoint")
@@ -116,25 +123,29 @@ def live(spark, tmp_path, files, steer, **options):
         run = flow_of(tmp_path / "in", sinks).start(spark, **options)
         feeder.taken = lambda: run.progress.get("epoch", -1)
         steer(run)
-        while feeder.written < len(files):
+        while feeder.written < len(files) and not stop:
             assert run.active, run.exception
             time.sleep(0.05)
+        files = feeder.stop()
     run.shutdown(drain=True, timeout=200)
-    return sinks.content(), run
+    return sinks.content(), run, files
 
 
 @pytest.mark.slow
 def test_rows_when_a_flow_goes_1_2_5_3_1_under_load_are_those_of_one_that_never_does(spark, tmp_path):
-    files, seen = batches(14), []
+    files, seen, rows = batches(300, per_file=200), [], []
 
     def steer(run):
         for workers in (2, 5, 3, 1):
-            assert run.scale("k", workers).wait(120)
-            seen.append((run.regions["k"]["workers"], {len(set(run.routing("k")))}))
+            asked, rows_before = run.scale("k", workers), run.progress["sources"]["events"]["rows"]
+            assert asked.wait(120)
+            seen.append((run.regions["k"]["workers"], len(set(run.routing("k")))))
+            rows.append(run.progress["sources"]["events"]["rows"] - rows_before)
 
-    found, run = live(spark, tmp_path, files, steer)
-    assert [len(w) for _, w in seen] == [1] * 4
-    assert [next(iter(w)) for _, w in seen] == [2, 5, 3, 1]
+    found, run, files = live(spark, tmp_path, files, steer, stop=True)
+    assert seen == [(2, 2), (5, 5), (3, 3), (1, 1)]
+    assert len(files) < 300, "the input ended before the rescales did"
+    assert min(rows) >= 3 * 200, "a rescale saw no load"
     assert not fr.difference(found, wanted(tmp_path / "in", files))
     assert not [n for n in (tmp_path / "local").glob("*/k/[1-9]") if (n / "data.mdb").exists()], "a removed worker left state"
     with pytest.raises(FinishedError, match="has finished; it cannot be told to scale"):
@@ -162,7 +173,7 @@ def test_rows_when_all_regions_scale_at_once_and_are_retargeted_and_keys_moved_a
         where = {r["k"]: r["worker"] for r in held.where("k is null or k like 'hot%'").collect()}
         assert where["hot1"] == where[None] == 2
 
-    found, run = live(spark, tmp_path, files, steer, workers=2)
+    found, run, _ = live(spark, tmp_path, files, steer, workers=2)
     assert {n: r["workers"] for n, r in run.regions.items()} == {"k": 3, "sizes": 3}
     assert not fr.difference(found, wanted(tmp_path / "in", files))
 
@@ -190,7 +201,7 @@ def test_large_key_when_it_moves_is_copied_by_a_job_beside_the_epochs(spark, tmp
                 held[record.epoch] = record.regions["k"].frontier
         assert run.move("k", ["hot0"], worker=0).wait(120)
 
-    found, _ = live(spark, tmp_path, files, steer, workers=2)
+    found, _, _ = live(spark, tmp_path, files, steer, workers=2)
     assert len(copied) == 2
     assert min(copied) >= 2, "epochs stood still while the key was on hold"
     assert len(held) >= 2
@@ -217,7 +228,7 @@ def test_commands_from_another_terminal_when_a_flow_runs_are_obeyed(spark, tmp_p
         tell("status")
         assert run.regions["k"]["workers"] == 3
 
-    found, _ = live(spark, tmp_path, files, steer)
+    found, _, _ = live(spark, tmp_path, files, steer)
     assert [code for code, _ in said] == [0, 0, 0, 1, 0], said
     assert said[0][1].startswith("Scaled to 3 workers after epoch")
     assert said[3][1] == "There is no region 'nobody' to scale; there are k, sizes."
@@ -271,7 +282,7 @@ def test_rescale_when_the_flow_is_shut_down_in_the_middle_of_it_goes_on_after_th
 def test_rows_when_every_pair_and_fifty_turns_are_passed_over_spark_are_right(spark, tmp_path):
     # 162 rescales: steps as small as elsewhere would make each of them a hundred epochs long.
     steps = Limits(first_bytes=200_000, least_bytes=200_000, most_bytes=400_000, hold_bytes=400_000)
-    files = batches(400, seed=12, per_file=120)
+    files = batches(3_000, seed=12, per_file=40)
     pairs = [(a, b) for a in range(1, 9) for b in range(1, 9) if a != b]
 
     def steer(run):
@@ -281,5 +292,6 @@ def test_rows_when_every_pair_and_fifty_turns_are_passed_over_spark_are_right(sp
         for i in range(50):
             assert run.scale("k", 2 + i % 2).wait(300)
 
-    found, _ = live(spark, tmp_path, files, steer, step_budget=steps)
+    found, _, files = live(spark, tmp_path, files, steer, stop=True, step_budget=steps)
+    assert len(files) < 3_000, "the input ended before the rescales did"
     assert not fr.difference(found, wanted(tmp_path / "in", files))
