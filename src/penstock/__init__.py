@@ -51,10 +51,30 @@ _HOME = {
     "MaximalDisjoint": "penstock.cer.maximal",
 }
 __all__ = list(_HOME)
+_PLANNED = frozenset(
+    [
+        "delta",
+        "redis_stream",
+        "redis_streams",
+        "kafka",
+        "kafka_topic",
+        "Group",
+        "Histogram",
+        "Shuffle",
+        "PowerOfTwoChoices",
+        "PartialKeyGrouping",
+        "DChoices",
+        "WChoices",
+        "ConsistentGrouping",
+        "Isolate",
+    ]
+)
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name on its first use."""
+    if name in _PLANNED:
+        raise AttributeError(f"penstock.{name} is not available in this version.")
     if name not in _HOME:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}.")
     return getattr(import_module(_HOME[name]), name)

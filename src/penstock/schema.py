@@ -94,8 +94,18 @@ def parse_schema(text: str, what: str) -> pa.Schema:
 
 
 def as_schema(given: str | pa.Schema, what: str) -> pa.Schema:
-    """A schema given as text or as Arrow."""
-    return parse_schema(given, what) if isinstance(given, str) else given
+    """A schema given as text or as Arrow.
+
+    Raises:
+        DeclarationError: It is neither, or no schema, or has a column whose name is penstock's own.
+    """
+    schema = parse_schema(given, what) if isinstance(given, str) else given
+    if not isinstance(schema, pa.Schema):
+        raise DeclarationError(f"{what} must be text such as 'tail string, delay double', or a pyarrow.Schema, not {given!r}.")
+    for name in schema.names:
+        if name.startswith("__ps_"):
+            raise DeclarationError(f"{what} names column {name!r}, but names that start with __ps_ are penstock's own.")
+    return schema
 
 
 def quoted(name: str | None) -> str:
@@ -115,6 +125,16 @@ def unknown_column(name: str, there: list[str], what: str) -> DeclarationError:
     return DeclarationError(f"{what} names column {name!r}, which does not exist; {hint}")
 
 
+def as_sql(text: str, schema: pa.Schema) -> str:
+    """What a user wrote where an expression is wanted: a column's name just as it is, or SQL.
+
+    Example:
+        >>> as_sql("a b", pa.schema([("a b", pa.int64())]))
+        '`a b`'
+    """
+    return quoted(text) if text in schema.names else text
+
+
 def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field[Any]:
     """Check a Spark SQL expression against columns.
 
@@ -127,7 +147,7 @@ def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field[Any]:
         A field with the result's name (``""`` if it has none) and its type, ``pa.null()`` if that is not known.
 
     Raises:
-        DeclarationError: It is not SQL, or names a column that does not exist.
+        DeclarationError: It is not SQL, or names a column that does not exist, or its value is not that of the row alone.
     """
     import sqlglot  # noqa: PLC0415
     from sqlglot import exp  # noqa: PLC0415
@@ -139,6 +159,7 @@ def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field[Any]:
         raise DeclarationError(f"{what} is not a Spark SQL expression: {sql!r} ({first}).") from error
     if len(parsed.expressions) != 1 or parsed.args.get("from") or parsed.args.get("from_") or parsed.args.get("where"):
         raise DeclarationError(f"{what} must be one SQL expression: {sql!r}.")
+    _check_by_row(parsed, f"{what} {sql!r}")
     there = {n.lower(): n for n in schema.names}
     bound = {i.name.lower() for lam in parsed.find_all(exp.Lambda) for i in lam.expressions}
     for column in parsed.find_all(exp.Column):
@@ -150,6 +171,57 @@ def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field[Any]:
     if isinstance(plain, exp.Column) and plain.name.lower() in there:
         return schema.field(there[plain.name.lower()])
     return pa.field(name, _type_of(sql, schema))
+
+
+_BY_CHANCE = frozenset(
+    [
+        "rand",
+        "randn",
+        "random",
+        "uniform",
+        "randstr",
+        "uuid",
+        "shuffle",
+        "now",
+        "curdate",
+        "current_date",
+        "current_timestamp",
+        "localtimestamp",
+        "current_time",
+        "monotonically_increasing_id",
+        "spark_partition_id",
+        "input_file_name",
+        "input_file_block_start",
+        "input_file_block_length",
+    ]
+)
+
+
+def _check_by_row(parsed: Any, what: str) -> None:
+    """Refuse what depends on other rows, on the clock or on chance: an epoch that runs again would give something else."""
+    from sqlglot import exp  # noqa: PLC0415
+
+    for part in parsed.find_all(exp.Window, exp.Func, exp.Select):
+        if isinstance(part, (exp.Window, exp.AggFunc, exp.Select)) and part is not parsed:
+            raise DeclarationError(
+                f"{what} looks at other rows, of which an epoch has only some; do that in a stateful step after key_by: "
+                "aggregate, window or stateful_map."
+            )
+        if isinstance(part, exp.UDTF):
+            raise DeclarationError(
+                f"{what} makes several rows of one; use map_batches, whose column _row says where each came from."
+            )
+        name = (
+            part.name.lower()
+            if isinstance(part, exp.Anonymous)
+            else type(part).sql_name().lower()
+            if part is not parsed
+            else ""
+        )
+        if name in _BY_CHANCE or (isinstance(part, exp.StrToUnix) and part.this is None):
+            raise DeclarationError(
+                f"{what} gives something else whenever an epoch runs again; use only what the row holds, as its event time."
+            )
 
 
 def to_duckdb(sql: str) -> str:

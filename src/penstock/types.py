@@ -44,6 +44,9 @@ _UNITS: Final = {
 }
 
 
+_LONGEST_US: Final = 100_000 * 86_400_000_000
+
+
 def duration_us(text: str | dt.timedelta, what: str = "duration") -> int:
     """Read a duration such as ``"10 minutes"``, ``"1 hour 30 minutes"`` or a timedelta, in microseconds.
 
@@ -61,7 +64,9 @@ def duration_us(text: str | dt.timedelta, what: str = "duration") -> int:
     from penstock.errors import DeclarationError  # noqa: PLC0415  (errors imports nothing; types is imported first)
 
     if isinstance(text, dt.timedelta):
-        return text // dt.timedelta(microseconds=1)
+        if text < dt.timedelta(0):
+            raise DeclarationError(f"{what} is {text}, which is negative; give a duration from 0.")
+        return _checked(text // dt.timedelta(microseconds=1), what)
     total, rest = 0, str(text).strip()
     if not rest:
         raise DeclarationError(f"{what} is empty; write for example '10 minutes'.")
@@ -72,7 +77,15 @@ def duration_us(text: str | dt.timedelta, what: str = "duration") -> int:
             raise DeclarationError(f"{what} {text!r} is not a duration; write for example '10 minutes' or '1 hour 30 minutes'.")
         total += round(float(found[1]) * unit)
         rest = rest[found.end() :]
-    return total
+    return _checked(total, what)
+
+
+def _checked(us: int, what: str) -> int:
+    from penstock.errors import DeclarationError  # noqa: PLC0415
+
+    if us > _LONGEST_US:
+        raise DeclarationError(f"{what} is longer than 100,000 days.")
+    return us
 
 
 def time_text(us: int) -> str:

@@ -134,7 +134,13 @@ WRONG_PLACE = {
     ),
     "stateful_map": (lambda f: f.events.stateful_map(three, "tail string"), f".stateful_map(...) {NEEDS_KEY}.stateful_map(...)."),
     "aggregate": (lambda f: f.events.aggregate(n=ps.count()), f".aggregate(...) {NEEDS_KEY}.aggregate(...)."),
-    "after local": (lambda f: f.keyed.local().deduplicate("tail"), f".deduplicate(...) {NEEDS_KEY}.deduplicate(...)."),
+    "after local": (
+        lambda f: f.keyed.local().deduplicate("tail"),
+        (
+            ".deduplicate(...) keeps state and so needs a key, but these rows have left region 'tail'; key them again: "
+            ".key_by('tail', name='…').deduplicate(...)."
+        ),
+    ),
     "after running values": (
         lambda f: f.running.local(),
         (

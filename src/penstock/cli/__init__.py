@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from penstock.errors import PenstockError, QueryError
 
     try:
-        application()(args=words, prog_name="penstock")
+        application()(args=words, prog_name="penstock", obj=debug)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else DONE if end.code is None else REFUSED
     except PenstockError as error:

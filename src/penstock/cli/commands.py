@@ -57,9 +57,14 @@ def run(
 ) -> None:
     """Run a flow until it ends, fails or is stopped (Ctrl-C stops it after the epoch under way)."""
     flow = load_flow(target)
+    from click import get_current_context
+
     from penstock.spark.session import session
 
-    running = flow.start(session(master), checkpoint=checkpoint, workers=workers, trigger=trigger)
+    spark = session(master)
+    if not get_current_context().obj:  # without --debug: what fails is told in one sentence
+        spark.sparkContext.setLogLevel("OFF")
+    running = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger=trigger)
     from penstock.cli.live import watch
 
     try:

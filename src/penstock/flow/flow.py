@@ -69,6 +69,8 @@ class Flow:
         Raises:
             DeclarationError: A name is taken, a column is missing or of a wrong type.
         """
+        if not isinstance(name, str) or not name:
+            raise DeclarationError(f"A source needs a name, not {name!r}.")
         if any(s.name == name for s in self._sources):
             raise DeclarationError(f"Flow {self.name!r} has two sources named {name!r}; give each its own name.")
         schema = _connector_schema(source, name)
@@ -127,6 +129,7 @@ class Flow:
         from penstock.spark.run import start  # noqa: PLC0415  (Spark loads when a flow starts)
 
         accepted = inspect.signature(start).parameters
+        options = {n: v for n, v in options.items() if v is not None or n in accepted}  # None: not asked for
         for name in options:
             if name not in accepted or name in ("flow", "spark"):
                 shown = ", ".join(n for n in accepted if n not in ("flow", "spark", "before"))

@@ -65,6 +65,14 @@ class KeyedStream(Stream):
         region.inputs.append(node)  # an input of its own: other streams may read this one
         return KeyedStream(self._flow, p.RegionOutput(node.schema, node.timed, region, -len(region.inputs)))
 
+    def _selected(self, columns: list[tuple[str, str]], fields: list[pa.Field[Any]]) -> Stream:
+        for name, sql in columns if self._node.operator < 0 else ():
+            if name in self._region.keys.names and sql.strip("`").lower() != name.lower():
+                raise DeclarationError(
+                    f"Column {name!r} is the key of region {self._region.name!r} and cannot be replaced after key_by; do that before."
+                )
+        return super()._selected(columns, fields)
+
     def local(self) -> Stream:
         """Leave the region: what follows has no key."""
         return Stream(self._flow, self._stateless())
@@ -73,11 +81,19 @@ class KeyedStream(Stream):
         """A step of one's own; see `penstock.Operator`.
 
         Args:
-            operator: The step.
-            on_error: What to do with a record that the user's function fails on: ``"fail"``, ``"skip"``, or a sink.
+            operator: The step. What it raises ends the run; records that it appends to ``context.skipped`` are left out.
+            on_error: A sink for the records that it leaves out.
+
+        Raises:
+            DeclarationError: This is no operator, or ``on_error="skip"``: only the operator knows which of its records failed.
         """
         if not isinstance(operator, Operator):
             raise DeclarationError(f"process needs a penstock.Operator, not {type(operator).__name__}.")
+        if on_error == "skip":
+            raise DeclarationError(
+                f"{operator.describe()} gets many records at once, so only it can tell which of them to skip: have it append "
+                "(key, position, error, record) to self.context.skipped, and give a sink as on_error to keep them."
+            )
         return self._step(operator, [self._input], [self.schema], on_error)
 
     def _step(
@@ -124,7 +140,8 @@ class KeyedStream(Stream):
         _check_callable(fn, 3, "stateful_map", "fn(key, event, state)")
         out = as_schema(schema, "the schema of stateful_map")
         kept = None if state is None else as_schema(state, "the state of stateful_map")
-        return self.process(StatefulMap(fn, out, kept, window, "fail" if on_error == "fail" else "skip"), on_error=on_error)
+        step = StatefulMap(fn, out, kept, window, "fail" if on_error == "fail" else "skip")
+        return self._step(step, [self._input], [self.schema], on_error)
 
     def aggregate(self, emit: Literal["update"] = "update", **aggregates: Kernel) -> KeyedStream:
         """A running value per key.

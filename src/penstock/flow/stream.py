@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import AggregateStep
-from penstock.schema import as_schema, check_expression, quoted
+from penstock.schema import as_schema, as_sql, check_expression, quoted
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
@@ -54,7 +54,8 @@ class Stream:
         """The given columns only: names, or SQL expressions such as ``"delay / 60 AS hours"`` or ``hours="delay / 60"``."""
         columns: list[tuple[str, str]] = []
         fields = []
-        for sql in expressions:
+        everything = [quoted(n) for n in self.schema.names]
+        for sql in (s for e in expressions for s in (everything if e.strip() == "*" else [as_sql(e, self.schema)])):
             found = check_expression(sql, self.schema, "select")
             if not found.name:
                 raise DeclarationError(f"select needs a name for {sql!r}; write {sql!r} AS name.")
@@ -107,8 +108,10 @@ class Stream:
         """Rows of this stream and of others with the same columns.
 
         Raises:
-            DeclarationError: The columns differ, or only some of the streams have an event time.
+            DeclarationError: The columns differ, or only some of the streams have an event time, or one is of another flow.
         """
+        if any(not isinstance(o, Stream) or o._flow is not self._flow for o in others):
+            raise DeclarationError("union needs streams of the same flow.")
         nodes = [self._stateless(), *(o._stateless() for o in others)]
         for other in nodes[1:]:
             if other.schema.names != nodes[0].schema.names:
@@ -141,9 +144,11 @@ class Stream:
         if not columns:
             raise DeclarationError("key_by needs at least one column.")
         stream: Stream = Stream(self._flow, self._stateless())
-        fields = []
-        for column in columns:
+        fields: list[pa.Field[Any]] = []
+        for column in (as_sql(c, self.schema) for c in columns):
             found = check_expression(column, stream.schema, "key_by")
+            if found.name in (f.name for f in fields):
+                raise DeclarationError(f"key_by names column {found.name!r} twice.")
             if found.name not in stream.schema.names:
                 if not found.name:
                     raise DeclarationError(f"key_by needs a name for {column!r}; write {column!r} AS name.")
@@ -208,6 +213,13 @@ class Stream:
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute in ("stateful_map", "aggregate", "window", "join", "deduplicate", "process", "match"):
+            left = next((n.region for n in p.upstream(self._node) if isinstance(n, p.RegionOutput)), None)
+            if left is not None:
+                key = ", ".join(repr(n) for n in left.keys.names)
+                raise DeclarationError(
+                    f".{attribute}(...) keeps state and so needs a key, but these rows have left region {left.name!r}; "
+                    f"key them again: .key_by({key}, name='…').{attribute}(...)."
+                )
             raise DeclarationError(
                 f".{attribute}(...) keeps state and so needs a key; open a region first: .key_by('column').{attribute}(...)."
             )

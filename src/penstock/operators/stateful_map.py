@@ -11,6 +11,7 @@ import struct
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from penstock.operators.rows import Keys, Order, Rows
 from penstock.operators.windows import Sliding
 from penstock.types import MAX_TIME
 
+_FRACTIONS = frozenset({float, Decimal, np.float64, np.float32})
 _CODES = {"int64": "q", "int32": "i", "int16": "h", "int8": "b", "double": "d", "float": "f", "bool": "?"}
 
 
@@ -250,7 +252,15 @@ def to_batch(rows: Sequence[Any], schema: pa.Schema, what: str) -> pa.RecordBatc
         OperatorError: A row does not fit the schema; names the column.
     """
     names = schema.names
-    plain = [tuple(r.get(n) for n in names) if isinstance(r, dict) else r for r in rows]
+    wanted = set(names)
+    for row in rows if dict in set(map(type, rows)) else ():
+        if isinstance(row, dict) and row.keys() != wanted:
+            odd = min(row.keys() ^ wanted, key=str)
+            about = "has no" if odd in names else "has a"
+            raise OperatorError(
+                f"{what} returned the row {row!r}, which {about} column {odd!r}; its schema has {', '.join(names)}."
+            )
+    plain = [tuple(r[n] for n in names) if isinstance(r, dict) else r for r in rows]
     for row in plain:
         if len(row) != len(names):
             raise OperatorError(
@@ -260,12 +270,21 @@ def to_batch(rows: Sequence[Any], schema: pa.Schema, what: str) -> pa.RecordBatc
     arrays = []
     for field, values in zip(schema, columns, strict=True):
         try:
-            arrays.append(pa.array(values, field.type))
+            array = pa.array(values, field.type)
+            if pa.types.is_integer(field.type) and not _FRACTIONS.isdisjoint(map(type, values)):
+                _check_whole(values)
+            arrays.append(array)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
             raise OperatorError(
                 f"{what} returned a value for column {field.name!r} that is not {field.type}: {error}."
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _check_whole(values: Sequence[Any]) -> None:
+    for value in values:
+        if type(value) in _FRACTIONS and value % 1:
+            raise TypeError(f"{value!r} is no whole number")  # Arrow would cut it
 
 
 __all__ = ["MAX_TIME", "Keys", "StateCodec", "StatefulMap", "event_type", "to_batch"]

@@ -44,6 +44,13 @@ def map_batch(fn: Any, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBat
     missing = [n for n in schema.names if n not in out.schema.names]
     if missing:
         raise OperatorError(f"map_batches({name}) gave no column {missing[0]!r}; its schema has {', '.join(schema.names)}.")
-    arrays: list[Any] = [out.column(out.schema.get_field_index(f.name)).cast(f.type) for f in schema]
+    arrays: list[Any] = []
+    for field in schema:
+        try:
+            arrays.append(out.column(out.schema.get_field_index(field.name)).cast(field.type))
+        except pa.ArrowException as error:
+            raise OperatorError(
+                f"map_batches({name}) gave column {field.name!r}, which is not {field.type}: {error}."
+            ) from error
     taken = [batch.column(batch.schema.get_field_index(n)).take(places(rows)) for n in ORDER[:3]]
     return pa.RecordBatch.from_arrays([*arrays, *taken, pa.array(sub)], names=[*schema.names, *ORDER])

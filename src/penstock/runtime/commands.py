@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -202,6 +202,8 @@ def hashes_of(keys: Sequence[Any], schema: pa.Schema) -> np.typing.NDArray[np.in
     Raises:
         DeclarationError: A key does not fit the key columns.
     """
+    if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
+        raise DeclarationError(f"keys must be a list of keys, not {keys!r}; write [{keys!r}].")
     rows = [k if isinstance(k, (tuple, list)) else (k,) for k in keys]
     columns = []
     for i, field in enumerate(schema):

@@ -10,13 +10,14 @@ step are complete up to the frontier before the next step sees them; nothing dep
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import OperatorError, PenstockError
 from penstock.operators.base import Context, KeyedState
 from penstock.operators.holding import dequeue, enqueue, split_held
 from penstock.operators.keys import Ints, KeyCodec, places
@@ -157,8 +158,19 @@ class _Chain:
         self.released = False
 
     def each(self, call: Any) -> None:
-        for operator, state in zip(self.operators, self.states, strict=True):
-            call(operator, state)
+        for i, (operator, state) in enumerate(zip(self.operators, self.states, strict=True)):
+            self.told(i, "a hook", call, operator, state)
+
+    def told(self, i: int, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What a call of an operator gives; what it raises is told as that operator's error."""
+        try:
+            given = call(*arguments)
+            return list(given) if isinstance(given, Iterator) else given  # a generator raises while it is read
+        except PenstockError:
+            raise
+        except Exception as error:
+            what = f"Operator {self.operators[i].describe()} of region {self.spec.name!r}"
+            raise OperatorError(f"{what} failed in {where}: {type(error).__name__}: {error}.") from error
 
     def run(self, inputs: list[Rows | None], received: list[pa.RecordBatch]) -> None:
         """Every operator in turn: its rows, then the frontier."""
@@ -167,12 +179,12 @@ class _Chain:
             parts: list[Emitted] = []
             first = step.inputs[0]
             if first[0] == "port" and self.spec.ports[first[1]].partial_of is not None:
-                parts += _flat(self._merge_partials(i, received[first[1]]))
+                parts += _flat(self.told(i, "on_data", self._merge_partials, i, received[first[1]]))
             else:
                 given = [self._rows(*source) for source in step.inputs]
                 if any(len(g) for g in given):
-                    parts += _flat(self.operators[i].on_inputs(given, self.states[i]))
-            parts += _flat(self.operators[i].on_frontier(self.frontier, self.states[i]))
+                    parts += _flat(self.told(i, "on_data", self.operators[i].on_inputs, given, self.states[i]))
+            parts += _flat(self.told(i, "on_frontier", self.operators[i].on_frontier, self.frontier, self.states[i]))
             self.results.append(regroup(parts, step.out_schema, self.codec))
 
     def _rows(self, kind: str, index: int) -> Rows:
@@ -207,7 +219,13 @@ class _Chain:
 def _flat(given: Any) -> list[Emitted]:
     if given is None:
         return []
-    return [given] if isinstance(given, Emitted) else list(given)
+    parts = [given] if isinstance(given, Emitted) else list(given) if isinstance(given, Iterable) else [given]
+    for part in parts:
+        if not isinstance(part, Emitted):
+            raise OperatorError(
+                f"An operator gave {type(part).__name__}; it must give what rows.emit(...) or state.emit(...) give."
+            )
+    return parts
 
 
 def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:

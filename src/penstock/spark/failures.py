@@ -31,7 +31,7 @@ def translated(error: BaseException, what: str = "The flow") -> PenstockError:
         why = f" {causes[-1].rstrip('.:')}." if "NO_HINT" in read[0] and causes else ""
         return errors.RecordError(f"{told}{why} Mend or remove the file and start the flow again; the epoch was not committed.")
     python = re.findall(
-        r"^\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt): .+)$", text.split("\tat ", maxsplit=1)[0], re.MULTILINE
+        r"^\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Arrow\w+): .+)$", text.split("\tat ", maxsplit=1)[0], re.MULTILINE
     )
     lines = [line.strip(" :") for line in text.splitlines() if not line.startswith("An error occurred while calling ")]
     lines = [line for line in lines if line]

@@ -1,0 +1,181 @@
+"""Mistakes that used to be taken, or told in somebody else's words."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.errors import DeclarationError, OperatorError
+from penstock.runtime.commands import hashes_of
+from penstock.testing import Harness
+
+BEGIN = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+COLUMNS = "k string, at timestamp, v long, `a b` long"
+
+
+def events(name="f"):
+    flow = ps.Flow(name)
+    return flow, flow.source("s", ps.files("none", COLUMNS), time="at")
+
+
+def keeps(_, event, state):
+    return (event.v,), state
+
+
+def run(stream, tmp_path, n=3):
+    """What a stream of three rows gives: of the keys a, b and a."""
+    out = ps.memory(f"{tmp_path}")
+    stream.sink(out)
+    with Harness(stream._flow) as harness:
+        harness.push("s", [{"k": "aba"[i], "at": BEGIN + dt.timedelta(minutes=i), "v": i, "a b": i} for i in range(n)])
+        harness.finish()
+    return out.rows()
+
+
+DECLARATIONS = {
+    "other flow": (lambda s: s.union(events("g")[1]), "union needs streams of the same flow"),
+    "no stream": (lambda s: s.union(None), "union needs streams of the same flow"),
+    "key twice": (lambda s: s.key_by("k", "k"), "key_by names column 'k' twice"),
+    "key replaced": (lambda s: s.key_by("k").with_columns(k="'x'"), "'k' is the key of region 'k' and cannot be replaced"),
+    "key selected": (
+        lambda s: s.key_by("k").select("upper(k) AS k", "v"),
+        "'k' is the key of region 'k' and cannot be replaced",
+    ),
+    "left the region": (
+        lambda s: s.key_by("k").deduplicate("v").where("v > 0").stateful_map(keeps, "v long"),
+        r"has left region 'k'; key them again: .key_by\('k', name='…'\).stateful_map",
+    ),
+    "window function": (
+        lambda s: s.select("row_number() over (order by v) AS r"),
+        "looks at other rows, of which an epoch has",
+    ),
+    "aggregate function": (lambda s: s.where("v > avg(v)"), "looks at other rows"),
+    "subquery": (lambda s: s.where("v in (select 1)"), "looks at other rows"),
+    "chance": (lambda s: s.with_columns(r="v + rand()"), "gives something else whenever an epoch runs again"),
+    "clock": (lambda s: s.where("at < now()"), "gives something else whenever an epoch runs again"),
+    "clock in seconds": (lambda s: s.select("unix_timestamp() AS t"), "gives something else whenever an epoch runs again"),
+    "several rows": (lambda s: s.select("explode(array(v, v)) AS e"), "makes several rows of one; use map_batches"),
+    "negative": (lambda s: s.key_by("k").join(s, within=-dt.timedelta(minutes=1)), "is -1 day, 23:59:00, which is negative"),
+    "eternity": (lambda _: ps.tumbling("99999999999 days"), "is longer than 100,000 days"),
+    "skipping": (lambda s: s.key_by("k").process(ps.Operator(), on_error="skip"), "only it can tell which of them to skip"),
+    "own columns": (lambda _: ps.files("none", "__ps_time long"), "names that start with __ps_ are penstock's own"),
+    "no schema": (lambda _: ps.files("none", None), "must be text such as 'tail string, delay double', or a pyarrow.Schema"),
+    "no name": (lambda s: s._flow.source("", ps.files("none", COLUMNS)), "A source needs a name, not ''"),
+}
+
+
+@pytest.mark.parametrize("case", DECLARATIONS)
+def test_declaration_when_it_cannot_work_is_refused_in_one_sentence(case):
+    declare, sentence = DECLARATIONS[case]
+    with pytest.raises(DeclarationError, match=sentence) as caught:
+        declare(events()[1])
+    assert "\n" not in str(caught.value)
+
+
+def test_name_that_is_announced_but_not_there_says_so():
+    with pytest.raises(AttributeError, match=r"penstock.kafka is not available in this version"):
+        _ = ps.kafka
+
+
+def test_option_of_start_that_is_none_counts_as_not_given(tmp_path):
+    with pytest.raises(DeclarationError, match="start needs checkpoint"):
+        events()[0].start(None, group=None)
+    with pytest.raises(DeclarationError, match="start has no option 'group'"):
+        events()[0].start(None, group="g", checkpoint=tmp_path)
+
+
+def test_keys_to_move_when_they_are_one_text_are_refused():
+    with pytest.raises(DeclarationError, match=r"keys must be a list of keys, not 'abc'; write \['abc'\]"):
+        hashes_of("abc", pa.schema([("k", pa.string())]))
+
+
+def test_star_is_all_columns_and_a_plain_name_needs_no_quotes(tmp_path):
+    _, stream = events()
+    rows = run(
+        stream.select("*", "v + 1 AS w").key_by("a b").stateful_map(lambda k, e, s: ((k, e.w), s), "k long, w long"), tmp_path
+    )
+    assert sorted(r["k"] for r in rows) == [0, 1, 2]
+    assert all(r["w"] == r["k"] + 1 for r in rows)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"delya": 1}, r"returned the row \{'delya': 1\}, which has no column 'delay'|has a column 'delya'"),
+        ({"delay": 1, "more": 2}, "has a column 'more'; its schema has delay"),
+        ((1.5,), "'delay' that is not int64: 1.5 is no whole number"),
+    ],
+)
+def test_row_of_a_function_when_it_does_not_fit_is_refused(tmp_path, given, sentence):
+    stream = events()[1].key_by("k").stateful_map(lambda *_: (given, None), "delay long")
+    with pytest.raises(OperatorError, match=sentence):
+        run(stream, tmp_path)
+
+
+def test_row_of_a_function_when_a_whole_number_is_a_float_is_taken(tmp_path):
+    rows = run(events()[1].key_by("k").stateful_map(lambda *_: ((2.0,), None), "v long"), tmp_path)
+    assert rows == [{"v": 2}] * 3
+
+
+class Fails(ps.Operator):
+    def __init__(self, hook):
+        self.hook = hook
+
+    def _fail(self, hook):
+        if hook == self.hook:
+            raise ZeroDivisionError("by nothing")
+
+    def on_data(self, rows, state):
+        self._fail("on_data")
+        yield rows.emit(rows.data)
+        self._fail("generator")
+
+    def on_frontier(self, t, state):
+        self._fail("on_frontier")
+
+    def on_barrier(self, epoch, state):
+        self._fail("on_barrier")
+
+
+@pytest.mark.parametrize("hook", ["on_data", "generator", "on_frontier", "on_barrier"])
+def test_operator_when_it_raises_is_named(tmp_path, hook):
+    with pytest.raises(OperatorError, match=r"Operator Fails of region 'k' failed in .*: ZeroDivisionError: by nothing"):
+        run(events()[1].key_by("k").process(Fails(hook)), tmp_path)
+
+
+def test_operator_when_it_gives_what_is_no_rows_is_told(tmp_path):
+    class Gives(ps.Operator):
+        def on_data(self, rows, state):
+            return pa.table({"v": [1]})
+
+    with pytest.raises(OperatorError, match=r"it must give what rows.emit\(...\) or state.emit\(...\) give"):
+        run(events()[1].key_by("k").process(Gives()), tmp_path)
+
+
+def test_aggregate_when_it_raises_is_named(tmp_path):
+    class Broken(ps.Aggregate):
+        type = "long"
+
+        def zero(self):
+            return 0
+
+        def add(self, state, value):
+            return state // 0
+
+        def merge(self, a, b):
+            return a + b
+
+        def finish(self, state):
+            return state
+
+    windows = events()[1].key_by("k").window(ps.tumbling("1 hour"))
+    with pytest.raises(OperatorError, match="of region 'k' failed in on_data: ZeroDivisionError"):
+        run(windows.aggregate(n=Broken("v")), tmp_path)
+
+
+def test_function_over_batches_when_its_column_does_not_fit_is_told(tmp_path):
+    with pytest.raises(OperatorError, match=r"gave column 'w', which is not int64: "):
+        run(events()[1].map_batches(lambda b: pa.record_batch({"w": ["x"] * len(b)}), "w long"), tmp_path)
