@@ -135,3 +135,14 @@ def test_flow_of_a_file_when_it_is_run_scaled_looked_at_and_stopped_from_termina
             if running.poll() is None:
                 os.killpg(running.pid, sent)
         running.wait(30)
+
+
+def test_run_when_a_function_raises_says_so_in_one_sentence_and_with_debug_at_length(terminal):
+    broken = APP.replace("    n = state[0]", "    1 / 0\n    n = state[0]")
+    (terminal.folder / "app.py").write_text(broken)
+    words = ("run", "app.py:made", "--trigger", "available_now", "--master", "local[1]")
+    said = terminal.said(*words, code=1)
+    assert said.startswith("stateful_map(remember) of region 'k' failed on key 'k"), said
+    assert "ZeroDivisionError: division by zero" in said
+    assert "\n" not in said
+    assert "Traceback" in terminal.said("--debug", *words, code=1)

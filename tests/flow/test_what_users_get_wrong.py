@@ -46,7 +46,7 @@ DECLARATIONS = {
     ),
     "left the region": (
         lambda s: s.key_by("k").deduplicate("v").where("v > 0").stateful_map(keeps, "v long"),
-        r"has left region 'k'; key them again: .key_by\('k', name='…'\).stateful_map",
+        r"have left region 'k'; key them again: .key_by\('k', name='…'\).stateful_map",
     ),
     "window function": (
         lambda s: s.select("row_number() over (order by v) AS r"),

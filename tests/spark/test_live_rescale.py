@@ -138,7 +138,7 @@ def test_rows_when_a_flow_goes_1_2_5_3_1_under_load_are_those_of_one_that_never_
     def steer(run):
         for workers in (2, 5, 3, 1):
             asked, rows_before = run.scale("k", workers), run.progress["sources"]["events"]["rows"]
-            assert asked.wait(120)
+            assert asked.wait(300)
             seen.append((run.regions["k"]["workers"], len(set(run.routing("k")))))
             rows.append(run.progress["sources"]["events"]["rows"] - rows_before)
 
@@ -159,9 +159,9 @@ def test_rows_when_all_regions_scale_at_once_and_are_retargeted_and_keys_moved_a
         first = run.scale(workers=6)
         second = run.scale(workers=3)  # while the first is under way
         moved = run.move("k", ["hot1", None], worker=2)
-        assert first.wait(120)
-        assert second.wait(120)
-        assert moved.wait(120)
+        assert first.wait(300)
+        assert second.wait(300)
+        assert moved.wait(300)
         assert run.snapshot("middle").wait(60)
         with pytest.raises(DeclarationError, match="There is a snapshot 'middle' already"):
             run.snapshot("middle")
@@ -199,7 +199,7 @@ def test_large_key_when_it_moves_is_copied_by_a_job_beside_the_epochs(spark, tmp
             record = run._latest()
             if record.epoch >= 0 and record.regions["k"].control.held:
                 held[record.epoch] = record.regions["k"].frontier
-        assert run.move("k", ["hot0"], worker=0).wait(120)
+        assert run.move("k", ["hot0"], worker=0).wait(300)
 
     found, _, _ = live(spark, tmp_path, files, steer, workers=2)
     assert len(copied) == 2

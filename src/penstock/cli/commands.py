@@ -49,6 +49,7 @@ def load_flow(target: str) -> Any:
 
 
 def run(
+    context: typer.Context,
     target: Annotated[str, typer.Argument(help="file.py:name of a penstock.Flow, or of a function that gives one.")],
     checkpoint: CheckpointOption,
     workers: Annotated[int | None, typer.Option(help="Workers per region, for a new checkpoint; 2 if not given.")] = None,
@@ -57,12 +58,10 @@ def run(
 ) -> None:
     """Run a flow until it ends, fails or is stopped (Ctrl-C stops it after the epoch under way)."""
     flow = load_flow(target)
-    from click import get_current_context
-
     from penstock.spark.session import session
 
     spark = session(master)
-    if not get_current_context().obj:  # without --debug: what fails is told in one sentence
+    if not context.obj:  # without --debug: what fails is told in one sentence
         spark.sparkContext.setLogLevel("OFF")
     running = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger=trigger)
     from penstock.cli.live import watch
