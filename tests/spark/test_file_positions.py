@@ -120,3 +120,12 @@ def test_parquet_column_that_folders_are_named_after_is_not_missing(spark, tmp_p
     events.key_by("k").aggregate(total=ps.sum("v")).sink(out)
     flow.start(spark, checkpoint=tmp_path / "c", workers=1, trigger="available_now").await_termination(120)
     assert out.rows() == [{"k": "x", "total": 1}]
+
+
+def test_rows_of_files_without_event_time_are_counted(spark, tmp_path):
+    fr.write_parquet(tmp_path / "in", [{"k": "x", "at": fr.moment(i), "v": i} for i in range(7)], SCHEMA, 0)
+    flow, out = ps.Flow("counted"), ps.memory(f"counted {tmp_path}")
+    flow.source("events", ps.files(str(tmp_path / "in"), "k string, at timestamp, v long")).sink(out)
+    run = flow.start(spark, checkpoint=tmp_path / "c", workers=1, trigger="available_now")
+    run.await_termination(120)
+    assert run.progress["sources"]["events"]["rows"] == len(out.rows()) == 7

@@ -31,12 +31,14 @@ class Scan:
         malformed: Records that cannot be read or have no event time.
         first_malformed: One of them, for the error: where and what.
         files: Number of files read.
+        rows: Number of records, if chunks do not say it and it costs nothing to know.
     """
 
     chunks: tuple[Chunk, ...] = ()
     malformed: int = 0
     first_malformed: str = ""
     files: int = 0
+    rows: int = 0
 
 
 @dataclass(frozen=True)

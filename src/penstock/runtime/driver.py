@@ -166,6 +166,7 @@ class EpochDriver:
             )
             judged.state.malformed += scan.malformed
             judged.state.files += scan.files
+            judged.state.rows += scan.rows
             decision.sources[source.name] = judged.state
             decision.judgements[source.name] = judged
         go_along(decision.sources, [{s.name for s in self._sources_of(r)} for r in self._flow.plan.regions if r.timed])

@@ -1,4 +1,7 @@
-"""Whether Parquet files have the columns that were declared; Spark takes those that a file lacks for null and says nothing."""
+"""What the footers of Parquet files say: how many rows there are, and whether a declared column is missing.
+
+Spark takes a column that a file lacks for null and says nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from penstock.sources.connectors import Files
 from penstock.state.files import resolve
 
 
-def check_columns(source: str, connector: Files, uris: Iterable[str], *, sensitive: bool) -> None:
-    """Refuse a Parquet file without a declared column. One that pyarrow cannot open is left to Spark to read, or to refuse.
+def read_footers(source: str, connector: Files, uris: Iterable[str], *, sensitive: bool) -> int:
+    """Count the rows of Parquet files, and refuse one without a declared column.
+
+    A file that pyarrow cannot open is left to Spark to read, or to refuse, and not counted.
 
     Args:
         source: The source's name.
@@ -22,17 +27,21 @@ def check_columns(source: str, connector: Files, uris: Iterable[str], *, sensiti
         uris: The files.
         sensitive: Whether names of columns differ by case alone.
 
+    Returns:
+        The number of rows; 0 for files of another format.
+
     Raises:
         RecordError: A file lacks a column.
     """
-    if connector.format != "parquet" or connector.missing_columns == "null":
-        return
-    declared = connector.schema.names
-    for uri in uris:
+    declared = connector.schema.names if connector.missing_columns == "fail" else ()
+    rows = 0
+    for uri in uris if connector.format == "parquet" else ():
         try:
             fs, path = resolve(re.sub("^file:/+", "file:///", uri))
             with fs.open_input_file(path) as file:
-                there = {n if sensitive else n.lower() for n in pq.read_schema(file).names}
+                about = pq.read_metadata(file)
+                there = {n if sensitive else n.lower() for n in about.schema.to_arrow_schema().names}
+                rows += about.num_rows
         except (OSError, CheckpointError, pa.ArrowException):
             continue
         there |= {n if sensitive else n.lower() for n in re.findall("/([^/=]+)=", uri)}  # columns that folders are named after
@@ -42,3 +51,4 @@ def check_columns(source: str, connector: Files, uris: Iterable[str], *, sensiti
                     f"File {path} of source {source!r} has no column {name!r}; write it with all declared columns, or declare "
                     'files(..., missing_columns="null") to have it read as null. The epoch was not committed.'
                 )
+    return rows

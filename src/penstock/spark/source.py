@@ -26,7 +26,7 @@ from penstock.runtime.record import SourceState
 from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import named, spark_schema
-from penstock.spark.footers import check_columns
+from penstock.spark.footers import read_footers
 from penstock.types import MIN_TIME, OFFSET, PART, SUB, TIME
 
 CORRUPT: Final = "__ps_corrupt"
@@ -164,6 +164,7 @@ class SourceReader:
         self._ordinal = ordinal
         self._epoch = epoch
         self._files: dict[str, int] = {}
+        self._file_rows = 0
         self._kept: list[DataFrame] = []
         self._whole: DataFrame | None = None
         self._times: DataFrame | None = None
@@ -189,7 +190,7 @@ class SourceReader:
             files = [f for f in files if folder in unquote(f)]
             self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
             sensitive = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
-            check_columns(self._source.name, connector, files, sensitive=sensitive)
+            self._file_rows = read_footers(self._source.name, connector, files, sensitive=sensitive)
         if is_files and len(self._files) > _MANY_FILES:
             frame = self._joined(frame)
         time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
@@ -257,7 +258,7 @@ class SourceReader:
         text = isinstance(source.connector, Files) and source.connector.format in ("csv", "json")
         if source.time is None and not text:
             self._whole = self._rows(before)
-            return Scan(files=len(self._files))
+            return Scan(files=len(self._files), rows=self._file_rows)
         columns = [c for c in (source.time, *(source.position or ())) if c]
         rows = self._times = self._rows(before, columns)
         # To group by numbers is faster; the name of a partition that is a number follows from it.
