@@ -135,7 +135,7 @@ def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> d
         wait(run, lambda: len(rows) >= first + BEFORE)
         begun, handle = len(rows), run.scale("k", 4)
         assert handle.wait()
-        figures = handle.progress["k"]
+        figures = run.regions["k"]["last_rescale"]
         ended, peak = len(rows), memory.stop()
         wait(run, lambda: len(rows) >= ended + AFTER)
         run.shutdown(drain=False)
@@ -149,11 +149,11 @@ def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> d
         "steps": [{n: r[n] for n in ("step_bytes", "cost_us", "moved_keys")} for r in rows if "step_bytes" in r],
         "rescale_epochs": [begun - first, ended - first],
         "rescale_s": sum(during),
+        **phase("before", took[first + 15 : begun]),
+        **phase("after", took[ended + 10 :]),
         "steady_p50_ms": 1000 * statistics.median(steady),
         "steady_p99_ms": 1000 * float(np.quantile(steady, 0.99)),
-        "during_p50_ms": 1000 * statistics.median(during),
-        "during_p99_ms": 1000 * float(np.quantile(during, 0.99)),
-        "during_max_ms": 1000 * max(during),
+        **phase("during", during),
         "p99_ratio": float(np.quantile(during, 0.99) / np.quantile(steady, 0.99)),
         "max_ratio": max(during) / float(np.quantile(steady, 0.99)),
         "moved_keys": figures.get("moved_keys"),
@@ -161,6 +161,12 @@ def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> d
         "python_peak_bytes": peak,
         "workers": record.regions["k"].workers,
     }
+
+
+def phase(name: str, took: list[float]) -> dict[str, float]:
+    """Duration of epochs: half of them, 99 % of them, and all of them took no longer."""
+    p50, p99 = (1000 * float(np.quantile(took, q)) for q in (0.5, 0.99))
+    return {f"{name}_p50_ms": p50, f"{name}_p99_ms": p99, f"{name}_max_ms": 1000 * max(took)}
 
 
 def wait(run: Any, ready: Any) -> None:

@@ -102,9 +102,12 @@ def as_schema(given: str | pa.Schema, what: str) -> pa.Schema:
     schema = parse_schema(given, what) if isinstance(given, str) else given
     if not isinstance(schema, pa.Schema):
         raise DeclarationError(f"{what} must be text such as 'tail string, delay double', or a pyarrow.Schema, not {given!r}.")
+    there: dict[str, str] = {}
     for name in schema.names:
         if name.startswith("__ps_"):
             raise DeclarationError(f"{what} names column {name!r}, but names that start with __ps_ are penstock's own.")
+        if (other := there.setdefault(name.lower(), name)) != name:
+            raise DeclarationError(f"{what} names columns {other!r} and {name!r}, which are the same to SQL; rename one.")
     return schema
 
 

@@ -172,3 +172,13 @@ def test_events_of_two_streams_when_these_are_put_together_first_are_matched_in_
         harness.push("doors", [event(1, "on"), event(3, "on"), event(6, "off"), event(8, "on")])
         harness.finish()
     assert [(row["match_start"], row["match_end"]) for row in found.rows()] == [(at(1), at(3))]
+
+
+def test_events_of_a_pattern_are_sent_with_no_more_columns_than_it_reads():
+    flow = ps.Flow("narrow")
+    events = flow.source("events", ps.files("none", "k string, at timestamp, v long, w long, x string"), time="at")
+    kinds = {"A": "x = 'a'", "B": "v > 3"}
+    events.key_by("k").match("SELECT COUNT(*) WHERE A ; B WITHIN 1 HOUR", kinds).sink(ps.noop())
+    events.key_by("k", name="shown").match("SELECT * WHERE A AS first ; B WITHIN 1 HOUR", kinds).sink(ps.noop())
+    sent = [[n for n in region.inputs[-1].schema.names if not n.startswith("__ps_")] for region in flow.plan().regions]
+    assert sent == [["k", "at"], ["k", "at", "v", "w", "x"]]

@@ -10,6 +10,7 @@ import pytest
 import penstock as ps
 from penstock.errors import DeclarationError, OperatorError
 from penstock.runtime.commands import hashes_of
+from penstock.spark.options import workers_of
 from penstock.testing import Harness
 
 BEGIN = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
@@ -62,6 +63,10 @@ DECLARATIONS = {
     "eternity": (lambda _: ps.tumbling("99999999999 days"), "is longer than 100,000 days"),
     "skipping": (lambda s: s.key_by("k").process(ps.Operator(), on_error="skip"), "only it can tell which of them to skip"),
     "own columns": (lambda _: ps.files("none", "__ps_time long"), "names that start with __ps_ are penstock's own"),
+    "same name to SQL": (
+        lambda _: ps.files("none", "k string, K string"),
+        "names columns 'k' and 'K', which are the same to SQL",
+    ),
     "no schema": (lambda _: ps.files("none", None), "must be text such as 'tail string, delay double', or a pyarrow.Schema"),
     "no name": (lambda s: s._flow.source("", ps.files("none", COLUMNS)), "A source needs a name, not ''"),
 }
@@ -90,6 +95,22 @@ def test_option_of_start_that_is_none_counts_as_not_given(tmp_path):
 def test_keys_to_move_when_they_are_one_text_are_refused():
     with pytest.raises(DeclarationError, match=r"keys must be a list of keys, not 'abc'; write \['abc'\]"):
         hashes_of("abc", pa.schema([("k", pa.string())]))
+
+
+@pytest.mark.parametrize(
+    ("workers", "sentence"),
+    [
+        ("2", "workers='2' must be a whole number, or numbers by region"),
+        (1.5, "workers=1.5 must be a whole number"),
+        (True, "Region 'k' cannot have True workers"),
+        ({"k": "2"}, "Region 'k' cannot have '2' workers"),
+    ],
+)
+def test_workers_when_they_are_no_whole_number_are_refused(workers, sentence):
+    flow, stream = events()
+    stream.key_by("k").deduplicate("v").sink(ps.noop())
+    with pytest.raises(DeclarationError, match=sentence):
+        workers_of(flow.plan(), workers)
 
 
 def test_star_is_all_columns_and_a_plain_name_needs_no_quotes(tmp_path):

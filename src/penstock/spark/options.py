@@ -26,10 +26,7 @@ def interval_ms(trigger: str | dt.timedelta) -> int | None:
     """The trigger in milliseconds; None for available now."""
     if trigger == AVAILABLE_NOW:
         return None
-    interval = duration_us(trigger, "trigger")
-    if interval < 0:
-        raise DeclarationError(f"trigger={trigger!r} must not be negative.")
-    return interval // 1000
+    return duration_us(trigger, "trigger") // 1000
 
 
 def check_patterns(flow: CompiledFlow, spark: SparkSession) -> None:
@@ -69,12 +66,14 @@ def workers_of(plan: p.Plan, workers: int | Mapping[str, int] | None) -> dict[st
         for name in workers:
             if name not in names:
                 raise DeclarationError(f"workers names region {name!r}, which does not exist; there are {', '.join(names)}.")
+    elif not isinstance(workers, int):
+        raise DeclarationError(f"workers={workers!r} must be a whole number, or numbers by region.")
     given = {
         r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, DEFAULT_WORKERS))
         for r in plan.regions
     }
     for name, number in given.items():
-        if not isinstance(number, int) or not 1 <= number <= 4096:
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= 4096:
             raise DeclarationError(f"Region {name!r} cannot have {number!r} workers; give a whole number from 1 to 4096.")
     return given
 

@@ -83,6 +83,8 @@ def start(
     plan = flow.plan()
     if recover != "checkpoint":
         raise DeclarationError(f"start(recover={recover!r}) is not available in this version; use 'checkpoint'.")
+    if not isinstance(drain, bool):
+        raise DeclarationError(f"start(drain={drain!r}) must be True or False.")
     interval = interval_ms(trigger)
     if not str(checkpoint or ""):
         raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
