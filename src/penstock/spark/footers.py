@@ -19,7 +19,7 @@ from penstock.state.files import resolve
 def read_footers(source: str, connector: Files, uris: Iterable[str], *, sensitive: bool) -> int:
     """Count the rows of Parquet files, and refuse one without a declared column.
 
-    A file that pyarrow cannot open is left to Spark to read, or to refuse, and not counted.
+    A file that pyarrow cannot open is left to Spark to read, or to refuse.
 
     Args:
         source: The source's name.
@@ -28,13 +28,13 @@ def read_footers(source: str, connector: Files, uris: Iterable[str], *, sensitiv
         sensitive: Whether names of columns differ by case alone.
 
     Returns:
-        The number of rows; 0 for files of another format.
+        The number of rows; 0 if it is not known: files of another format, or one that cannot be opened.
 
     Raises:
         RecordError: A file lacks a column.
     """
     declared = connector.schema.names if connector.missing_columns == "fail" else ()
-    rows = 0
+    rows, all_known = 0, True
     for uri in uris if connector.format == "parquet" else ():
         try:
             fs, path = resolve(re.sub("^file:/+", "file:///", uri))
@@ -43,6 +43,7 @@ def read_footers(source: str, connector: Files, uris: Iterable[str], *, sensitiv
                 there = {n if sensitive else n.lower() for n in about.schema.to_arrow_schema().names}
                 rows += about.num_rows
         except (OSError, CheckpointError, pa.ArrowException):
+            all_known = False
             continue
         there |= {n if sensitive else n.lower() for n in re.findall("/([^/=]+)=", uri)}  # columns that folders are named after
         for name in declared:
@@ -51,4 +52,4 @@ def read_footers(source: str, connector: Files, uris: Iterable[str], *, sensitiv
                     f"File {path} of source {source!r} has no column {name!r}; write it with all declared columns, or declare "
                     'files(..., missing_columns="null") to have it read as null. The epoch was not committed.'
                 )
-    return rows
+    return rows if all_known else 0

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -168,6 +169,7 @@ class SourceReader:
         self._kept: list[DataFrame] = []
         self._whole: DataFrame | None = None
         self._times: DataFrame | None = None
+        self._seen: tuple[Any, ...] | None = None
         self._rows_by_chunk: dict[ChunkId, int] = {}
 
     def _rows(self, before: SourceState | None, columns: Sequence[str] | None = None) -> DataFrame:
@@ -261,6 +263,27 @@ class SourceReader:
             return Scan(files=len(self._files), rows=self._file_rows)
         columns = [c for c in (source.time, *(source.position or ())) if c]
         rows = self._times = self._rows(before, columns)
+        if 0 < self._file_rows <= _SMALL_ROWS and source.position is None:
+            chunks, bad = self._scan_here(rows)
+        else:
+            chunks, bad = self._scan_there(rows)
+        self._rows_by_chunk = {(c.part, c.number): c.rows for c in chunks}
+        return Scan(chunks, bad, self._first_malformed() if bad else "", len(self._files))
+
+    def _scan_here(self, rows: DataFrame) -> tuple[tuple[Chunk, ...], int]:
+        """The chunks, and how many records are malformed, where these are few: without a shuffle, and kept for a closer look."""
+        table: Any = rows.select(PART, OFFSET, TIME, BAD).toArrow()
+        good = table.filter(pc.invert(table.column(BAD)))
+        part, offset, time = self._seen = tuple(good.column(name).to_numpy() for name in (PART, OFFSET, TIME))
+        chunks = []
+        for number, chunk in sorted(set(zip(part.tolist(), (offset >> CHUNK_BITS).tolist(), strict=True))):
+            mine = (part == number) & (offset >> CHUNK_BITS == chunk)
+            name, at = str(number - (self._ordinal << 48)), time[mine]
+            chunks.append(Chunk(name, number, chunk, int(at.min()), int(at.max()), int(offset[mine].max()), int(mine.sum())))
+        return tuple(chunks), table.num_rows - good.num_rows
+
+    def _scan_there(self, rows: DataFrame) -> tuple[tuple[Chunk, ...], int]:
+        """The same, grouped by Spark."""
         # To group by numbers is faster; the name of a partition that is a number follows from it.
         by_text = self._name_of_partition(rows)
         name = [] if by_text is None else [f"{by_text} as __ps_name"]
@@ -274,14 +297,12 @@ class SourceReader:
             F.expr(f"count_if(not {BAD}) as rows"),
             F.expr(f"count_if({BAD}) as bad"),
         ).collect()
-        bad = sum(r["bad"] for r in found)
         chunks = tuple(
             Chunk(self._name_in(r), r[PART], r[_CHUNK], r["least"], r["greatest"], r["last"], r["rows"])
             for r in found
             if r["rows"]
         )
-        self._rows_by_chunk = {(c.part, c.number): c.rows for c in chunks}
-        return Scan(chunks, bad, self._first_malformed() if bad else "", len(self._files))
+        return chunks, sum(r["bad"] for r in found)
 
     def _first_malformed(self) -> str:
         row = self.malformed().orderBy("position").limit(1).collect()[0]
@@ -339,12 +360,14 @@ class SourceReader:
         some = len(suspects) < _FEW and sum(self._rows_by_chunk[c] for c in suspects) <= _SMALL_ROWS
         if not steady or self._times is None or not (every or some):
             return None
-        rows = self._times if BAD not in self._times.columns else self._times.where(f"not {BAD}")
-        if not every:
-            places = (f"{PART} = {p}L and shiftright({OFFSET}, {CHUNK_BITS}) = {c}L" for p, c in suspects)
-            rows = rows.where(" or ".join(places))
-        columns: Any = rows.select(PART, OFFSET, TIME).toArrow()
-        part, offset, time = (c.to_numpy() for c in columns.columns)
+        if self._seen is None:
+            rows = self._times if BAD not in self._times.columns else self._times.where(f"not {BAD}")
+            if not every:
+                places = (f"{PART} = {p}L and shiftright({OFFSET}, {CHUNK_BITS}) = {c}L" for p, c in suspects)
+                rows = rows.where(" or ".join(places))
+            columns: Any = rows.select(PART, OFFSET, TIME).toArrow()
+            self._seen = tuple(c.to_numpy() for c in columns.columns)
+        part, offset, time = self._seen
         late = late_rows(part, offset >> CHUNK_BITS, offset, time, suspects, self._source.lateness_us)
         found: dict[int, list[int]] = {}
         for number in np.unique(part[late]).tolist():
