@@ -162,7 +162,7 @@ def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field[Any]:
         raise DeclarationError(f"{what} is not a Spark SQL expression: {sql!r} ({first}).") from error
     if len(parsed.expressions) != 1 or parsed.args.get("from") or parsed.args.get("from_") or parsed.args.get("where"):
         raise DeclarationError(f"{what} must be one SQL expression: {sql!r}.")
-    _check_by_row(parsed, f"{what} {sql!r}")
+    _check_by_row(parsed.expressions[0], f"{what} {sql!r}")
     there = {n.lower(): n for n in schema.names}
     bound = {i.name.lower() for lam in parsed.find_all(exp.Lambda) for i in lam.expressions}
     for column in parsed.find_all(exp.Column):
@@ -205,7 +205,7 @@ def _check_by_row(parsed: Any, what: str) -> None:
     from sqlglot import exp  # noqa: PLC0415
 
     for part in parsed.find_all(exp.Window, exp.Func, exp.Select):
-        if isinstance(part, (exp.Window, exp.AggFunc, exp.Select)) and part is not parsed:
+        if isinstance(part, (exp.Window, exp.AggFunc, exp.Select)):
             raise DeclarationError(
                 f"{what} looks at other rows, of which an epoch has only some; do that in a stateful step after key_by: "
                 "aggregate, window or stateful_map."
@@ -214,14 +214,8 @@ def _check_by_row(parsed: Any, what: str) -> None:
             raise DeclarationError(
                 f"{what} makes several rows of one; use map_batches, whose column _row says where each came from."
             )
-        name = (
-            part.name.lower()
-            if isinstance(part, exp.Anonymous)
-            else type(part).sql_name().lower()
-            if part is not parsed
-            else ""
-        )
-        if name in _BY_CHANCE or (isinstance(part, exp.StrToUnix) and part.this is None):
+        name = part.name if isinstance(part, exp.Anonymous) else part.sql_name()
+        if name.lower() in _BY_CHANCE or (isinstance(part, exp.StrToUnix) and part.this is None):
             raise DeclarationError(
                 f"{what} gives something else whenever an epoch runs again; use only what the row holds, as its event time."
             )

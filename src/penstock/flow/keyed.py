@@ -311,7 +311,7 @@ class KeyedStream(Stream):
             stream = stream.where(" OR ".join(f"{MASK}{i} <> 0" for i in range(pattern.words)))
         late = None if on_timeout is None else pattern.timing_out(on_timeout)
         needed = [*keys.names, *pattern.needed, *(late.needed if late else ()), *hidden]
-        stream = stream.select(*(quoted(name) for name in dict.fromkeys(needed)))  # the rest need not be shuffled
+        stream = stream.select(*dict.fromkeys(needed))  # the rest need not be shuffled
         matched: KeyedStream = stream.process(Match(pattern, query))
         if late is not None:
             matched._timeouts = stream.process(Timeouts(late, query))

@@ -169,8 +169,22 @@ class _Chain:
         except PenstockError:
             raise
         except Exception as error:
-            what = f"Operator {self.operators[i].describe()} of region {self.spec.name!r}"
-            raise OperatorError(f"{what} failed in {where}: {type(error).__name__}: {error}.") from error
+            raise OperatorError(f"{self._name(i)} failed in {where}: {type(error).__name__}: {error}.") from error
+
+    def emitted(self, i: int, where: str, call: Callable[..., Any], *arguments: Any) -> list[Emitted]:
+        """The rows that a call of an operator gives."""
+        given = self.told(i, where, call, *arguments)
+        if given is None:
+            return []
+        parts = [given] if isinstance(given, Emitted) or not isinstance(given, Iterable) else list(given)
+        for part in parts:
+            if not isinstance(part, Emitted):
+                what = f"{self._name(i)} gave {type(part).__name__} in {where}"
+                raise OperatorError(f"{what}; it must give what rows.emit(...) or state.emit(...) give.")
+        return parts
+
+    def _name(self, i: int) -> str:
+        return f"Operator {self.operators[i].describe()} of region {self.spec.name!r}"
 
     def run(self, inputs: list[Rows | None], received: list[pa.RecordBatch]) -> None:
         """Every operator in turn: its rows, then the frontier."""
@@ -179,12 +193,12 @@ class _Chain:
             parts: list[Emitted] = []
             first = step.inputs[0]
             if first[0] == "port" and self.spec.ports[first[1]].partial_of is not None:
-                parts += _flat(self.told(i, "on_data", self._merge_partials, i, received[first[1]]))
+                parts += self.emitted(i, "on_data", self._merge_partials, i, received[first[1]])
             else:
                 given = [self._rows(*source) for source in step.inputs]
                 if any(len(g) for g in given):
-                    parts += _flat(self.told(i, "on_data", self.operators[i].on_inputs, given, self.states[i]))
-            parts += _flat(self.told(i, "on_frontier", self.operators[i].on_frontier, self.frontier, self.states[i]))
+                    parts += self.emitted(i, "on_data", self.operators[i].on_inputs, given, self.states[i])
+            parts += self.emitted(i, "on_frontier", self.operators[i].on_frontier, self.frontier, self.states[i])
             self.results.append(regroup(parts, step.out_schema, self.codec))
 
     def _rows(self, kind: str, index: int) -> Rows:
@@ -214,18 +228,6 @@ class _Chain:
             return pa.RecordBatch.from_arrays([pa.array(c, pa.string()) for c in columns], schema=ERROR_SCHEMA), None
         rows = self._rows("port", out.port) if out.operator < 0 else self.results[out.operator]
         return rows.data, rows.order
-
-
-def _flat(given: Any) -> list[Emitted]:
-    if given is None:
-        return []
-    parts = [given] if isinstance(given, Emitted) else list(given) if isinstance(given, Iterable) else [given]
-    for part in parts:
-        if not isinstance(part, Emitted):
-            raise OperatorError(
-                f"An operator gave {type(part).__name__}; it must give what rows.emit(...) or state.emit(...) give."
-            )
-    return parts
 
 
 def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:

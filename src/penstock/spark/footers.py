@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,22 +36,27 @@ def read_footers(source: str, connector: Files, uris: Iterable[str], *, sensitiv
         RecordError: A file lacks a column.
     """
     declared = connector.schema.names if connector.missing_columns == "fail" else ()
-    rows, all_known = 0, True
-    for uri in uris if connector.format == "parquet" else ():
-        try:
-            fs, path = resolve(re.sub("^file:/+", "file:///", uri))
-            with fs.open_input_file(path) as file:
-                about = pq.read_metadata(file)
-                there = {n if sensitive else n.lower() for n in about.schema.to_arrow_schema().names}
-                rows += about.num_rows
-        except (OSError, CheckpointError, pa.ArrowException):
-            all_known = False
+    chosen = list(uris) if connector.format == "parquet" else []
+    with ThreadPoolExecutor(16) as pool:  # a file on an object store takes a while to answer
+        found = list(pool.map(_footer, chosen))
+    for uri, about in zip(chosen, found, strict=True):
+        if about is None:
             continue
-        there |= {n if sensitive else n.lower() for n in re.findall("/([^/=]+)=", uri)}  # columns that folders are named after
+        folders = re.findall("/([^/=]+)=", uri)  # columns that folders are named after
+        there = {n if sensitive else n.lower() for n in (*about.schema.to_arrow_schema().names, *folders)}
         for name in declared:
             if (name if sensitive else name.lower()) not in there:
                 raise RecordError(
-                    f"File {path} of source {source!r} has no column {name!r}; write it with all declared columns, or declare "
+                    f"File {unquote(uri)} of source {source!r} has no column {name!r}; write it with all declared columns, or declare "
                     'files(..., missing_columns="null") to have it read as null. The epoch was not committed.'
                 )
-    return rows if all_known else 0
+    return 0 if None in found else sum(about.num_rows for about in found if about is not None)
+
+
+def _footer(uri: str) -> pq.FileMetaData | None:
+    try:
+        fs, path = resolve(uri)
+        with fs.open_input_file(path) as file:
+            return pq.read_metadata(file)
+    except (OSError, CheckpointError, pa.ArrowException):
+        return None

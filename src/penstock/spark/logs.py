@@ -24,7 +24,7 @@ import pyarrow.fs as pafs
 from penstock.errors import CheckpointError
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.record import EpochRecord
-from penstock.state.files import delete_quietly, list_dir, read_bytes, write_atomic
+from penstock.state.files import delete_quietly, list_dir, read_bytes, resolve, write_atomic
 
 COMPACT_EVERY: Final = 10
 """Spark's default of ``spark.sql.streaming.fileSource.log.compactInterval``."""
@@ -148,7 +148,7 @@ def _missing(uris: list[str]) -> str:
     """The first of some files that is not there."""
     by_system: dict[str, tuple[Any, list[str]]] = {}
     for uri in uris:
-        system, path = pafs.FileSystem.from_uri(re.sub("^file:/+", "file:///", uri))
+        system, path = resolve(uri)
         by_system.setdefault(system.type_name, (system, []))[1].append(path)
     for system, paths in by_system.values():
         for info in system.get_file_info(paths):

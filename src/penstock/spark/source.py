@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.errors import DeclarationError
@@ -235,7 +235,7 @@ class SourceReader:
             return None
         return f"cast({quoted(position[0])} as string)"
 
-    def _name_in(self, chunk: Row) -> str:
+    def _name_in(self, chunk: Any) -> str:
         """The name of the partition that a row of `scan` is about; a null is a partition too."""
         if "__ps_name" in chunk:
             return str(chunk["__ps_name"])
@@ -263,27 +263,29 @@ class SourceReader:
             return Scan(files=len(self._files), rows=self._file_rows)
         columns = [c for c in (source.time, *(source.position or ())) if c]
         rows = self._times = self._rows(before, columns)
-        if 0 < self._file_rows <= _SMALL_ROWS and source.position is None:
-            chunks, bad = self._scan_here(rows)
-        else:
-            chunks, bad = self._scan_there(rows)
+        few = 0 < self._file_rows <= _SMALL_ROWS and source.position is None
+        found, bad = self._grouped_here(rows) if few else self._grouped_there(rows)
+        chunks = tuple(
+            Chunk(self._name_in(r), r[PART], r[_CHUNK], r["least"], r["greatest"], r["last"], r["rows"])
+            for r in found
+            if r["rows"]
+        )
         self._rows_by_chunk = {(c.part, c.number): c.rows for c in chunks}
         return Scan(chunks, bad, self._first_malformed() if bad else "", len(self._files))
 
-    def _scan_here(self, rows: DataFrame) -> tuple[tuple[Chunk, ...], int]:
-        """The chunks, and how many records are malformed, where these are few: without a shuffle, and kept for a closer look."""
+    def _grouped_here(self, rows: DataFrame) -> tuple[list[Any], int]:
+        """What there is of each chunk, and how many records are malformed: by the driver, without a shuffle; kept for a closer look."""
         table: Any = rows.select(PART, OFFSET, TIME, BAD).toArrow()
         good = table.filter(pc.invert(table.column(BAD)))
         part, offset, time = self._seen = tuple(good.column(name).to_numpy() for name in (PART, OFFSET, TIME))
-        chunks = []
-        for number, chunk in sorted(set(zip(part.tolist(), (offset >> CHUNK_BITS).tolist(), strict=True))):
-            mine = (part == number) & (offset >> CHUNK_BITS == chunk)
-            name, at = str(number - (self._ordinal << 48)), time[mine]
-            chunks.append(Chunk(name, number, chunk, int(at.min()), int(at.max()), int(offset[mine].max()), int(mine.sum())))
-        return tuple(chunks), table.num_rows - good.num_rows
+        groups = pa.table({PART: part, _CHUNK: offset >> CHUNK_BITS, "time": time, "offset": offset}).group_by([PART, _CHUNK])
+        found = groups.aggregate([("time", "min"), ("time", "max"), ("offset", "max"), ("offset", "count")])
+        names = {"time_min": "least", "time_max": "greatest", "offset_max": "last", "offset_count": "rows"}
+        named = found.rename_columns([names.get(n, n) for n in found.column_names])
+        return named.to_pylist(), table.num_rows - good.num_rows
 
-    def _scan_there(self, rows: DataFrame) -> tuple[tuple[Chunk, ...], int]:
-        """The same, grouped by Spark."""
+    def _grouped_there(self, rows: DataFrame) -> tuple[list[Any], int]:
+        """The same, by Spark."""
         # To group by numbers is faster; the name of a partition that is a number follows from it.
         by_text = self._name_of_partition(rows)
         name = [] if by_text is None else [f"{by_text} as __ps_name"]
@@ -297,12 +299,7 @@ class SourceReader:
             F.expr(f"count_if(not {BAD}) as rows"),
             F.expr(f"count_if({BAD}) as bad"),
         ).collect()
-        chunks = tuple(
-            Chunk(self._name_in(r), r[PART], r[_CHUNK], r["least"], r["greatest"], r["last"], r["rows"])
-            for r in found
-            if r["rows"]
-        )
-        return chunks, sum(r["bad"] for r in found)
+        return found, sum(r["bad"] for r in found)
 
     def _first_malformed(self) -> str:
         row = self.malformed().orderBy("position").limit(1).collect()[0]

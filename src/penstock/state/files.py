@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -41,9 +42,10 @@ def resolve(uri: str) -> tuple[pafs.FileSystem, str]:
         >>> resolve("/tmp/checkpoint/")[1]
         '/tmp/checkpoint'
     """
+    # Spark writes file:/ for file:///, and s3a:// for what everyone else calls s3://.
+    uri = re.sub("^file:/+", "file:///", uri)
     if "://" not in uri and not uri.startswith("file:"):
         return pafs.LocalFileSystem(), os.path.abspath(uri)  # noqa: PTH100  (resolve() would follow links, which a checkpoint's users chose)
-    # Spark writes s3a:// for what everyone else calls s3://.
     known = "s3://" + uri.removeprefix("s3a://") if uri.startswith("s3a://") else uri
     try:
         fs, root = pafs.FileSystem.from_uri(known)
