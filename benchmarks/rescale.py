@@ -1,7 +1,7 @@
 """Latency of a live rescale, in one run: budgeted, all at once, and Spark's own way (stop, repartition the checkpoint, restart).
 
     python benchmarks/rescale.py                 1 M keys, then 5 M
-    python benchmarks/rescale.py 1000000 offline   one size, and some of the parts: budget, at once, offline
+    python benchmarks/rescale.py 1000000 offline   one size, and some of the parts: budget, doubled, at once, offline
 
 Three workers become four under steady load, so 25 % of the state moves. Durations are those of whole epochs, from deciding to
 committed. Writes JSON under benchmarks/results and a plot under docs/images.
@@ -33,6 +33,7 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.spark.session import session
+from penstock.types import BINS
 
 SCHEMA = "k long, at timestamp, v double"
 EVENTS = 20_000
@@ -196,6 +197,33 @@ def offline(spark: SparkSession, keys: int, work: Path) -> dict[str, Any]:
     return {"repartition_s": repartitioned - start, "downtime_s": ends[0] - start}
 
 
+def doubled(keys: int) -> dict[str, Any]:
+    """Twice the keys over twice the bins: in a process that has a copy of penstock in which there are so many."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place:
+        copied = Path(shutil.copytree(Path(ps.__file__).parent, Path(place, "penstock")), "types.py")
+        text = copied.read_text()
+        assert text.count(f"BINS: Final = {BINS}\n") == 1
+        copied.write_text(text.replace(f"BINS: Final = {BINS}\n", f"BINS: Final = {2 * BINS}\n"))
+        program = f"import json; from benchmarks import rescale; print(json.dumps(rescale.alone({2 * keys}, {2 * BINS})))"
+        paths = os.pathsep.join([place, str(Path(__file__).parent.parent)])
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": paths},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return {**json.loads(ended.stdout.splitlines()[-1]), "bins": 2 * BINS}
+
+
+def alone(keys: int, bins: int) -> dict[str, Any]:
+    """One budgeted rescale, in a session of its own."""
+    assert bins == BINS, "another penstock was imported"
+    spark = session("local[2]", "bench", **{"spark.driver.memory": "4g"})
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True) as work:
+        return measure(spark, keys, "50 milliseconds", Path(work))
+
+
 def plot(results: dict[str, Any], path: Path) -> None:
     """Duration of every epoch before, during and after."""
     import matplotlib.pyplot as plt  # noqa: PLC0415
@@ -219,7 +247,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     sizes = [int(sys.argv[1])] if len(sys.argv) > 1 else [1_000_000, 5_000_000]
-    parts = sys.argv[2].split(",") if len(sys.argv) > 2 else ["budget", "at once", "offline"]
+    parts = sys.argv[2].split(",") if len(sys.argv) > 2 else ["budget", "doubled", "at once", "offline"]
     spark = session("local[2]", "bench", **{"spark.driver.memory": "4g"})
     results: dict[str, Any] = {}
     for keys in sizes:
@@ -232,6 +260,10 @@ def main() -> None:
                 print(f"{name}, {keys:,} keys", {k: v for k, v in r.items() if k not in ("epochs_ms", "steps")}, flush=True)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
+        if "doubled" in parts:
+            name = f"budget, {2 * keys:,} keys, {2 * BINS:,} bins"
+            results[name] = r = doubled(keys)
+            print(name, {k: v for k, v in r.items() if k not in ("epochs_ms", "steps")}, flush=True)
         if "offline" in parts:
             work = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
             try:
