@@ -1,6 +1,7 @@
 # One file for people and for CI. Needs python3 (3.11 or newer) with venv; everything else comes into .venv.
 
 PYTHON ?= python3
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
@@ -36,8 +37,8 @@ types: $(STAMP)  ## Types: mypy --strict
 imports: $(STAMP)  ## Layers: imports point down, and only penstock.spark imports pyspark
 	$(BIN)/lint-imports
 
-test: $(STAMP)  ## Every test except the soak
-	$(BIN)/pytest -m 'not soak'
+test: $(STAMP)  ## Every test except the soak, in JOBS processes (2)
+	$(BIN)/pytest -m 'not soak' -n $(JOBS) --dist worksteal
 
 test-fast: $(STAMP)  ## The tests that need neither Spark nor patience
 	$(BIN)/pytest -m 'not soak and not spark and not slow and not fault'

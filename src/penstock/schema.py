@@ -7,7 +7,9 @@ asked of an embedded DuckDB. What neither can tell stays unknown (``pa.null()``)
 from __future__ import annotations
 
 import difflib
+import inspect
 from functools import lru_cache
+from numbers import Integral, Real
 from typing import Any, Final
 
 import pyarrow as pa
@@ -49,6 +51,57 @@ def _arrow_type(kind: Any, what: str) -> Any:
     if name == "STRUCT":
         return pa.struct([pa.field(e.name, _arrow_type(e.args["kind"], what)) for e in kind.expressions])
     raise DeclarationError(f"{what} has the type {kind.sql('spark')}, which penstock does not know; use Spark SQL type names.")
+
+
+def as_text(value: Any, what: str) -> str:
+    """A value that must be text, such as a name.
+
+    Raises:
+        DeclarationError: It is something else, or empty.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise DeclarationError(f"{what} must be text, not {value!r}.")
+    return value
+
+
+def as_number(value: Any, what: str, least: int = 1) -> int:
+    """A value that must be a whole number.
+
+    Raises:
+        DeclarationError: It is something else, or less than `least`.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise DeclarationError(f"{what} must be a whole number from {least}, not {value!r}.")
+    return int(value)
+
+
+def as_float(value: Any, what: str) -> float:
+    """A value that must be a number.
+
+    Raises:
+        DeclarationError: It is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise DeclarationError(f"{what} must be a number, not {value!r}.")
+    return float(value)
+
+
+def as_function(value: Any, what: str, form: str, arguments: int = 1) -> None:
+    """Check that something can be called with so many arguments.
+
+    Raises:
+        DeclarationError: It cannot.
+    """
+    if not callable(value):
+        raise DeclarationError(f"{what} needs a function {form}, not {value!r}.")
+    try:
+        inspect.signature(value).bind(*range(arguments))
+    except TypeError as error:
+        raise DeclarationError(
+            f"{what} calls its function as {form}; {getattr(value, '__name__', value)!r} does not take these ({error})."
+        ) from error
+    except ValueError:
+        return  # built in, no signature to look at
 
 
 @lru_cache(maxsize=256)
@@ -103,7 +156,9 @@ def as_schema(given: str | pa.Schema, what: str) -> pa.Schema:
     if not isinstance(schema, pa.Schema):
         raise DeclarationError(f"{what} must be text such as 'tail string, delay double', or a pyarrow.Schema, not {given!r}.")
     there: dict[str, str] = {}
-    for name in schema.names:
+    for i, name in enumerate(schema.names):
+        if name in schema.names[:i]:
+            raise DeclarationError(f"{what} names column {name!r} twice.")
         if name.startswith("__ps_"):
             raise DeclarationError(f"{what} names column {name!r}, but names that start with __ps_ are penstock's own.")
         if (other := there.setdefault(name.lower(), name)) != name:
@@ -155,6 +210,7 @@ def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field[Any]:
     import sqlglot  # noqa: PLC0415
     from sqlglot import exp  # noqa: PLC0415
 
+    as_text(sql, f"What {what} is given")
     try:
         parsed: Any = sqlglot.parse_one(f"SELECT {sql}", dialect="spark")
     except Exception as error:

@@ -13,8 +13,8 @@ import killed_flow
 from penstock.errors import PenstockError
 
 
-def faulty(faults, once, checkpoint):
-    """The flow's function; at certain values, once each, it raises or kills a process."""
+def faulty(faults, once):
+    """The flow's function; at certain values, once each, it raises or kills its process."""
 
     def fn(key, event, state):
         kind = faults.get(str(event.v))
@@ -28,14 +28,32 @@ def faulty(faults, once, checkpoint):
             raise RuntimeError("once")
         if kind == "kill worker":
             os.kill(os.getpid(), signal.SIGKILL)
-        if kind == "kill executor":
-            pid = java_above(os.getpid())
-            marker.write_text(f"killed {pid} in {phase_now(checkpoint)}")
-            os.kill(pid, signal.SIGKILL)
-            signal.pause()
         return killed_flow.keyed(key, event, state)
 
     return fn
+
+
+def killing_executors(once, checkpoint):
+    """The flow's function; it kills its executor once in each phase of a rescale, and of a key's hold."""
+
+    def fn(key, event, state):
+        hold = killed_flow.hold_now(checkpoint)
+        where = phase_now(checkpoint) if hold is None else "ending" if hold == "released" else "held"
+        kill_executor_once(Path(once, f"killed-{where}"))
+        return killed_flow.keyed(key, event, state)
+
+    return fn
+
+
+def kill_executor_once(marker):
+    """Kill the JVM above this Python worker, unless it is done."""
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return
+    pid = java_above(os.getpid())
+    os.kill(pid, signal.SIGKILL)
+    signal.pause()
 
 
 def phase_now(checkpoint):
@@ -72,17 +90,34 @@ def sleep_before(step):
     return before
 
 
-def main(*, folder, checkpoint, urls, master="local[2]", faults=None, once="", conf=None, sleep_at=None, scales=None):
+def main(
+    *,
+    folder,
+    checkpoint,
+    urls,
+    master="local[2]",
+    faults=None,
+    once="",
+    conf=None,
+    sleep_at=None,
+    scales=None,
+    kill_executors=False,
+    workers=None,
+):
     from penstock.spark.session import session
 
     spark = session(master, "failing", **{"spark.driver.memory": "1g", **(conf or {})})
-    fn = faulty(faults, once, checkpoint) if faults else killed_flow.keyed
+    fn = faulty(faults, once) if faults else killed_flow.keyed
+    if kill_executors:
+        fn = killing_executors(once, checkpoint)
+        killed_flow.copy_slowly(1.5, lambda: kill_executor_once(Path(once, "killed-copying")))
     flow = killed_flow.flow_of(folder, killed_flow.sql_sinks(urls), fn=fn)
     before = sleep_before(sleep_at) if sleep_at else None
     steps = {}
     if scales:
-        before, steps = killed_flow.steer_at(checkpoint, scales, before), {"step_budget": killed_flow.small_steps()}
-    run = flow.start(spark, checkpoint=checkpoint, trigger="available_now", before=before, **steps)
+        steps = {"step_budget": killed_flow.small_steps(20)}
+        before = killed_flow.steer_at(checkpoint, scales, before)
+    run = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now", before=before, **steps)
     try:
         run.await_termination()
         print("done", flush=True)

@@ -199,43 +199,47 @@ def steer_at(checkpoint, scales, before):
     return hook
 
 
-def kill_when(checkpoint, moment):
-    """A hook that kills this process while a key's state is being copied, when its copy is reported, or as its hold ends."""
+def hold_now(checkpoint):
+    """How far a key's hold is in the epoch under way: None, held, reported (its copy is, and nobody has obeyed) or released."""
     from penstock.runtime.checkpoint import Checkpoint
 
     opened = Checkpoint(checkpoint)
+    record = opened.last()
+    if not any(r.control.held for r in record.regions.values()):
+        return None
+    decided = Path(checkpoint, "epochs", f"{record.epoch + 1:012d}.decided")
+    obeyed = json.loads(decided.read_text())["commands"] if decided.exists() else []
+    if any(opened.read_command(n)["command"] == "copied" for n in obeyed):
+        return "released"
+    told = [opened.read_command(n) for n in opened.control_names() if n not in record.control]
+    return "reported" if any(c["command"] == "copied" for c in told) else "held"
+
+
+def kill_when(checkpoint, moment):
+    """A hook that kills this process while a key's state is being copied, when its copy is reported, or as its hold ends."""
+    step, wanted = {
+        "copying": ("stored totals", "held"),
+        "reported": ("decide", "reported"),
+        "released": ("commit", "released"),
+    }[moment]
 
     def before(name):
-        record = opened.last()
-        held = [h for r in record.regions.values() for h in r.control.held]
-        if not held:
-            return
-        told = [opened.read_command(n) for n in opened.control_names() if n not in record.control]
-        reported = any(c["command"] == "copied" for c in told)
-        decided = Path(checkpoint, "epochs", f"{record.epoch + 1:012d}.decided")
-        obeyed = decided.exists() and any(
-            opened.read_command(n)["command"] == "copied" for n in json.loads(decided.read_text())["commands"]
-        )
-        now = {
-            "copying": name == "stored totals" and not reported,
-            "reported": name == "decide" and reported,
-            "released": name == "commit" and obeyed,
-        }
-        if now[moment]:
-            print("on hold:", *(f"{h.key}/{h.since}" for h in held), flush=True)
+        if name == step and hold_now(checkpoint) == wanted:
+            print("on hold", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
 
     return before
 
 
-def copy_slowly(seconds):
-    """Make the job that copies a key's state take so long."""
+def copy_slowly(seconds, first=lambda: None):
+    """Make the job that copies a key's state take so long; its task begins with `first`."""
     from penstock.runtime.checkpoint import Checkpoint
     from penstock.spark import run
 
     def slow(spark, uri, copy):
         def one(c):
+            first()
             time.sleep(seconds)
             return c.carry_out(Checkpoint(uri))
 

@@ -22,6 +22,12 @@ from penstock.spark.failures import translated
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+def seeds(first, more=4):
+    """One seed always, others in the soak."""
+    soak = [pytest.param(s, marks=pytest.mark.soak) for s in range(1_000 + first, 1_000 + first + more)]
+    return pytest.mark.parametrize("seed", [first, *soak])
+
+
 class Place:
     """Folders and sinks of one test, all in SQLite."""
 
@@ -75,12 +81,16 @@ def place(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------------ tasks and executors
 
 
-def test_task_when_it_fails_at_its_first_attempt_is_run_again_and_rows_come_once(place):
-    place.add(killed_flow.records(11, 3))
+@seeds(11)
+def test_task_when_it_fails_at_its_first_attempt_is_run_again_and_rows_come_once(place, seed):
+    place.add(killed_flow.records(seed, 3))
+    late = {row[2] for row in killed_flow.expected(place.files)["late"]}  # never reach the function
+    raising, killing = (str(next(r["v"] for r in rows if r["v"] not in late)) for rows in place.files[:2])
     # One function raises, one Python worker is killed; both once.
-    ended = place.child(master="local[2,3]", faults={"5": "raise", "20": "kill worker"}, once=str(place.folder))
+    faults = {raising: "raise", killing: "kill worker"}
+    ended = place.child(master="local[2,3]", faults=faults, once=str(place.folder))
     assert ended.code == 0, ended
-    assert {p.name for p in place.folder.glob("fault-*")} == {"fault-5", "fault-20"}
+    assert {p.name for p in place.folder.glob("fault-*")} == {f"fault-{raising}", f"fault-{killing}"}
     place.check()
 
 
@@ -131,30 +141,27 @@ def cluster(tmp_path):
             process.wait(30)
 
 
-def test_executor_when_it_is_killed_before_and_in_every_phase_of_a_rescale_is_replaced_and_rows_come_once(place, cluster):
-    files = killed_flow.records(21, 8)
-    place.add(files)
+@seeds(4, 2)
+def test_executor_when_it_is_killed_in_every_phase_of_a_rescale_is_replaced_and_rows_come_once(place, cluster, seed):
+    place.add(killed_flow.records(seed, 6))
     conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
-    late = {row[2] for row in killed_flow.expected(files)["late"]}  # never reach the function
-    # One in an epoch like any other, one in the epoch in which bins are measured, one in which they move.
-    values = [str(next(r["v"] for r in files[i] if r["v"] not in late)) for i in (0, 2, 5)]
-    faults = dict.fromkeys(values, "kill executor")
-    ended = place.child(master=cluster, faults=faults, once=str(place.folder), conf=conf, scales={"2": 5})
+    more = {"workers": 1, "scales": {"1": 4}, "kill_executors": True, "once": str(place.folder)}
+    ended = place.child(master=cluster, conf=conf, **more)
     assert ended.code == 0, ended
-    killed = {p.name: p.read_text().split() for p in place.folder.glob("fault-*")}
-    assert {name: (words[0], words[-1]) for name, words in killed.items()} == {
-        f"fault-{v}": ("killed", phase) for v, phase in zip(values, ("settled", "interrogate", "move"), strict=True)
-    }
-    phases = {word for line in ended.out.splitlines() if line.startswith("phase") for word in line.split()[1:]}
-    assert phases >= {"settled", "interrogate", "move"}
+    # In an epoch like any other, in one in which bins are measured, in one in which they move; and with a key on hold: in the job
+    # that copies its state, in an epoch meanwhile, and in that which ends the hold.
+    killed = {p.name.removeprefix("killed-") for p in place.folder.glob("killed-*")}
+    every = {"settled", "interrogate", "move", "copying", "held", "ending"}
+    assert killed == every if seed == 4 else {"settled", "interrogate"} <= killed <= every  # not every seed puts a key on hold
     place.check()
 
 
 # ------------------------------------------------------------------------------------------------------------ local state
 
 
-def test_local_state_when_it_is_deleted_or_torn_between_epochs_is_rebuilt(place, spark):
-    place.add(killed_flow.records(13, 5))
+@seeds(13)
+def test_local_state_when_it_is_deleted_or_torn_between_epochs_is_rebuilt(place, spark, seed):
+    place.add(killed_flow.records(seed, 5))
     epochs = iter(range(100))
 
     def before(step):
@@ -174,8 +181,9 @@ def test_local_state_when_it_is_deleted_or_torn_between_epochs_is_rebuilt(place,
 # ---------------------------------------------------------------------------------------------------- files of the checkpoint
 
 
-def test_delta_when_it_is_torn_or_gone_is_named_and_nothing_is_lost(place, spark):
-    data = killed_flow.records(14, 4)
+@seeds(14)
+def test_delta_when_it_is_torn_or_gone_is_named_and_nothing_is_lost(place, spark, seed):
+    data = killed_flow.records(seed, 4)
     place.add(data[:3])
     place.run(spark)
     place.add(data[3:])
@@ -208,8 +216,9 @@ def test_delta_when_it_is_torn_or_gone_is_named_and_nothing_is_lost(place, spark
     place.check()
 
 
-def test_epoch_record_when_it_is_torn_is_named_and_the_start_refused(place, spark):
-    place.add(killed_flow.records(15, 2))
+@seeds(15)
+def test_epoch_record_when_it_is_torn_is_named_and_the_start_refused(place, spark, seed):
+    place.add(killed_flow.records(seed, 2))
     place.run(spark)
     newest = max((place.checkpoint / "epochs").glob("*.json"))
     whole = newest.read_bytes()
@@ -237,7 +246,8 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
-def test_disk_when_it_is_full_is_named_and_after_making_room_the_flow_goes_on(place, spark, small_disk):
+@seeds(16)
+def test_disk_when_it_is_full_is_named_and_after_making_room_the_flow_goes_on(place, spark, small_disk, seed):
     place.checkpoint = small_disk / "checkpoint"
     ballast = small_disk / "ballast"
 
@@ -256,7 +266,7 @@ def test_disk_when_it_is_full_is_named_and_after_making_room_the_flow_goes_on(pl
 
         return before
 
-    place.add(killed_flow.records(16, 4))
+    place.add(killed_flow.records(seed, 4))
     for step in ("compute totals", "commit", "committed"):  # in a task's delta, in the epoch's record, in Spark's own log
         kinds = (errors.StateError, errors.PenstockError)
         message = place.fails(spark, kinds, before=fill_before(step))
@@ -272,7 +282,8 @@ def test_disk_when_it_is_full_is_named_and_after_making_room_the_flow_goes_on(pl
 # ------------------------------------------------------------------------------------------------------------- two at once
 
 
-def test_run_when_another_is_started_in_the_middle_of_its_epoch_stops_as_fenced(place, spark, monkeypatch):
+@seeds(17)
+def test_run_when_another_is_started_in_the_middle_of_its_epoch_stops_as_fenced(place, spark, monkeypatch, seed):
     def slowly(error, *what):
         time.sleep(0.5)  # what Spark says of the epoch that it interrupts comes late
         return translated(error, *what)
@@ -288,7 +299,7 @@ def test_run_when_another_is_started_in_the_middle_of_its_epoch_stops_as_fenced(
 
     inside = threading.Event()
     monkeypatch.setattr("penstock.spark.run.translated", slowly)
-    data = killed_flow.records(17, 4)
+    data = killed_flow.records(seed, 4)
     place.add(data[:2])
     older = place.start(spark, trigger="100 milliseconds", before=before)
     _until(lambda: place.record().epoch >= 0)
@@ -305,9 +316,10 @@ def test_run_when_another_is_started_in_the_middle_of_its_epoch_stops_as_fenced(
     place.check()
 
 
+@seeds(18)
 @pytest.mark.parametrize("step", ["compute totals", pytest.param("commit", marks=pytest.mark.soak)])
-def test_driver_when_it_wakes_up_after_another_took_over_is_fenced(place, spark, step):
-    place.add(killed_flow.records(18, 3))
+def test_driver_when_it_wakes_up_after_another_took_over_is_fenced(place, spark, step, seed):
+    place.add(killed_flow.records(seed, 3))
     options = {"folder": str(place.input), "checkpoint": str(place.checkpoint), "urls": place.urls, "sleep_at": step}
     process, err = children.start("failing_flow.py", options, place.folder, PENSTOCK_LOCAL_DIR=str(place.local))
     try:
@@ -337,8 +349,9 @@ def _state(pid):
 # --------------------------------------------------------------------------------------------- sinks that do not belong here
 
 
-def test_sink_when_it_is_anothers_or_ahead_or_behind_is_refused_and_the_right_one_goes_on(place, spark):
-    data = killed_flow.records(19, 5)
+@seeds(19)
+def test_sink_when_it_is_anothers_or_ahead_or_behind_is_refused_and_the_right_one_goes_on(place, spark, seed):
+    data = killed_flow.records(seed, 5)
     place.add(data[:2])
     place.run(spark)
     old_checkpoint, old_database = place.folder / "old-checkpoint", place.folder / "old.db"

@@ -67,8 +67,64 @@ DECLARATIONS = {
         lambda _: ps.files("none", "k string, K string"),
         "names columns 'k' and 'K', which are the same to SQL",
     ),
+    "same name": (
+        lambda s: s.map_batches(lambda b: b, pa.schema([("k", pa.string()), ("k", pa.int64())])),
+        "the schema of map_batches names column 'k' twice",
+    ),
     "no schema": (lambda _: ps.files("none", None), "must be text such as 'tail string, delay double', or a pyarrow.Schema"),
-    "no name": (lambda s: s._flow.source("", ps.files("none", COLUMNS)), "A source needs a name, not ''"),
+    "no name": (lambda s: s._flow.source("", ps.files("none", COLUMNS)), "The name of a source must be text, not ''"),
+    "column that is none": (lambda _: ps.sum(None), "The column of sum must be text, not None"),
+    "quantile of none": (lambda _: ps.quantile("v", None), "q must be a number, not None"),
+    "error as text": (lambda _: ps.approx_count_distinct("v", "2 %"), "relative_error must be a number, not '2 %'"),
+    "rate as text": (lambda _: ps.rate("3"), "rows_per_second of rate must be a whole number from 1, not '3'"),
+    "files as text": (
+        lambda _: ps.files("none", COLUMNS, max_files_per_epoch="2"),
+        "max_files_per_epoch of files must be a whole number from 1, not '2'",
+    ),
+    "no path": (lambda _: ps.files(None, COLUMNS), "The path of files must be text, not None"),
+    "time as number": (
+        lambda s: s._flow.source("t", ps.files("none", COLUMNS), time=3),
+        "The time column of source 't' must be text, not 3",
+    ),
+    "one position": (
+        lambda s: s._flow.source("t", ps.files("none", COLUMNS), position="v"),
+        r"Source 't' has position='v'; give two columns, \(partition, offset\)",
+    ),
+    "region as number": (lambda s: s.key_by("k", name=3), "key_by's name must be text, not 3"),
+    "key as number": (lambda s: s.key_by(3), "What key_by is given must be text, not 3"),
+    "condition as number": (lambda s: s.where(3), "What where is given must be text, not 3"),
+    "nothing selected": (lambda s: s.select(), "select needs at least one column"),
+    "number selected": (lambda s: s.select(3), "What select is given must be text, not 3"),
+    "output as number": (lambda s: s.sink(ps.noop(), name=3), "The name of an output must be text, not 3"),
+    "transform by number": (lambda s: s.transform(3), r"transform needs a function fn\(dataframe\), not 3"),
+    "map by two": (lambda s: s.map_batches(lambda a, b: a, COLUMNS), r"map_batches calls its function as fn\(batch\)"),
+    "list of columns": (lambda s: s.key_by("k").deduplicate(["v"]), r"A column of deduplicate must be text, not \['v'\]"),
+    "no database": (lambda _: ps.sql(None, "t"), "The URL of sql must be text, not None"),
+    "no table": (lambda _: ps.sql("sqlite:///x.db", None), "The table of sql must be text, not None"),
+    "no folder": (lambda _: ps.parquet(None), "The path of parquet must be text, not None"),
+    "rows as text": (lambda _: ps.console("x"), "The limit of console must be a whole number from 0, not 'x'"),
+    "no memory": (lambda _: ps.memory(None), "The name of memory must be text, not None"),
+    "type as number": (lambda s: s.key_by("k").match("SELECT * WHERE A", type=3), "type must be text, not 3"),
+    "type of times": (
+        lambda s: s.key_by("k").match("SELECT * WHERE A", type="at"),
+        r"type names column 'at' of timestamp\[us, tz=UTC\], but a type's name is text; cast it",
+    ),
+    "types as list": (
+        lambda s: s.key_by("k").match("SELECT * WHERE A", define=["A"]),
+        r"define must be a dict of type names and SQL conditions, not \['A'\]",
+    ),
+    "type by number": (
+        lambda s: s.key_by("k").match("SELECT * WHERE A", define={"A": 3}),
+        "The condition of 'A' in define must be text, not 3",
+    ),
+    "matches as text": (
+        lambda s: s.key_by("k").match("SELECT * WHERE A", define={"A": "v > 1"}, max_matches_per_event="x"),
+        "max_matches_per_event must be a whole number from 0, not 'x'",
+    ),
+    "session as text": (
+        lambda s: s.sink(ps.noop())._flow.start("local", checkpoint="none"),
+        "start needs a SparkSession, or none, not 'local'",
+    ),
 }
 
 

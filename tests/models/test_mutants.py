@@ -125,14 +125,19 @@ def routing_changes_with_every_run(patch):
 
 
 def rows_in_order_of_arrival(patch):
-    patch.setattr(rows_module, "sorted_index", lambda hashes, *_: np.argsort(hashes, kind="stable"))
+    def by_key(hashes, order, codes=None):
+        index = np.argsort(hashes, kind="stable")
+        return index, hashes[index], order.take(index)
+
+    patch.setattr(rows_module, "grouped", by_key)
 
 
 def ties_in_event_time_in_order_of_arrival(patch):
     def by_time(hashes, order, codes=None):
-        return np.lexsort((order.time, *([] if codes is None else [codes]), hashes))
+        index = np.lexsort((order.time, *([] if codes is None else [codes]), hashes))
+        return index, hashes[index], order.take(index)
 
-    patch.setattr(rows_module, "sorted_index", by_time)
+    patch.setattr(rows_module, "grouped", by_time)
 
 
 def rows_do_not_wait(patch):

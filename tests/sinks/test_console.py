@@ -47,5 +47,5 @@ def test_open_when_reopened_then_knows_what_was_printed(sink, make):
 
 
 def test_console_when_limit_is_negative_then_is_refused():
-    with pytest.raises(DeclarationError, match="limit of 0 or more"):
+    with pytest.raises(DeclarationError, match="limit of console must be a whole number from 0, not -1"):
         sinks.console(limit=-1)

@@ -261,13 +261,38 @@ def test_query_that_does_not_fit_is_refused_with_a_sentence(spark, query, messag
         ({"type": None, "define": {"A": "v > 0", "B": "v"}}, "define needs conditions, but 'v' is of type double."),
         ({"strategy_scope": "all"}, "strategy_scope='all' is not known; use 'end' or 'interval'."),
         ({"events_window": "all"}, "events_window='all' is not known; use 'global' or 'key'."),
-        ({"max_matches_per_event": 0}, "max_matches_per_event must be at least 1, not 0."),
+        ({"max_matches_per_event": 0}, "max_matches_per_event must be a whole number from 1, not 0."),
+        ({"order_by": None}, "order_by must be a column's name, or a list of them, not None."),
+        (
+            {"type": "v"},
+            "type names column 'v' of double, but a type's name is text; cast it, or use define={'name': 'condition'}.",
+        ),
+        ({"enumerate_with": "x"}, "enumerate_with must be CountedSplit(), MaximalDisjoint() or Maximal(), not 'x'."),
+        ({"where": 3}, "where needs a function fn(match), not 3."),
     ],
 )
 def test_argument_that_does_not_fit_is_refused_with_a_sentence(spark, options, message):
     with pytest.raises(DeclarationError) as caught:
         match(frame(spark), "SELECT * WHERE A ; B", **options)
     assert str(caught.value) == message
+
+
+def test_what_is_no_batch_of_events_is_refused_with_a_sentence(spark):
+    with pytest.raises(DeclarationError, match=r"match reads a DataFrame of Spark, not pandas\.[a-z.]*DataFrame"):
+        match(frame(spark).toPandas(), "SELECT * WHERE A")
+    with pytest.raises(DeclarationError, match=r"a stream is matched in a flow: \.key_by\('column'\)\.match\(query"):
+        match(spark.readStream.format("rate").load(), "SELECT * WHERE A")
+    with pytest.raises(DeclarationError, match="The DataFrame has two columns named 'kind'; rename one"):
+        match(frame(spark).selectExpr("*", "k AS kind"), "SELECT * WHERE A")
+    with pytest.raises(DeclarationError, match=r"order_by names column 'at' of list<.*>, which gives no order of events"):
+        match(frame(spark).selectExpr("array(at) AS at", "kind"), "SELECT * WHERE A")
+
+
+def test_condition_in_python_that_fails_tells_the_match(spark):
+    found = match(frame(spark), "SELECT * WHERE A", where=lambda match: match.events[0].v > 1)
+    sentence = told(found)
+    assert "The function of where failed on Row(match_start=" in sentence
+    assert sentence.endswith("AttributeError: 'dict' object has no attribute 'v'.")
 
 
 def test_window_of_time_over_numbers_is_refused_with_advice(spark):

@@ -14,7 +14,7 @@ from penstock.errors import CheckpointError, StateError, TornFileError
 from penstock.state import create_exclusive, delete_quietly, files, list_dir, read_bytes, resolve, write_atomic
 
 
-@pytest.mark.parametrize("uri", ["{}/a b", "file://{}/a%20b", "file://{}/a%20b/", "{}/a b/"])
+@pytest.mark.parametrize("uri", ["{}/a b", "file://{}/a%20b", "file://{}/a%20b/", "{}/a b/", "file:{}/a%20b", "file://{}/a b"])
 def test_resolve_when_local_then_path_without_trailing_slash(uri, tmp_path):
     fs, root = resolve(uri.format(tmp_path))
     assert isinstance(fs, pafs.LocalFileSystem)
@@ -24,6 +24,16 @@ def test_resolve_when_local_then_path_without_trailing_slash(uri, tmp_path):
 def test_resolve_when_s3a_then_same_as_s3():
     fs, root = resolve("s3a://bucket/prefix/?region=eu-west-1")
     assert (fs.type_name, root) == ("s3", "bucket/prefix")
+
+
+def test_resolve_when_letters_are_beyond_ascii_then_they_stay(tmp_path):
+    assert resolve(f"file://{tmp_path}/größe")[1] == f"{tmp_path}/größe"
+    assert resolve("s3a://bucket/größe?region=eu-west-1")[1] == "bucket/größe"
+
+
+def test_resolve_when_a_slash_is_missing_then_error_and_no_other_folder():
+    with pytest.raises(CheckpointError, match="'file://tmp/x' cannot be used"):
+        resolve("file://tmp/x")
 
 
 def test_resolve_when_scheme_unknown_then_error_names_it():

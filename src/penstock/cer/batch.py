@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from penstock.cer.maximal import ID, Maximal, MaximalDisjoint, Share, share, spread, type_bits
 from penstock.cer.plan import MASK, WHEN, Pattern
 from penstock.cer.recogniser import Batch, Block, Recogniser, walk
-from penstock.cer.shape import counts_array, places, summed
+from penstock.cer.shape import counts_array, summed
 from penstock.cer.tables import BITS, Tables
 from penstock.cer.windows import earliest, times
 from penstock.cer.work import CountedSplit, Work, load_work, split
+from penstock.columns import places, whole
 from penstock.errors import RecordError
 
 CHUNK_ROWS = 1 << 18
@@ -121,25 +122,21 @@ def matches_of(
         OperatorError: an event closes more matches than allowed.
     """
     worker = _Worker(pattern, columns, spread)
-    for chunk in _chunks(columns, batches, chunk_rows):
+    for chunk in _chunks(batches, chunk_rows):
         yield from worker.read(chunk)
 
 
-def _chunks(columns: pa.Schema, batches: Iterator[pa.RecordBatch], chunk_rows: int) -> Iterator[pa.RecordBatch]:
+def _chunks(batches: Iterator[pa.RecordBatch], chunk_rows: int) -> Iterator[pa.RecordBatch]:
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
         held.append(batch)
         rows += batch.num_rows
         if rows >= chunk_rows:
-            yield _one(columns, held)
+            yield whole(held)
             held, rows = [], 0
     if rows:
-        yield _one(columns, held)
-
-
-def _one(columns: pa.Schema, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.Table.from_batches(batches, columns).combine_chunks().to_batches()[0]
+        yield whole(held)
 
 
 @dataclass
@@ -188,7 +185,7 @@ class _Worker:
         carried = pa.RecordBatch.from_arrays(
             [chunk.column(i) for i in self.carried], schema=pa.schema([self.columns.field(i) for i in self.carried])
         )
-        events = carried if self.kept is None else _one(carried.schema, [self.kept, carried])
+        events = carried if self.kept is None else whole([self.kept, carried])
         batch = Batch(self.recogniser.tables.letters(masks), when, low, segments, rows)
         yield from self._results(batch, events)
         self._end(batch, events, chunk)
@@ -246,12 +243,12 @@ class _Worker:
         self.closed += len(np.unique(block.ends))
         together = isinstance(by.split, MaximalDisjoint)
         p = self.pattern
-        whole, costs = share(block, p.automaton, events, serial, p.max_matches_per_event, together=together)
+        given, costs = share(block, p.automaton, events, serial, p.max_matches_per_event, together=together)
         if costs.sum() <= by.split.light:
-            for rows in _told(p, self.result, whole):
+            for rows in _told(p, self.result, given):
                 yield self._done(rows)
         else:
-            for worker, part in spread(whole, costs, by.workers):
+            for worker, part in spread(given, costs, by.workers):
                 yield self._to_do(part, worker)
 
     def _done(self, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -27,8 +27,8 @@ from penstock.cer import syntax as s
 from penstock.cer.automaton import Automaton, TypeIs
 from penstock.cer.parts import DONE, MARKS, MATCHES, TOO_MANY, configurations, counters_of, submatches
 from penstock.cer.recogniser import Block, too_many_matches
-from penstock.cer.shape import places
 from penstock.cer.work import LIGHT
+from penstock.columns import places
 from penstock.errors import OperatorError, QueryError
 
 ITEM: Final = "__ps_item"

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from penstock.cer.plan import Pattern
 from penstock.cer.recogniser import NODE, Recogniser
 from penstock.cer.rowbytes import Bytes, decode_rows, encode_rows, pieces
-from penstock.cer.shape import places
+from penstock.columns import places
 from penstock.errors import StateError
 
 VERSION = 1

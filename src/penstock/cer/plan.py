@@ -6,7 +6,7 @@ NumPy on the worker (``batch``, ``operators.match``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from penstock.cer.syntax import Not, Plus, Query, Then, Window
 from penstock.cer.tables import BITS
 from penstock.cer.timeouts import STRATEGY, Stopping
 from penstock.errors import DeclarationError, QueryError
-from penstock.schema import quoted, unknown_column
+from penstock.schema import as_number, as_text, quoted, unknown_column
 
 MASK, WHEN, KEY = "__ps_mask", "__ps_when", "__ps_key"
 MAX_MATCHES_PER_EVENT = 10_000_000
@@ -119,14 +119,32 @@ class Pattern:
         return pa.schema(fields)
 
 
-def check_source_of_types(columns: Sequence[str], type_column: str | None, define: Mapping[str, str] | None) -> None:
-    """An event's type is the value of a column or follows from conditions: exactly one of the two must be given."""
+def check_source_of_types(columns: pa.Schema, type_column: str | None, define: Mapping[str, str] | None) -> None:
+    """An event's type is a column's value as text or follows from conditions: exactly one of the two must be given.
+
+    Raises:
+        DeclarationError: It is not so.
+    """
     if (type_column is None) == (define is None):
         raise DeclarationError(
             "match needs to know the type of an event: give type='column', or define={'name': 'SQL condition'}, and not both."
         )
-    if type_column is not None and type_column not in columns:
-        raise unknown_column(type_column, list(columns), "type")
+    if define is not None:
+        if not isinstance(define, Mapping):
+            raise DeclarationError(f"define must be a dict of type names and SQL conditions, not {define!r}.")
+        for name, condition in define.items():
+            as_text(name, "A type's name in define")
+            as_text(condition, f"The condition of {name!r} in define")
+    if type_column is None:
+        return
+    if as_text(type_column, "type") not in columns.names:
+        raise unknown_column(type_column, columns.names, "type")
+    kind = columns.field(type_column).type
+    named = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_null)
+    if not any(check(kind) for check in named):
+        raise DeclarationError(
+            f"type names column {type_column!r} of {kind}, but a type's name is text; cast it, or use define={{'name': 'condition'}}."
+        )
 
 
 def check_streams(query: Query, what: str) -> None:
@@ -177,7 +195,7 @@ def type_sql(name: str, types: Mapping[str, str] | None, type_column: str | None
     """The condition that an event is of a type."""
     if types is not None:
         return f"({types[name]})"
-    return f"({quoted(type_column)} = {text_sql(name)})"
+    return f"(CAST({quoted(type_column)} AS STRING) = {text_sql(name)})"
 
 
 def ready(
@@ -208,8 +226,7 @@ def ready(
         raise DeclarationError(f"strategy_scope={scope!r} is not known; use 'end' or 'interval'.")
     if events_window not in {"global", "key"}:
         raise DeclarationError(f"events_window={events_window!r} is not known; use 'global' or 'key'.")
-    if max_matches_per_event < 1:
-        raise DeclarationError(f"max_matches_per_event must be at least 1, not {max_matches_per_event}.")
+    as_number(max_matches_per_event, "max_matches_per_event")
     automaton = build(query)
     shape = shape_of(query, columns, automaton.kinds)
     shown = {*order, *shape.attributes} & {group[0] for group in query.partition_by if len(group) == 1}

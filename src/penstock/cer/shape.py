@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from penstock.cer.automaton import outputs
 from penstock.cer.recogniser import Block
 from penstock.cer.syntax import Chosen, CountAll, Everything, Query
+from penstock.columns import places
 from penstock.errors import DeclarationError
 
 EVENTS, START, END, MATCHES = "events", "match_start", "match_end", "matches"
@@ -80,11 +81,6 @@ class Shape:
             before = np.concatenate([[0], np.cumsum(chosen)])
             positions, offsets = positions[chosen], before[offsets]
         return list_of(events, bound.attributes, positions, offsets)
-
-
-def places(index: Any) -> Any:
-    """Row numbers as Arrow's ``take`` wants them."""
-    return pa.array(index)
 
 
 def list_of(

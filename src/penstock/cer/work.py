@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from penstock.cer import matches
 from penstock.cer.recogniser import Arena, Block, too_many_matches, walk
-from penstock.cer.shape import places
+from penstock.columns import places
 
 LIGHT = 1 << 17  # so many matches are told where they are found: less than what handing them over costs
 PIECE = 1 << 20  # the most matches a part of the work has, unless there would be more parts than `MOST_PIECES`

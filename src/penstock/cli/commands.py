@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from penstock.cli.matching import match
+from penstock.cli.matching import match, quiet_session
 from penstock.errors import CheckpointError, DeclarationError, PenstockError
 
 CheckpointOption = Annotated[str, typer.Option("--checkpoint", help="Folder that keeps the flow's state.")]
@@ -58,12 +58,7 @@ def run(
 ) -> None:
     """Run a flow until it ends, fails or is stopped (Ctrl-C stops it after the epoch under way)."""
     flow = load_flow(target)
-    from penstock.spark.session import session
-
-    spark = session(master)
-    if not context.obj:  # without --debug: what fails is told in one sentence
-        spark.sparkContext.setLogLevel("OFF")
-    running = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger=trigger)
+    running = flow.start(quiet_session(context, master), checkpoint=checkpoint, workers=workers, trigger=trigger)
     from penstock.cli.live import watch
 
     try:

@@ -18,7 +18,18 @@ FORMATS: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "
 _PACKED: Final = (".gz", ".bz2", ".zst")
 
 
+def quiet_session(context: typer.Context, master: str | None, **conf: str) -> Any:
+    """A Spark session that logs nothing unless ``--debug`` is given: what fails is told in one sentence."""
+    from penstock.spark.session import session
+
+    spark = session(master, **conf)
+    if not context.obj:
+        spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
 def match(
+    context: typer.Context,
     query: Annotated[
         str, typer.Argument(help="A CEQL query, such as 'SELECT * WHERE a ; b+ WITHIN 10 MINUTES'; @FILE reads it.")
     ],
@@ -43,10 +54,8 @@ def match(
     types, kind = _definitions(define), _format_of(files, kind)
 
     from penstock.spark.matching import FileMatches
-    from penstock.spark.session import session
 
-    spark = session(master, **{"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()})
-    spark.sparkContext.setLogLevel("OFF")  # what fails is told in one sentence
+    spark = quiet_session(context, master, **{"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()})
     how = {"order_by": order_by, "type": of_type, "define": types, "where": where}
     found = FileMatches(spark, text, files, kind, schema, **how)
     if as_json or not sys.stdout.isatty():

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.stream import Stream
-from penstock.schema import parse_schema, quoted, unknown_column
+from penstock.schema import as_text, parse_schema, quoted, unknown_column
 from penstock.types import duration_us
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Flow:
                 (partition, offset) order, and windows and joins are not possible.
             lateness: A record this far behind the greatest time of its own source partition is late.
             idle_after: A partition, or the whole source, without records for so long stops holding the frontier back. Never, unless given.
-            position: The columns (partition, offset) of a DataFrame; connectors know theirs. Without it positions are
+            position: The columns (partition, offset) of a DataFrame; connectors know theirs, unless the records do. Without it positions are
                 local to an epoch: ties in time may then depend on how records were cut into epochs.
             partitions: With `position`, the partitions that must be heard from before the frontier moves. A partition not
                 named here is admitted when its first record comes, and judged against the frontier of that moment.
@@ -69,13 +69,13 @@ class Flow:
         Raises:
             DeclarationError: A name is taken, a column is missing or of a wrong type.
         """
-        if not isinstance(name, str) or not name:
-            raise DeclarationError(f"A source needs a name, not {name!r}.")
+        as_text(name, "The name of a source")
         if any(s.name == name for s in self._sources):
             raise DeclarationError(f"Flow {self.name!r} has two sources named {name!r}; give each its own name.")
         schema = _connector_schema(source, name)
         what = f"Source {name!r}"
         if time is not None:
+            as_text(time, f"The time column of source {name!r}")
             if time not in schema.names:
                 raise unknown_column(time, schema.names, f"{what} takes its event time from a column it does not have: time=")
             kind = schema.field(time).type
@@ -83,7 +83,10 @@ class Flow:
                 raise DeclarationError(
                     f"{what} takes its event time from column {time!r} of type {kind}; cast it to timestamp."
                 )
+        if position is not None and (not isinstance(position, (tuple, list)) or len(position) != 2):
+            raise DeclarationError(f"{what} has position={position!r}; give two columns, (partition, offset).")
         for column in position or ():
+            as_text(column, f"The position columns of source {name!r}")
             if column not in schema.names:
                 raise unknown_column(
                     column, schema.names, f"{what} takes its positions from a column it does not have: position="

@@ -6,7 +6,6 @@ The conveniences are all sugar over `KeyedStream.process`.
 from __future__ import annotations
 
 import datetime as dt
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -23,7 +22,7 @@ from penstock.operators.join import IntervalJoin
 from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.windows import Session, Window
-from penstock.schema import as_schema, quoted, unknown_column
+from penstock.schema import as_function, as_schema, as_text, quoted, unknown_column
 from penstock.types import duration_us
 
 ERRORS = pa.schema([(n, pa.string()) for n in ("operator", "key", "position", "error", "record")])
@@ -137,7 +136,7 @@ class KeyedStream(Stream):
         return self._mapped(fn, schema, state, None, on_error)
 
     def _mapped(self, fn: Any, schema: Any, state: Any, window: Any, on_error: Any) -> KeyedStream:
-        _check_callable(fn, 3, "stateful_map", "fn(key, event, state)")
+        as_function(fn, "stateful_map", "fn(key, event, state)", 3)
         out = as_schema(schema, "the schema of stateful_map")
         kept = None if state is None else as_schema(state, "the state of stateful_map")
         step = StatefulMap(fn, out, kept, window, "fail" if on_error == "fail" else "skip")
@@ -187,6 +186,8 @@ class KeyedStream(Stream):
             *columns: What makes two records equal.
             within: A record is dropped if an equal one that was kept lies at most so far before it; None: for ever.
         """
+        for column in columns:
+            as_text(column, "A column of deduplicate")
         if within is not None and not self._node.timed:
             raise DeclarationError("deduplicate(within=...) needs an event time; declare it: flow.source(..., time='column').")
         return self.process(Deduplicate(columns, None if within is None else duration_us(within, "deduplicate's within")))
@@ -298,7 +299,7 @@ class KeyedStream(Stream):
             columns,
             keys=keys.names,
             time=time,
-            define=None if define is None else dict(define),
+            define=define,
             type_column=type,
             scope=strategy_scope,
             most=max_matches_per_event,
@@ -389,16 +390,3 @@ class WindowedStream:
                 f".{attribute} cannot follow .window(...) directly; .aggregate(...) or .stateful_map(...) must come between."
             )
         raise AttributeError(attribute)
-
-
-def _check_callable(fn: Any, count: int, what: str, form: str) -> None:
-    if not callable(fn):
-        raise DeclarationError(f"{what} needs a function {form}, not {fn!r}.")
-    try:
-        inspect.signature(fn).bind(*range(count))
-    except TypeError as error:
-        raise DeclarationError(
-            f"{what} calls its function as {form}; {getattr(fn, '__name__', fn)!r} does not take these ({error})."
-        ) from error
-    except ValueError:
-        return  # built in, no signature to look at

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import AggregateStep
-from penstock.schema import as_schema, as_sql, check_expression, quoted
+from penstock.schema import as_function, as_number, as_schema, as_sql, as_text, check_expression, quoted
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
@@ -52,10 +52,16 @@ class Stream:
 
     def select(self, *expressions: str, **named: str) -> Stream:
         """The given columns only: names, or SQL expressions such as ``"delay / 60 AS hours"`` or ``hours="delay / 60"``."""
+        if not expressions and not named:
+            raise DeclarationError("select needs at least one column.")
         columns: list[tuple[str, str]] = []
         fields = []
         everything = [quoted(n) for n in self.schema.names]
-        for sql in (s for e in expressions for s in (everything if e.strip() == "*" else [as_sql(e, self.schema)])):
+        for sql in (
+            s
+            for e in expressions
+            for s in (everything if as_text(e, "What select is given").strip() == "*" else [as_sql(e, self.schema)])
+        ):
             found = check_expression(sql, self.schema, "select")
             if not found.name:
                 raise DeclarationError(f"select needs a name for {sql!r}; write {sql!r} AS name.")
@@ -88,6 +94,7 @@ class Stream:
             fn: The function; called once per epoch when the plan is built.
             schema: Columns of the result; None: those of the input.
         """
+        as_function(fn, "transform", "fn(dataframe)")
         after = self.schema if schema is None else as_schema(schema, "the schema of transform")
         stream: Stream = self._before(lambda node: p.Transform(after, node.timed, node, fn))
         return stream
@@ -100,6 +107,7 @@ class Stream:
                 rows as it gets, or a further column ``_row`` that says for each row which input row (0, 1, …) it came from.
             schema: Columns of the result.
         """
+        as_function(fn, "map_batches", "fn(batch)")
         after = as_schema(schema, "the schema of map_batches")
         stream: Stream = self._before(lambda node: p.MapBatches(after, node.timed, node, fn))
         return stream
@@ -160,8 +168,10 @@ class Stream:
             fields.append(found)
         if distribute is not None and type(distribute).__name__ != "KeyGrouping":
             raise DeclarationError(f"key_by(distribute={distribute!r}) is not available; only KeyGrouping() is.")
-        if workers is not None and (not isinstance(workers, int) or workers < 1):
-            raise DeclarationError(f"key_by(workers={workers!r}) must be a whole number from 1.")
+        if workers is not None:
+            as_number(workers, "key_by's workers")
+        if name is not None:
+            as_text(name, "key_by's name")
         from penstock.flow.keyed import KeyedStream  # noqa: PLC0415  (it is built on this module)
 
         region = p.Region(
@@ -201,6 +211,8 @@ class Stream:
             raise DeclarationError("One sink object serves one output; make another for this one.")
         updates, key = updating(self._node)
         sink.validate(self.schema, updates=updates, key=key)
+        if name is not None:
+            as_text(name, "The name of an output")
         taken = {o.name for o in self._flow._outputs}
         base = name or _output_name(self._node)
         chosen, n = base, 2

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import places
 from penstock.errors import DeclarationError
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import decode, encode
 from penstock.operators.aggregates.user import Aggregate
 from penstock.operators.base import Context, KeyedState, Operator, Output
-from penstock.operators.keys import Ints, biased, places, unbiased
+from penstock.operators.keys import Ints, biased, unbiased
 from penstock.operators.rows import Emitted, Keys, Order, Rows
 from penstock.operators.windows import Sliding
 

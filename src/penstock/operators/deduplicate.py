@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import places
 from penstock.errors import DeclarationError
 from penstock.operators.base import KeyedState, Operator, Output
-from penstock.operators.keys import Ints, KeyCodec, biased, places, unbiased
+from penstock.operators.keys import Ints, KeyCodec, biased, unbiased
 from penstock.operators.rows import Emitted, Rows
 from penstock.types import MAX_TIME, time_text
 

@@ -29,11 +29,6 @@ _LENGTHS: Final = [n.to_bytes(2, "big") for n in range(_LONGEST_KEY + 1)]
 _NULL: Final = b"\x00"
 
 
-def places(index: Any) -> Any:
-    """Row numbers as Arrow's ``take`` wants them."""
-    return pa.array(index)
-
-
 def biased(times: Ints) -> list[bytes]:
     """Times as 8 bytes whose byte order is the order of time."""
     raw = (times.view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").tobytes()

@@ -7,7 +7,7 @@ the pattern are columns that the engine evaluates before the shuffle.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,10 +24,12 @@ from penstock.cer.shape import counts_array, summed
 from penstock.cer.syntax import Query
 from penstock.cer.tables import Tables
 from penstock.cer.windows import earliest, times
+from penstock.columns import places, whole
 from penstock.errors import DeclarationError, OperatorError, QueryError
 from penstock.operators.base import Context, KeyedState, Operator, Output
-from penstock.operators.keys import Ints, places
+from penstock.operators.keys import Ints
 from penstock.operators.rows import Rows
+from penstock.schema import as_number
 from penstock.types import MAX_TIME
 
 MOST_MATCHES = 1 << 16
@@ -49,7 +51,7 @@ def keyed_pattern(
     *,
     keys: list[str],
     time: str,
-    define: dict[str, str] | None,
+    define: Mapping[str, str] | None,
     type_column: str | None,
     scope: str,
     most: int,
@@ -62,8 +64,8 @@ def keyed_pattern(
     """
     parsed = parse(query)
     check_streams(parsed, "the stream")
-    check_source_of_types(columns.names, type_column, define)
-    check_query(parsed, columns, types=define)
+    check_source_of_types(columns, type_column, define)
+    check_query(parsed, columns, types=None if define is None else dict(define))
     if parsed.consume == "ANY":
         raise QueryError(
             "CONSUME BY ANY lets a match of one key end those of all keys, but a flow runs key by key; use PARTITION."
@@ -73,7 +75,7 @@ def keyed_pattern(
         raise QueryError(
             f"PARTITION BY names {', '.join(sorted(groups))}, but the stream is keyed by {', '.join(keys)}; name the same, or none."
         )
-    if not 0 < most <= MOST_MATCHES:
+    if not 0 < as_number(most, "max_matches_per_event", 0) <= MOST_MATCHES:
         raise DeclarationError(f"max_matches_per_event must be from 1 to {MOST_MATCHES:,} in a flow, not {most:,}.")
     shown = tuple(columns.names)
     return parsed, ready(
@@ -121,7 +123,7 @@ class Match(Operator):
         letters = recogniser.tables.letters(masks)
         batch = Batch(letters, when, low, rows.starts, np.arange(len(rows.keys)))
         fresh = pa.RecordBatch.from_arrays([rows.column(name) for name in self._columns.names], schema=self._columns)
-        events = pa.Table.from_batches([before.events, fresh]).combine_chunks().to_batches()[0]
+        events = whole([before.events, fresh])
         found = self._results(recogniser, batch, events, rows, len(before.owner))
         self._remember(recogniser, rows, np.concatenate([before.owner, rows.group]), events, batch, names, stored, state)
         return found
@@ -178,8 +180,7 @@ class Match(Operator):
         if not out:
             return None
         triggers = np.concatenate([trigger for trigger, _ in out])
-        table = pa.Table.from_batches([columns for _, columns in out]).combine_chunks()
-        return rows.emit(table.to_batches()[0], triggers)
+        return rows.emit(whole([columns for _, columns in out]), triggers)
 
     def _row(
         self, rows: Rows, events: pa.RecordBatch, ends: Ints, first: int, arrays: list[Any]

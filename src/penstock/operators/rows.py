@@ -15,12 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columns import places, whole
 from penstock.errors import OperatorError
-from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec, places
+from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
 from penstock.types import BINS
 
 _SUB_BITS: Final = 16
 _SUB_LIMIT: Final = 1 << 47
+_FEW: Final = 1 << 12  # below, one sort by comparing is as fast
 
 
 @dataclass(frozen=True)
@@ -168,17 +170,37 @@ def numbered(order: Order, trigger: Ints) -> Order:
     return Order(order.time, order.part, order.offset, (order.sub << _SUB_BITS) + nth)
 
 
-def sorted_index(hashes: Ints, order: Order, codes: Ints | None = None) -> Ints:
-    """The permutation that groups rows by key and sorts each key's rows.
+def grouped(hashes: Ints, order: Order, codes: Ints | None = None) -> tuple[Ints, Ints, Order]:
+    """Group rows by key, and sort each key's rows.
 
     Rows mostly arrive in order, so a stable sort by hash often suffices; only if not are all columns sorted by.
+
+    Returns:
+        The permutation (int64, n), and the hashes and the positions in that order.
     """
-    index = np.argsort(hashes, kind="stable")
-    if codes is None and ascending_within(hashes[index], order.take(index)):
-        return index
+    index = by_hash(hashes)
+    there, ordered = hashes[index], order.take(index)
+    if codes is None and ascending_within(there, ordered):
+        return index, there, ordered
     varying = [c for c in order.columns() if len(c) and (c != c[0]).any()]
-    keys = [*reversed(varying), *([codes] if codes is not None else []), hashes]
-    return np.lexsort(keys)
+    index = np.lexsort([*reversed(varying), *([codes] if codes is not None else []), hashes])
+    return index, hashes[index], order.take(index)
+
+
+def by_hash(hashes: Ints) -> Ints:
+    """The permutation that sorts int64 hashes and keeps the order of equal ones.
+
+    NumPy sorts 16 bits by counting and 64 by comparing. Two passes over the upper half bring nearly all hashes to their place; where
+    different hashes share it, the sort of what is almost sorted costs little.
+    """
+    if len(hashes) < _FEW:
+        return np.argsort(hashes, kind="stable")
+    index = np.argsort((hashes >> 32).astype(np.uint16), kind="stable")
+    index = index[np.argsort((hashes >> 48).astype(np.int16)[index], kind="stable")]
+    there = hashes[index]
+    if (there[1:] < there[:-1]).any():
+        index = index[np.argsort(there, kind="stable")]
+    return index
 
 
 def ascending_within(group: Ints, order: Order) -> bool:
@@ -192,7 +214,9 @@ def ascending_within(group: Ints, order: Order) -> bool:
     return True
 
 
-def group_rows(data: pa.RecordBatch, order: Order, hashes: Ints, key_columns: Sequence[Any], codec: KeyCodec) -> Rows:
+def group_rows(
+    data: pa.RecordBatch, order: Order, hashes: Ints, key_columns: Sequence[Any], codec: KeyCodec, chosen: Ints | None = None
+) -> Rows:
     """Group and sort rows.
 
     Args:
@@ -201,23 +225,29 @@ def group_rows(data: pa.RecordBatch, order: Order, hashes: Ints, key_columns: Se
         hashes: int64, n: xxhash64 of each row's key.
         key_columns: The key's columns, n rows each.
         codec: The region's key codec.
+        chosen: The rows to take (ascending); None for all.
     """
-    n = data.num_rows
+    if chosen is not None:
+        order, hashes = order.take(chosen), hashes[chosen]
+    n = len(hashes)
     if n == 0:
         empty = Keys(tuple(pa.array([], f.type) for f in codec.schema), np.empty(0, np.int64), codec)
-        return Rows(data, order, empty, np.zeros(1, np.int64))
-    index = sorted_index(hashes, order)
-    keys = [c.take(places(index)) for c in key_columns]
-    new_hash, new_key = _changes(hashes[index], keys)
+        return Rows(data.slice(0, 0), order, empty, np.zeros(1, np.int64))
+    index, there, ordered = grouped(hashes, order)
+    at = index if chosen is None else chosen[index]
+    keys = [c.take(places(at)) for c in key_columns]
+    new_hash, new_key = _changes(there, keys)
     if (new_key & ~new_hash).any():  # two different keys of one hash: tell them apart by their values
-        codes = pc.rank(pa.array(codec.encode(key_columns), pa.binary()), tiebreaker="dense").to_numpy().astype(np.int64)
-        index = sorted_index(hashes, order, codes)
-        keys = [c.take(places(index)) for c in key_columns]
-        new_hash, new_key = _changes(hashes[index], keys)
+        encoded = pa.array(codec.encode(key_columns), pa.binary())
+        codes = pc.rank(encoded, tiebreaker="dense").to_numpy().astype(np.int64)
+        index, there, ordered = grouped(hashes, order, codes if chosen is None else codes[chosen])
+        at = index if chosen is None else chosen[index]
+        keys = [c.take(places(at)) for c in key_columns]
+        new_hash, new_key = _changes(there, keys)
     first = np.flatnonzero(new_hash | new_key)
     at_first = places(first)
-    distinct = Keys(tuple(k.take(at_first) for k in keys), hashes[index][first], codec)
-    return Rows(data.take(places(index)), order.take(index), distinct, np.append(first, n))
+    distinct = Keys(tuple(k.take(at_first) for k in keys), there[first], codec)
+    return Rows(data.take(places(at)), ordered, distinct, np.append(first, n))
 
 
 def _changes(hashes: Ints, keys: Sequence[Any]) -> tuple[Any, Any]:
@@ -246,7 +276,7 @@ def regroup(parts: Sequence[Emitted], schema: pa.Schema, codec: KeyCodec) -> Row
         )
     if len(parts) == 1 and _already(parts[0]):
         return _as_rows(parts[0])
-    data = pa.Table.from_batches([p.data.cast(schema) for p in parts]).combine_chunks().to_batches()[0]
+    data = whole([p.data.cast(schema) for p in parts])
     keys = [pa.concat_arrays([p.keys.columns[i].take(places(p.group)) for p in parts]) for i in range(len(codec.schema))]
     hashes = np.concatenate([p.keys.hashes[p.group] for p in parts])
     return group_rows(data, Order.concat([p.order for p in parts]), hashes, keys, codec)

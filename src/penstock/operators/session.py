@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import places
 from penstock.operators.aggregate import as_times, bind_kernels, check_names, concat_columns, result_schema, take_columns
 from penstock.operators.aggregates.base import Columns, Kernel
 from penstock.operators.aggregates.codec import decode, encode
 from penstock.operators.aggregates.user import Aggregate
 from penstock.operators.base import Context, KeyedState, Operator, Output
-from penstock.operators.keys import Ints, places
+from penstock.operators.keys import Ints
 from penstock.operators.rows import Emitted, Keys, Rows, running_max
 from penstock.operators.windows import Session
 

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import places
 from penstock.errors import DeclarationError, OperatorError, StateError
 from penstock.operators.aggregate import TIMESTAMP, as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
-from penstock.operators.keys import Ints, biased, places
+from penstock.operators.keys import Ints, biased
 from penstock.operators.rows import Keys, Order, Rows
 from penstock.operators.windows import Sliding
 from penstock.types import MAX_TIME

@@ -15,9 +15,9 @@ import pyarrow as pa
 from penstock.cer.memory import dump, load
 from penstock.cer.plan import MASK
 from penstock.cer.recogniser import Batch, Block, Recogniser, filtered
-from penstock.cer.shape import places
 from penstock.cer.timeouts import Stopping
 from penstock.cer.windows import micros
+from penstock.columns import places, whole
 from penstock.operators.base import KeyedState, Output
 from penstock.operators.keys import Ints
 from penstock.operators.match import Match
@@ -66,9 +66,7 @@ class Timeouts(Match):
             return None
         keys, _ = state.keys_of(names)
         none = np.zeros(0, np.int64)
-        empty = self._columns.empty_table().to_batches()
-        fresh = empty[0] if empty else pa.RecordBatch.from_pylist([], schema=self._columns)
-        return self._feed(self._recogniser(), keys, names, fresh, none, none, none.astype(np.int32), state)
+        return self._feed(self._recogniser(), keys, names, whole([], self._columns), none, none, none.astype(np.int32), state)
 
     @property
     def _size(self) -> int:
@@ -95,12 +93,11 @@ class Timeouts(Match):
         segments = np.searchsorted(line.group, np.arange(len(names) + 1))
         batch = Batch(line.letters, line.time, low, segments, np.arange(len(names)))
         taken = fresh.take(places(pa.array(np.where(ends, 0, line.row), mask=ends)))
-        events = pa.Table.from_batches([before.events, taken]).combine_chunks().to_batches()
-        whole = events[0] if events else before.events
+        events = whole([before.events, taken])
         at = np.concatenate([was, line.time])
         blocks = [self._expired(block, at) for block in recogniser.feed(batch)]
-        out = self._rows([block for block in blocks if len(block.ends)], whole, line, len(was), keys, state)
-        self._keep(recogniser, names, stored, np.concatenate([before.owner, line.group]), at, whole, state)
+        out = self._rows([block for block in blocks if len(block.ends)], events, line, len(was), keys, state)
+        self._keep(recogniser, names, stored, np.concatenate([before.owner, line.group]), at, events, state)
         return out
 
     def _line(self, recogniser: Recogniser, owner: Ints, was: Ints, group: Ints, time: Ints, letters: Any) -> _Line:
@@ -147,7 +144,7 @@ class Timeouts(Match):
         group, time = np.concatenate(groups), np.concatenate(times)
         new = np.concatenate([[True], (group[1:] != group[:-1]) | (time[1:] != time[:-1])])
         nth = np.arange(len(group)) - np.maximum.accumulate(np.where(new, np.arange(len(group)), 0))
-        return state.emit(pa.Table.from_batches(batches).combine_chunks().to_batches()[0], keys, time, group, nth)
+        return state.emit(whole(batches), keys, time, group, nth)
 
     def _keep(
         self,

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.columns import places
 from penstock.operators.base import StateView
-from penstock.operators.keys import WORKER_BIN, Ints, places
+from penstock.operators.keys import WORKER_BIN, Ints
 from penstock.routing.table import sub_of
 from penstock.types import BINS, MAX_TIME, TIME
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import places
 from penstock.errors import OperatorError
-from penstock.operators.keys import places
 from penstock.types import ORDER, SUB
 
 

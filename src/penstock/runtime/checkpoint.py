@@ -32,11 +32,16 @@ class Checkpoint:
 
     Args:
         uri: Local path or URI.
+
+    Raises:
+        CheckpointError: It is a file.
     """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.fs, self.root = resolve(uri)
+        if self.fs.get_file_info(self.root).is_file:
+            raise CheckpointError(f"Checkpoint {uri} is a file; give a folder.")
 
     def path(self, *parts: str) -> str:
         """A path below the checkpoint."""

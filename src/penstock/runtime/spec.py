@@ -38,6 +38,11 @@ class Port:
         """Hidden columns that come with it."""
         return (HASH,) if self.partial_of is not None else (*ORDER, HASH)
 
+    @property
+    def columns(self) -> pa.Schema:
+        """All columns, as they are in a port's own batches."""
+        return packed([(self.schema, self.hidden)], PORT)
+
 
 @dataclass(frozen=True)
 class Step:

@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import places, whole
 from penstock.errors import OperatorError, PenstockError
 from penstock.operators.base import Context, KeyedState
 from penstock.operators.holding import dequeue, enqueue, split_held
-from penstock.operators.keys import Ints, KeyCodec, places
+from penstock.operators.keys import KeyCodec
 from penstock.operators.rows import Emitted, Keys, Order, Rows, group_rows, regroup
 from penstock.operators.waiting import Waiting, forget_struck
 from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Interrogate, Message, Release, Shutdown, Sized, Taken
 from penstock.runtime.moving import GivenUp, give_up, size_up, tell
-from penstock.runtime.spec import ERROR_SCHEMA, HASH, OUT, PORT, Out, Port, RegionSpec, packed
+from penstock.runtime.spec import ERROR_SCHEMA, HASH, OUT, Out, Port, RegionSpec
 from penstock.state.worker import WorkerState
 from penstock.types import BINS, MAX_TIME, MIN_TIME, ORDER
 
@@ -101,7 +102,7 @@ def run_region_task(
     report = Report(worker, epoch)
     chain = _Chain(spec, frontier, state)
     received = _unpack(spec, rows)
-    report.rows_in = sum(b.num_rows for b in received)
+    report.rows_in = sum(b.num_rows for batches in received for b in batches)
     chain.released = any(isinstance(m, Release) for m in messages)
     received = _hold_and_release(spec, received, messages, epoch, state, report)
     inputs = [
@@ -186,14 +187,14 @@ class _Chain:
     def _name(self, i: int) -> str:
         return f"Operator {self.operators[i].describe()} of region {self.spec.name!r}"
 
-    def run(self, inputs: list[Rows | None], received: list[pa.RecordBatch]) -> None:
+    def run(self, inputs: list[Rows | None], received: list[list[pa.RecordBatch]]) -> None:
         """Every operator in turn: its rows, then the frontier."""
         self.inputs = inputs
         for i, step in enumerate(self.spec.steps):
             parts: list[Emitted] = []
             first = step.inputs[0]
             if first[0] == "port" and self.spec.ports[first[1]].partial_of is not None:
-                parts += self.emitted(i, "on_data", self._merge_partials, i, received[first[1]])
+                parts += self.emitted(i, "on_data", self._merge_partials, i, first[1], received[first[1]])
             else:
                 given = [self._rows(*source) for source in step.inputs]
                 if any(len(g) for g in given):
@@ -206,7 +207,8 @@ class _Chain:
         assert rows is not None
         return rows
 
-    def _merge_partials(self, i: int, batch: pa.RecordBatch) -> Any:
+    def _merge_partials(self, i: int, port: int, batches: list[pa.RecordBatch]) -> Any:
+        batch = whole(batches, self.spec.ports[port].columns)
         if not batch.num_rows:
             return None
         hashes = batch.column(batch.num_columns - 1).to_numpy()
@@ -230,51 +232,48 @@ class _Chain:
         return rows.data, rows.order
 
 
-def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The rows of each port, in one batch each."""
-    schema = spec.in_schema
-    batches = [b for b in rows if b.num_rows]
-    table = pa.Table.from_batches(batches).combine_chunks() if batches else None
-    whole = table.to_batches()[0] if table is not None else pa.RecordBatch.from_pylist([], schema=schema)
+def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[list[pa.RecordBatch]]:
+    """The rows of each port."""
     if len(spec.ports) == 1:
-        return [_cast(whole, schema)]
-    tags = whole.column(0).to_numpy(zero_copy_only=False)
-    out, at = [], 1
-    for i, port in enumerate(spec.ports):
-        mine = packed([(port.schema, port.hidden)], PORT)
-        taken = pa.RecordBatch.from_arrays(whole.columns[at : at + len(mine)], names=mine.names).take(
-            places(np.flatnonzero(tags == i))
-        )
-        out.append(_cast(taken, mine))
-        at += len(mine)
+        schema = spec.in_schema
+        return [[_cast(b, schema) for b in rows if b.num_rows]]
+    out: list[list[pa.RecordBatch]] = [[] for _ in spec.ports]
+    for batch in rows:
+        tags = batch.column(0).to_numpy(zero_copy_only=False)
+        at = 1
+        for i, port in enumerate(spec.ports):
+            schema = port.columns
+            mine = np.flatnonzero(tags == i)
+            if len(mine):
+                columns = pa.RecordBatch.from_arrays(batch.columns[at : at + len(schema)], names=schema.names)
+                out[i].append(_cast(columns.take(places(mine)), schema))
+            at += len(schema)
     return out
 
 
 def _hold_and_release(
     spec: RegionSpec,
-    received: list[pa.RecordBatch],
+    received: list[list[pa.RecordBatch]],
     messages: Sequence[Message],
     epoch: int,
     state: WorkerState,
     report: Report,
-) -> list[pa.RecordBatch]:
+) -> list[list[pa.RecordBatch]]:
     """Queue the rows of keys on hold; put the queued rows of released ones before the epoch's own (rules H1, H4)."""
     for message in messages:
         for i, port in enumerate(spec.ports):
-            rows = received[i]
-            if isinstance(message, Hold) and rows.num_rows:
+            if isinstance(message, Hold) and received[i]:
                 at = len(port.schema) + len(port.hidden) - 1
+                rows = whole(received[i])
                 rows, held = split_held(rows, rows.column(at).to_numpy(), message.keys)
+                received[i] = [rows]
                 report.held_rows += sum(h.num_rows for h in held.values())
                 for key, size in enqueue(state, i, epoch, held).items():
                     report.queued[key] = report.queued.get(key, 0) + size
             elif isinstance(message, Release):
                 in_turn = not spec.timed and port.partial_of is None
                 queued = dequeue(state, i, epoch, message.keys, in_turn=in_turn)
-                if queued:
-                    table = pa.Table.from_batches([*(q.cast(rows.schema) for q in queued), rows])
-                    rows = table.combine_chunks().to_batches()[0]
-            received[i] = rows
+                received[i] = [*(q.cast(port.columns) for q in queued), *received[i]]
     return received
 
 
@@ -285,25 +284,26 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _due(
-    spec: RegionSpec, index: int, port: Port, batch: pa.RecordBatch, frontier: Frontier, epoch: int, state: WorkerState
+    spec: RegionSpec, index: int, port: Port, batches: list[pa.RecordBatch], frontier: Frontier, epoch: int, state: WorkerState
 ) -> Rows:
-    """The rows of a port that operators may see now: grouped and in order."""
-    if port.waits:
-        waiting = Waiting(state, index, batch.schema)
-        released = waiting.release(frontier.before, frontier.now)
-        times: Ints = batch.column(len(port.schema)).to_numpy()
-        now = times < frontier.now if frontier.now != MAX_TIME else np.ones(len(times), bool)
-        if not now.all():
-            waiting.keep(epoch, batch.filter(pa.array(~now)))
-            batch = batch.filter(pa.array(now))
-        if released:
-            batch = pa.Table.from_batches([*released, batch]).combine_chunks().to_batches()[0]
+    """The rows of a port that operators may see now, grouped and in order. Empties `batches`, which are not needed twice."""
     at = len(port.schema)
+    schema = port.columns
+    waiting = Waiting(state, index, schema) if port.waits else None
+    released = waiting.release(frontier.before, frontier.now) if waiting is not None else []
+    batch = whole([*released, *batches], schema)
+    batches.clear()
+    now = None
+    if waiting is not None and frontier.now != MAX_TIME:
+        due = batch.column(at).to_numpy() < frontier.now
+        if not due.all():
+            waiting.keep(epoch, batch.take(places(np.flatnonzero(~due))))
+            now = np.flatnonzero(due)
     order = Order(*(batch.column(at + i).to_numpy() for i in range(len(ORDER))))
     hashes = batch.column(at + len(ORDER)).to_numpy()
     data = pa.RecordBatch.from_arrays(batch.columns[:at], schema=port.schema)
     keys = [batch.column(port.schema.get_field_index(n)) for n in spec.keys.names]
-    return group_rows(data, order, hashes, keys, KeyCodec(spec.keys))
+    return group_rows(data, order, hashes, keys, KeyCodec(spec.keys), now)
 
 
 def _pack(spec: RegionSpec, index: int, output: tuple[pa.RecordBatch, Order | None]) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import DeclarationError
+from penstock.schema import as_number
 from penstock.sinks import marks
 from penstock.sinks.base import Sink
 from penstock.types import Mark
@@ -30,7 +30,7 @@ def console(limit: int = 20) -> Sink:
         A sink that is not durable.
 
     Raises:
-        DeclarationError: `limit` is negative. Nothing was changed.
+        DeclarationError: `limit` is negative, or no number. Nothing was changed.
 
     Example:
         >>> console(limit=5)
@@ -45,9 +45,7 @@ class ConsoleSink:
     durable = False
 
     def __init__(self, limit: int = 20) -> None:
-        if limit < 0:
-            raise DeclarationError(f"console(limit={limit}) cannot show fewer than no rows: give a limit of 0 or more.")
-        self._limit = limit
+        self._limit = as_number(limit, "The limit of console", 0)
         self._mark: Mark | None = None
 
     def __repr__(self) -> str:

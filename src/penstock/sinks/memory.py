@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DeclarationError, SinkError
+from penstock.schema import as_text
 from penstock.sinks import marks
 from penstock.types import Mark
 
@@ -60,6 +61,7 @@ class MemorySink:
     durable = False
 
     def __init__(self, name: str) -> None:
+        as_text(name, "The name of memory")
         with _NAMES_GUARD:
             self._held = _NAMES.setdefault(name, _Held())
         self._name, self._place = name, f"Memory sink {name!r}"

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from penstock.errors import DeclarationError, SinkAheadError, SinkError
+from penstock.schema import as_text
 from penstock.sinks import marks
 from penstock.sinks.base import Sink
 from penstock.types import Mark
@@ -88,7 +89,7 @@ class ParquetSink:
     durable = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = os.fspath(path)
+        self._path = as_text(os.fspath(path) if isinstance(path, os.PathLike) else path, "The path of parquet")
         self._place = f"Directory {self._path!r}"
         self._files: Any = None
         self._root = self._output = ""

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DeclarationError, SinkError
+from penstock.schema import as_text
 from penstock.sinks import marks, sql_columns
 from penstock.sinks.base import Sink
 from penstock.sinks.sql_databases import Database, Transaction, database_of, quoted
@@ -80,8 +81,9 @@ class SqlSink:
     durable = True
 
     def __init__(self, url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | None = None) -> None:
-        self._database: Database = database_of(url)
-        self._key = (key,) if isinstance(key, str) else tuple(key or ())
+        as_text(table, "The table of sql")
+        self._database: Database = database_of(as_text(url, "The URL of sql"))
+        self._key = (key,) if isinstance(key, str) else tuple(as_text(k, "A key column of sql") for k in key or ())
         self._mode = mode
         self._parts = _table_parts(table, self._database.name)
         self._table = ".".join(quoted(part) for part in self._parts)

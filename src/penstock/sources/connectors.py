@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
-from penstock.schema import as_schema
+from penstock.schema import as_number, as_schema, as_text
 
 FORMATS = ("csv", "json", "parquet")
 
@@ -35,7 +36,7 @@ class Rate:
 
 
 def files(
-    path: str,
+    path: str | os.PathLike[str],
     schema: str | pa.Schema,
     format: Literal["csv", "json", "parquet"] = "parquet",  # noqa: A002  (Spark's word)
     *,
@@ -62,11 +63,11 @@ def files(
     """
     if format not in FORMATS:
         raise DeclarationError(f"files(format={format!r}) is not known; use one of {', '.join(FORMATS)}.")
-    if max_files_per_epoch is not None and max_files_per_epoch < 1:
-        raise DeclarationError(f"files(max_files_per_epoch={max_files_per_epoch}) must be at least 1.")
+    if max_files_per_epoch is not None:
+        as_number(max_files_per_epoch, "max_files_per_epoch of files")
     if missing_columns not in ("fail", "null"):
         raise DeclarationError(f'files(missing_columns={missing_columns!r}) is not known; use "fail" or "null".')
-    path = str(path)
+    path = as_text(os.fspath(path) if isinstance(path, os.PathLike) else path, "The path of files")
     if "://" not in path:
         path = str(Path.cwd() / path)  # the JVM may have another working directory
     texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
@@ -79,7 +80,6 @@ def rate(rows_per_second: int = 1) -> Rate:
     Raises:
         DeclarationError: The rate is not positive.
     """
-    if rows_per_second < 1:
-        raise DeclarationError(f"rate(rows_per_second={rows_per_second}) must be at least 1.")
+    as_number(rows_per_second, "rows_per_second of rate")
     schema = pa.schema([pa.field("timestamp", pa.timestamp("us", "UTC")), pa.field("value", pa.int64())])
     return Rate(rows_per_second, schema)

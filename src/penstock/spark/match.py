@@ -30,8 +30,8 @@ from penstock.cer.predicates import check_query, check_time, expressions_of
 from penstock.cer.shape import shape_of
 from penstock.cer.syntax import Query
 from penstock.cer.work import CountedSplit, load_work
-from penstock.errors import DeclarationError, QueryError
-from penstock.schema import check_expression, quoted, unknown_column
+from penstock.errors import DeclarationError, OperatorError, QueryError
+from penstock.schema import as_function, check_expression, quoted, unknown_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -65,7 +65,8 @@ def match(
             one task when the query is partitioned); ``"key"``, those of the key.
         enumerate_with: How the enumeration of many matches is spread over the cluster; ``CountedSplit()`` if not given.
             ``MaximalDisjoint()`` and ``Maximal()`` give the same matches, of sequences of different types only.
-        where: A condition on whole matches: SQL over the output columns, or a Python function of an output row.
+        where: A condition on whole matches: SQL over the output columns, or a Python function of an output row, whose events are
+                dicts.
         max_matches_per_event: More matches of one closing event fail the query instead of filling the disk.
 
     Returns:
@@ -83,21 +84,18 @@ def match(
         ...                        order_by="at", type="kind")  # doctest: +SKIP
     """
     parsed = parse(query)
-    order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-    if not order:
-        raise DeclarationError("order_by needs a column that orders the events.")
-    columns = df.columns
-    for name in order:
-        if name not in columns:
-            raise unknown_column(name, columns, "order_by")
-    check_source_of_types(columns, type, define)
+    schema = _events_schema(df)
+    columns = schema.names
+    order = _order(order_by, schema)
+    check_source_of_types(schema, type, define)
     check_streams(parsed, "the DataFrame")
-    schema = arrow_schema(df)
     check_query(parsed, schema, types=None if define is None else dict(define))
     check_time(parsed, order[0], schema.field(order[0]).type)
     check_expressions(parsed, df.sparkSession)
     keys = tuple("_".join(group) for group in parsed.partition_by)
-    by = enumerate_with or CountedSplit()
+    by = CountedSplit() if enumerate_with is None else enumerate_with
+    if not isinstance(by, (CountedSplit, MaximalDisjoint, Maximal)):
+        raise DeclarationError(f"enumerate_with must be CountedSplit(), MaximalDisjoint() or Maximal(), not {by!r}.")
     from_maximal = not isinstance(by, CountedSplit)
     pattern = ready(
         labelled(parsed, by.__class__.__name__) if from_maximal else parsed,
@@ -113,6 +111,39 @@ def match(
     prepared = _prepared(df, parsed, pattern, words_sql(pattern.automaton.tests, define, type))
     found = _found(prepared, pattern, by)
     return found if where is None else _where(found, where)
+
+
+def _events_schema(df: Any) -> pa.Schema:
+    """The columns of what is to be matched."""
+    from pyspark.sql import DataFrame
+
+    if not isinstance(df, DataFrame):
+        raise DeclarationError(f"match reads a DataFrame of Spark, not {type(df).__module__}.{type(df).__name__}.")
+    if df.isStreaming:
+        raise DeclarationError(
+            "match reads a batch DataFrame; a stream is matched in a flow: .key_by('column').match(query, ...)."
+        )
+    twice = sorted({name for name in df.columns if df.columns.count(name) > 1})
+    if twice:
+        raise DeclarationError(f"The DataFrame has two columns named {twice[0]!r}; rename one.")
+    return arrow_schema(df)
+
+
+def _order(order_by: Any, schema: pa.Schema) -> tuple[str, ...]:
+    """The columns that order the events."""
+    names = (order_by,) if isinstance(order_by, str) else tuple(order_by) if isinstance(order_by, (list, tuple)) else (None,)
+    if not names:
+        raise DeclarationError("order_by needs a column that orders the events.")
+    for name in names:
+        if not isinstance(name, str):
+            raise DeclarationError(f"order_by must be a column's name, or a list of them, not {order_by!r}.")
+        if name not in schema.names:
+            raise unknown_column(name, schema.names, "order_by")
+        if pa.types.is_nested(schema.field(name).type):
+            raise DeclarationError(
+                f"order_by names column {name!r} of {schema.field(name).type}, which gives no order of events."
+            )
+    return names
 
 
 def check_expressions(part: object, spark: SparkSession) -> None:
@@ -231,14 +262,21 @@ def _where(found: DataFrame, condition: str | Callable[[Any], bool]) -> DataFram
         if not pa.types.is_boolean(kind) and not pa.types.is_null(kind):
             raise DeclarationError(f"where needs a condition, but {condition!r} is of type {kind}.")
         return found.where(condition)
+    as_function(condition, "where", "fn(match)")
     from pyspark.sql import Row
 
     columns = arrow_schema(found)
 
+    def holds(match: Row) -> bool:
+        try:
+            return bool(condition(match))
+        except Exception as error:
+            raise OperatorError(f"The function of where failed on {match}: {type(error).__name__}: {error}.") from error
+
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            keep = [bool(condition(Row(**dict(zip(columns.names, row, strict=True))))) for row in rows]
+            keep = [holds(Row(**dict(zip(columns.names, row, strict=True)))) for row in rows]
             yield batch.filter(pa.array(keep, pa.bool_()))
 
     return _over_batches(found, run, columns, columns)

@@ -92,6 +92,8 @@ def start(
         from penstock.spark.session import session
 
         spark = session(app_name=f"penstock {plan.name}")
+    elif not isinstance(spark, SparkSession):
+        raise DeclarationError(f"start needs a SparkSession, or none, not {spark!r}.")
     ship_user_code(plan)
     compiled = compile_flow(plan, schema_of(spark), partial_schema(spark))
     check_patterns(compiled, spark)
@@ -327,7 +329,7 @@ class Run:
 
     def _watch(self) -> None:
         """Until the query has ended, or was told to."""
-        last_epoch, since = -1, time.monotonic()
+        last_epoch, since, told = -1, time.monotonic(), ""
         while not self._ends(0.2):
             if self._stopping.is_set():
                 self._query.stop()
@@ -336,9 +338,10 @@ class Run:
             if self._driver.last.epoch != last_epoch:
                 last_epoch, since = self._driver.last.epoch, time.monotonic()
             # Without records there is no epoch: nobody would see that a partition is idle, and a rescale would stand still.
-            elif quiet > self._until_idle() or (self._rescaling and self._waits_for_data()):
-                self._commander.tell({"command": "tick"})
-                since = time.monotonic()
+            elif told <= max(self._driver.last.control, default="") and (  # the last one has been heard
+                quiet > self._until_idle() or (self._rescaling and self._waits_for_data())
+            ):
+                told = self._commander.tell({"command": "tick"})
 
     def _until_idle(self) -> float:
         """Seconds of silence that make a source idle that is not."""

@@ -7,10 +7,8 @@ are needed are read.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +25,7 @@ from penstock.runtime.record import SourceState
 from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import named, spark_schema
-from penstock.spark.footers import read_footers
+from penstock.spark.files import is_below, number_files, read_footers
 from penstock.types import MIN_TIME, OFFSET, PART, SUB, TIME
 
 CORRUPT: Final = "__ps_corrupt"
@@ -36,7 +34,7 @@ CHUNK_BITS: Final = 12
 _ROW_BITS: Final = 33
 _EPOCH_BITS: Final = 43
 _MASK48: Final = (1 << 48) - 1
-_MANY_FILES: Final = 64
+_MANY_FILES: Final = 16
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 BAD: Final = "__ps_bad"
 _CHUNK: Final = "__ps_chunk"
@@ -188,11 +186,10 @@ class SourceReader:
         frame, files = self._slices.rows(self._ordinal + 1, wanted)
         if before is not None and is_files:
             # The plan also names the files of the control log and of other sources if they have any in this epoch.
-            folder = re.split(r"[*?\[{]", connector.path)[0]
-            files = [f for f in files if folder in unquote(f)]
+            files = [f for f in files if is_below(f, connector.path)]
             self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
             sensitive = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
-            self._file_rows = read_footers(self._source.name, connector, files, sensitive=sensitive)
+            self._file_rows = read_footers(self._source.name, connector, self._files, sensitive=sensitive)
         if is_files and len(self._files) > _MANY_FILES:
             frame = self._joined(frame)
         time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
@@ -219,8 +216,9 @@ class SourceReader:
             row = f"(monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L)"
             number = "__ps_number"
             if len(self._files) <= _MANY_FILES:
-                pairs = ", ".join(f"'{sql_text(uri)}', {number}L" for uri, number in self._spelled())
-                number = f"element_at(map({pairs}), {FILE})" if pairs else "cast(null as bigint)"
+                # Compiled into comparisons of texts, which differ in length mostly; a map would be searched by slower ones.
+                cases = " ".join(f"when '{sql_text(uri)}' then {number}L" for uri, number in self._spelled())
+                number = f"case {FILE} {cases} end" if cases else "cast(null as bigint)"
             else:
                 row = "__ps_row"
             # A file without a number would be processed out of order, so it is an error.
@@ -242,7 +240,7 @@ class SourceReader:
         return str(None if chunk[PART] is None else chunk[PART] - (self._ordinal << 48))
 
     def _joined(self, frame: DataFrame) -> DataFrame:
-        """Rows of many files with their file's number, from a table: a literal map would be searched from its start for each row."""
+        """Rows of many files with their file's number, from a table: a long list would be searched from its start for each row."""
         row = f"monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L as __ps_row"
         table = frame.sparkSession.createDataFrame(self._spelled(), f"{FILE} string, __ps_number long")
         return frame.selectExpr("*", row).join(F.broadcast(table), FILE, "left")
@@ -462,22 +460,6 @@ def _falls(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _or_null(time: int) -> int | None:
     return None if time == MIN_TIME else time
-
-
-def number_files(files: Sequence[str], before: int) -> dict[str, int]:
-    """Numbers of an epoch's files, in the order of (modification time, name); files of earlier epochs come first."""
-    from pyarrow import fs as pafs
-
-    def place(uri: str) -> tuple[int, str]:
-        try:
-            system, path = pafs.FileSystem.from_uri(uri)
-            moment = system.get_file_info(path).mtime_ns
-        except (OSError, ValueError):
-            moment = None
-        return ((moment or 0) // 1_000_000, uri)
-
-    plain = {re.sub("^file:/+", "file:///", uri) for uri in files}
-    return {uri: before + i for i, uri in enumerate(sorted(plain, key=place))}
 
 
 __all__ = ["Slices", "SourceReader", "read_stream", "tagged", "whole_files"]

@@ -12,8 +12,10 @@ import contextlib
 import errno
 import os
 import re
+import string
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -42,11 +44,12 @@ def resolve(uri: str) -> tuple[pafs.FileSystem, str]:
         >>> resolve("/tmp/checkpoint/")[1]
         '/tmp/checkpoint'
     """
-    # Spark writes file:/ for file:///, and s3a:// for what everyone else calls s3://.
-    uri = re.sub("^file:/+", "file:///", uri)
-    if "://" not in uri and not uri.startswith("file:"):
-        return pafs.LocalFileSystem(), os.path.abspath(uri)  # noqa: PTH100  (resolve() would follow links, which a checkpoint's users chose)
-    known = "s3://" + uri.removeprefix("s3a://") if uri.startswith("s3a://") else uri
+    # Spark writes file:/ for file:///, s3a:// for what everyone else calls s3://, and letters beyond ASCII as they are.
+    local = re.match("^file:(?://)?(?=/(?!/))", uri)
+    if local or ("://" not in uri and not uri.startswith("file:")):
+        path = unquote(uri[local.end() :]) if local else uri
+        return pafs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100  (resolve() would follow links, which a checkpoint's users chose)
+    known = quote(re.sub("^s3a://", "s3://", uri), safe=string.printable)
     try:
         fs, root = pafs.FileSystem.from_uri(known)
     except (OSError, ValueError, NotImplementedError) as wrong:

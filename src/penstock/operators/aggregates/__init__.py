@@ -15,6 +15,7 @@ from penstock.operators.aggregates.ordered import Collect, Edge, Extreme
 from penstock.operators.aggregates.sets import CountDistinct
 from penstock.operators.aggregates.sketches import ApproxCountDistinct, Quantile
 from penstock.operators.aggregates.user import Aggregate
+from penstock.schema import as_float, as_text
 
 __all__ = [
     "Aggregate",
@@ -39,7 +40,7 @@ __all__ = [
 
 def count(column: str | None = None) -> Kernel:
     """Number of rows, or of values of a column that are not null (int64)."""
-    return Count(column)
+    return Count(None if column is None else as_text(column, "The column of count"))
 
 
 def sum(column: str, exact: bool = False) -> Kernel:  # noqa: A001  (the name is Spark's, and always used as ps.sum)
@@ -53,7 +54,7 @@ def sum(column: str, exact: bool = False) -> Kernel:  # noqa: A001  (the name is
     Returns:
         The declaration. An integer sum that leaves int64 is a StateError where it is read.
     """
-    return Sum(column, exact)
+    return Sum(as_text(column, "The column of sum"), exact)
 
 
 def mean(column: str, exact: bool = False) -> Kernel:
@@ -63,42 +64,42 @@ def mean(column: str, exact: bool = False) -> Kernel:
         column: Integers, decimals or floats.
         exact: As for `sum`: the correctly rounded sum divided by the number of values.
     """
-    return Mean(column, exact)
+    return Mean(as_text(column, "The column of mean"), exact)
 
 
 def min(column: str) -> Kernel:  # noqa: A001  (as sum)
     """Least value of a column; null for no value. NaN is greater than every number, −0.0 is 0.0."""
-    return Extreme(column, greatest=False)
+    return Extreme(as_text(column, "The column of min"), greatest=False)
 
 
 def max(column: str) -> Kernel:  # noqa: A001  (as sum)
     """Greatest value of a column; null for no value. NaN is greater than every number, −0.0 is 0.0."""
-    return Extreme(column, greatest=True)
+    return Extreme(as_text(column, "The column of max"), greatest=True)
 
 
 def stddev(column: str) -> Kernel:
     """Standard deviation of a sample (divisor n − 1) as float64; null for fewer than two values."""
-    return Stddev(column)
+    return Stddev(as_text(column, "The column of stddev"))
 
 
 def first(column: str) -> Kernel:
     """Value of the first record by (time, partition, offset); null if that record's value is null."""
-    return Edge(column, last=False)
+    return Edge(as_text(column, "The column of first"), last=False)
 
 
 def last(column: str) -> Kernel:
     """Value of the last record by (time, partition, offset); null if that record's value is null."""
-    return Edge(column, last=True)
+    return Edge(as_text(column, "The column of last"), last=True)
 
 
 def collect(column: str) -> Kernel:
     """List of the values that are not null, in the order of their records; empty for none. Its state grows with the values."""
-    return Collect(column)
+    return Collect(as_text(column, "The column of collect"))
 
 
 def count_distinct(column: str) -> Kernel:
     """Exact number of distinct values that are not null (int64). Its state grows with that number."""
-    return CountDistinct(column)
+    return CountDistinct(as_text(column, "The column of count_distinct"))
 
 
 def approx_count_distinct(column: str, relative_error: float = 0.02) -> Kernel:
@@ -112,7 +113,9 @@ def approx_count_distinct(column: str, relative_error: float = 0.02) -> Kernel:
     Raises:
         DeclarationError: The error is out of bounds. Nothing was changed.
     """
-    return ApproxCountDistinct(column, relative_error)
+    return ApproxCountDistinct(
+        as_text(column, "The column of approx_count_distinct"), as_float(relative_error, "relative_error")
+    )
 
 
 def quantile(column: str, q: float, relative_error: float = 0.01) -> Kernel:
@@ -126,4 +129,4 @@ def quantile(column: str, q: float, relative_error: float = 0.01) -> Kernel:
     Raises:
         DeclarationError: An argument is out of bounds. Nothing was changed.
     """
-    return Quantile(column, q, relative_error)
+    return Quantile(as_text(column, "The column of quantile"), as_float(q, "q"), as_float(relative_error, "relative_error"))

@@ -1,0 +1,65 @@
+"""Rows grouped by key, at sizes where 16 bits are counted and where two hashes share their upper half."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.operators import rows as grouping
+from penstock.operators.keys import KeyCodec
+from penstock.operators.rows import Order, by_hash, group_rows
+
+_EDGES = [-(1 << 63), -(1 << 63) + 1, -(1 << 32), -1, 0, 1, (1 << 32) - 1, 1 << 32, (1 << 63) - 1]
+_HASHES = st.one_of(st.sampled_from(_EDGES), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 40))
+
+
+@given(st.lists(_HASHES, max_size=60))
+def test_counting_sorts_as_comparing_does(drawn):
+    hashes = np.array(drawn, np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "_FEW", 0)
+        assert by_hash(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
+
+
+@pytest.mark.parametrize("alike", [1, 1 << 16, 1 << 32, 1 << 48])
+def test_many_rows_are_sorted_by_all_bits_of_their_hashes(alike):
+    rng = np.random.default_rng(3)
+    hashes = rng.integers(-(1 << 14), 1 << 14, 50_000) * alike  # differing in some sixteen bits, and only there
+    assert (by_hash(hashes) == np.argsort(hashes, kind="stable")).all()
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_many_rows_of_keys_with_one_hash_are_told_apart(in_order):
+    rng = np.random.default_rng(5)
+    n = 3 * grouping._FEW
+    keys = rng.integers(0, 50, n)
+    time = np.arange(n) if in_order else rng.permutation(n)
+    order = Order(time, np.zeros(n, np.int64), np.arange(n), np.zeros(n, np.int64))
+    data = pa.RecordBatch.from_pydict({"k": keys, "t": time})
+    codec = KeyCodec(pa.schema([("k", pa.int64())]))
+    rows = group_rows(data, order, keys // 2 << 40, [data.column("k")], codec)
+    assert sorted(rows.keys.values()) == list(range(50))
+    for i, key in enumerate(rows.keys.values()):
+        mine = slice(int(rows.starts[i]), int(rows.starts[i + 1]))
+        assert set(rows.column("k").to_pylist()[mine]) == {key}
+        assert rows.column("t").to_pylist()[mine] == np.sort(time[keys == key]).tolist() == rows.order.time[mine].tolist()
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=40), st.booleans())
+def test_rows_that_are_chosen_are_grouped_as_if_they_were_alone(drawn, one_hash):
+    codec = KeyCodec(pa.schema([("k", pa.int64())]))
+    keys, times, chosen = (np.array(c, np.int64) for c in zip(*drawn, strict=True)) if drawn else (np.empty(0, np.int64),) * 3
+
+    def grouped(keys, times, offsets, chosen=None):
+        zero = np.zeros(len(keys), np.int64)
+        data = pa.RecordBatch.from_pydict({"k": keys, "offset": offsets})
+        return group_rows(data, Order(times, zero, offsets, zero), keys * (not one_hash), [data.column("k")], codec, chosen)
+
+    at = np.flatnonzero(chosen)
+    offsets = np.arange(len(keys))
+    some, alone = grouped(keys, times, offsets, at), grouped(keys[at], times[at], offsets[at])
+    assert some.data == alone.data
+    assert some.keys.values() == alone.keys.values()
+    assert some.starts.tolist() == alone.starts.tolist()
+    assert [c.tolist() for c in some.order.columns()] == [c.tolist() for c in alone.order.columns()]

@@ -1,0 +1,111 @@
+"""Files by their names: whose they are, when they were written, what their folders say, however the names are spelled."""
+
+from __future__ import annotations
+
+import flow_runs as fr
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock as ps
+from penstock.errors import RecordError
+from penstock.spark.files import is_below, number_files
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(
+    ("uri", "path", "below"),
+    [
+        ("file:///x/trips/a.parquet", "/x/trips", True),
+        ("file:/x/trips/a.parquet", "/x/trips/", True),
+        ("file:///x/trips/a.parquet", "/x/trips/a.parquet", True),
+        ("file:///x/trips/day=1/a.parquet", "/x/trips", True),
+        ("file:///x/trips_late/b.parquet", "/x/trips", False),
+        ("file:///x/trips_late/b.parquet", "/x/trips*", True),
+        ("file:///x/other/b.parquet", "/x/tr*", False),
+        ("file:///y/x/trips/b.parquet", "/x/trips", False),
+        ("file:///x/b.parquet", "/x/*.parquet", True),
+        ("file:///x/y/b.parquet", "/x/*.parquet", False),
+        ("file:///x/b1.csv", "/x/b[0-3].{csv,tsv}", True),
+        ("file:///x/b4.csv", "/x/b[^4-9].{csv,tsv}", False),
+        ("file:///x/b,c/d.csv", "/x/b,c", True),
+        ("file:///x/a%20b/größe%25.csv", "/x/a b/größe%.csv", True),
+        ("file:///data/a.csv", "/x/../data", True),
+        ("s3a://one/x/a.csv", "s3a://two/x", False),
+        ("hdfs://name:8020/x/a.csv", "hdfs:///x", True),
+    ],
+)
+def test_file_belongs_to_the_source_whose_path_it_is_below(uri, path, below):
+    assert is_below(uri, path) is below
+
+
+def test_files_are_numbered_by_when_they_were_written_whatever_letters_their_names_have(tmp_path):
+    uris = []
+    for i, name in enumerate(["größe", "a b", "ä%20", "plain"]):
+        path = tmp_path / name
+        path.touch()
+        fr.stamp(path, 9 - i)
+        uris.append(f"file://{tmp_path}/" + name.replace("%", "%25").replace(" ", "%20"))  # as Spark writes them
+    assert list(number_files(uris, 5)) == uris[::-1]
+
+
+def write(path, seconds, columns):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    fr.stamp(path, seconds)
+
+
+def collected(spark, tmp_path, flow, stream):
+    out = ps.memory(f"names {tmp_path}")
+    stream.sink(out)
+    flow.start(spark, checkpoint=tmp_path / "c", workers=1, trigger="available_now").await_termination(120)
+    return out.rows()
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_order_of_files_does_not_depend_on_epochs_in_a_folder_with_any_name(spark, tmp_path, most):
+    for seconds, name in enumerate("cba"):
+        write(tmp_path / "größe und %" / f"{name}.parquet", seconds, {"f": [name]})
+    flow = ps.Flow("names")
+    events = flow.source("s", ps.files(str(tmp_path / "größe und %"), "f string", max_files_per_epoch=most))
+    numbers = events.key_by("1 AS k").stateful_map(lambda _, e, n: ((e.f, n or 0), (n or 0) + 1), "f string, n long")
+    assert sorted((r["n"], r["f"]) for r in collected(spark, tmp_path, flow, numbers)) == [(0, "c"), (1, "b"), (2, "a")]
+
+
+@pytest.mark.parametrize("files", [16, 17], ids=["compared", "joined"])
+def test_records_of_many_files_in_one_epoch_are_in_order(spark, tmp_path, files):
+    for i in range(files):
+        write(tmp_path / "in" / f"{files - i:02d}'s.parquet", i, {"v": [2 * i, 2 * i + 1]})
+    flow = ps.Flow("names")
+    events = flow.source("s", ps.files(str(tmp_path / "in"), "v long"))
+    numbers = events.key_by("1 AS k").stateful_map(lambda _, e, n: ((e.v, n or 0), (n or 0) + 1), "v long, n long")
+    rows = collected(spark, tmp_path, flow, numbers)
+    assert sorted((r["v"], r["n"]) for r in rows) == [(i, i) for i in range(2 * files)]
+
+
+def test_sources_whose_folders_begin_alike_keep_their_files_apart(spark, tmp_path):
+    write(tmp_path / "trips" / "a.parquet", 0, {"id": [1, 2]})
+    write(tmp_path / "trips_late" / "b.parquet", 1, {"code": ["x"]})
+    flow = ps.Flow("names")
+    trips = flow.source("trips", ps.files(str(tmp_path / "trips"), "id long"))
+    late = flow.source("late", ps.files(str(tmp_path / "trips_late"), "code string"))
+    both = trips.select("cast(id AS string) AS v").union(late.select("code AS v"))
+    assert sorted(r["v"] for r in collected(spark, tmp_path, flow, both)) == ["1", "2", "x"]
+
+
+@pytest.mark.parametrize("folder", ["größe", "x/../dots", "two words"])
+def test_missing_column_is_seen_in_a_folder_however_it_is_written(spark, tmp_path, folder):
+    (tmp_path / "x").mkdir()
+    write(tmp_path / folder / "a.parquet", 0, {"id": [1]})
+    flow = ps.Flow("names")
+    events = flow.source("s", ps.files(f"{tmp_path}/{folder}", "id long, gone string"))
+    with pytest.raises(RecordError, match="of source 's' has no column 'gone'"):
+        collected(spark, tmp_path, flow, events)
+
+
+def test_column_that_folders_are_named_after_may_have_any_name(spark, tmp_path):
+    write(tmp_path / "part" / "my col=1" / "a.parquet", 0, {"id": [1]})
+    flow = ps.Flow("names")
+    events = flow.source("s", ps.files(str(tmp_path / "part"), "id long, `my col` int"))
+    assert [tuple(r.values()) for r in collected(spark, tmp_path, flow, events)] == [(1, 1)]
