@@ -116,7 +116,7 @@ def test_flow_of_a_file_when_it_is_run_scaled_looked_at_and_stopped_from_termina
         assert json.loads(terminal.said("status", "--json"))["regions"]["k"]["rescale"] == told
         os.killpg(running.pid, signal.SIGCONT)
         while checkpoint.last().regions["k"].control.goal is not None:
-            assert running.poll() is None
+            assert running.poll() is None, (tmp_path / "run.txt").read_text()
             time.sleep(0.1)
 
         rows = [json.loads(line) for line in terminal.said("state", "k", "--limit", "0", "--json").splitlines()]

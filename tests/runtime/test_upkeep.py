@@ -98,6 +98,22 @@ def test_removal_when_a_base_is_adopted_but_not_committed_then_it_stays(tmp_path
     assert harness.record.regions["k"].versions[0].base == base
 
 
+def test_local_store_when_a_base_is_adopted_at_once_then_is_not_filled_anew(tmp_path, monkeypatch):
+    from penstock.runtime import upkeep
+    from penstock.state import store
+
+    filled = []
+    load = store._load
+    monkeypatch.setattr(store, "_load", lambda *a: filled.append(a[-1]) or load(*a))
+    monkeypatch.setattr(upkeep, "should_compact", lambda version: bool(version.deltas))
+    harness = Harness(small_flow("filled"), workers=2, checkpoint=str(tmp_path), lmdb=True)
+    for second in range(30):
+        push(harness, second)
+        harness.epoch()
+    assert min(v.base.version for r in harness.record.regions.values() for v in r.versions) > 24
+    assert filled == [None] * 4  # two regions of two workers, when they began
+
+
 @pytest.mark.soak
 def test_memory_when_ten_thousand_epochs_then_flat(tmp_path):
     harness = Harness(small_flow("memory"), workers=2, checkpoint=str(tmp_path), lmdb=True)

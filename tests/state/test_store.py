@@ -225,15 +225,15 @@ def test_catch_up_when_lmdb_stumbles_then_rebuilt_from_the_files(fs, root, local
     first, _, last = versions(fs, root, *EPOCHS)
     store = open_store(local)
     store.catch_up(fs, root, first)
-    apply, calls = state_store._apply_delta, []
+    apply, calls = state_store._apply_changes, []
 
     def stumble(*arguments):
         calls.append(arguments)
         if len(calls) == 1:
             raise lmdb.CorruptedError("page 7")
-        apply(*arguments)
+        return apply(*arguments)
 
-    monkeypatch.setattr(state_store, "_apply_delta", stumble)
+    monkeypatch.setattr(state_store, "_apply_changes", stumble)
     assert store.catch_up(fs, root, last) == CatchUp(rebuilt=True, files=3, rows=5)
     with store.at(fs, root, last) as state:
         assert content(state) == LAST

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 from penstock.runtime.checkpoint import Checkpoint, base_name, copy_tag, parse_state_name
@@ -53,14 +54,23 @@ class Compaction:
 
 
 def due(record: EpochRecord, flow: str, run: int, under_way: Iterable[Place] = ()) -> list[Compaction]:
-    """What should be compacted after an epoch and is not under way."""
+    """What should be compacted after an epoch and is not under way.
+
+    The epoch's own files are left out: the local stores have everything else, and one that lacks what a base was made of is filled
+    anew from it.
+    """
     busy = set(under_way)
     return [
-        Compaction((name, worker), version, flow, run)
+        Compaction((name, worker), applied, flow, run)
         for name, region in record.regions.items()
         for worker, version in enumerate(region.versions)
-        if (name, worker) not in busy and should_compact(version)
+        if (name, worker) not in busy and should_compact(applied := _before(version, record.epoch))
     ]
+
+
+def _before(version: Version, epoch: int) -> Version:
+    older = tuple(takewhile(lambda delta: delta.version < epoch, version.deltas))
+    return replace(version, version=epoch - 1, deltas=older)
 
 
 def adopt(record: EpochRecord, bases: Mapping[Place, FileRef]) -> EpochRecord:

@@ -1,6 +1,6 @@
 """Merging: one sorted stream of live entries from a base and its deltas, and new bases made of it.
 
-Invariant: of the base only one record batch is in memory at a time; the deltas are, all of them, which `should_compact` bounds.
+Invariant: of every file only one record batch is in memory at a time, so memory does not depend on the size of the state.
 
 Read next: `penstock.state.deltas`.
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from penstock.state.deltas import BATCH_ROWS, SCHEMA, FileRef, Metadata, Version, read_batches, read_changes, write_file
+from penstock.state.deltas import BATCH_BYTES, BATCH_ROWS, FileRef, Metadata, Version, read_batches, write_file
 
 COMPACT_BYTES: Final = 4 << 20
 COMPACT_DELTAS: Final = 64
@@ -47,21 +47,21 @@ def iterate(fs: pafs.FileSystem, root: str, version: Version) -> Iterator[pa.Rec
         version: Which files make it.
 
     Yields:
-        Record batches of at most 65,536 rows of `penstock.state.deltas.SCHEMA`, sorted by key, no value null.
+        Record batches of at most `penstock.state.deltas.BATCH_ROWS` rows of its `SCHEMA`, sorted by key, no value null.
 
     Raises:
         TornFileError: A file is missing or altered. Nothing was changed.
     """
     waiting: list[pa.Table] = []
-    rows = 0
+    rows = size = 0
     for table in _merged(fs, root, version):
         waiting.append(table)
-        rows += table.num_rows
-        if rows >= BATCH_ROWS:
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
             whole = pa.concat_tables(waiting).combine_chunks()
-            full = rows - rows % BATCH_ROWS
+            full = rows - rows % BATCH_ROWS if size < BATCH_BYTES else rows
             yield from whole.slice(0, full).to_batches(max_chunksize=BATCH_ROWS)
-            waiting, rows = [whole.slice(full)], rows - full
+            waiting, rows, size = [whole.slice(full)], rows - full, whole.slice(full).nbytes
     if rows:
         yield from pa.concat_tables(waiting).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
 
@@ -87,43 +87,60 @@ def compact(fs: pafs.FileSystem, root: str, version: Version, out_path: str, met
     return write_file(fs, root, out_path, iterate(fs, root, version), metadata, suffix, version.lineage())
 
 
+class _Reader:
+    """The rows of a file that have not been taken; one batch of them is at hand."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._go_on()
+
+    def _go_on(self) -> None:
+        head = next((batch for batch in self._batches if batch.num_rows), None)
+        self._head, self._taken = head, 0
+        self.last: bytes | None = head.column("key")[-1].as_py() if head is not None else None
+        """The last key at hand; None when all rows have been taken."""
+
+    def take(self, last: bytes) -> list[pa.RecordBatch]:
+        """Take the rows at hand whose keys are at most `last`, in one batch if there are any."""
+        if self._head is None or self.last is None:
+            return []
+        begin, count = self._taken, self._head.num_rows
+        upto = count if self.last <= last else _count_upto(self._head.column("key"), last, begin)
+        taken = self._head.slice(begin, upto - begin)
+        self._taken = upto
+        if upto == count:
+            self._go_on()
+        return [taken] if upto > begin else []
+
+
 def _merged(fs: pafs.FileSystem, root: str, version: Version) -> Iterator[pa.Table]:
     """Live entries in order of key, in tables of any size."""
-    changes = _collapse([read_changes(fs, root, delta) for delta in version.deltas])
-    done = 0
-    for batch in read_batches(fs, root, version.base) if version.base else ():
-        if batch.num_rows == 0:
-            continue
-        upto = _count_upto(changes["key"], batch.column("key")[-1].as_py(), done)
-        base = pa.Table.from_batches([batch])
-        yield _live(_last_wins([base, changes.slice(done, upto - done)]) if upto > done else base)
-        done = upto
-    yield _live(changes.slice(done))
+    files = version.files()
+    readers = [_Reader(read_batches(fs, root, file, len(files))) for file in files]
+    # Of every file there is at hand whatever is not beyond the smallest of the last keys.
+    while last := [reader.last for reader in readers if reader.last is not None]:
+        merged = _last_wins([batch for reader in readers for batch in reader.take(min(last))])
+        yield merged.filter(merged["value"].is_valid()) if merged["value"].null_count else merged
 
 
-def _collapse(tables: list[pa.Table]) -> pa.Table:
-    """The last change of every key, sorted by key."""
-    return _last_wins(tables) if len(tables) > 1 else tables[0] if tables else SCHEMA.empty_table()
-
-
-def _last_wins(tables: list[pa.Table]) -> pa.Table:
-    """Merge tables, oldest first, into one that is sorted by key and has of each key the newest row."""
-    age = np.concatenate([np.full(table.num_rows, -at, np.int32) for at, table in enumerate(tables)])
-    whole = pa.concat_tables(tables).append_column("age", pa.array(age))
-    whole = whole.sort_by([("key", "ascending"), ("age", "ascending")]).combine_chunks()
-    key: Any = whole["key"]
-    if len(key) > 1:
-        first = pa.chunked_array([pa.array([True]), *_chunks(pc.not_equal(key.slice(1), key.slice(0, len(key) - 1)))])
-        whole = whole.filter(first)
-    return whole.select(SCHEMA.names)
-
-
-def _chunks(column: Any) -> list[Any]:
-    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-
-
-def _live(table: pa.Table) -> pa.Table:
-    return table.filter(table["value"].is_valid()) if table["value"].null_count else table
+def _last_wins(batches: list[pa.RecordBatch]) -> pa.Table:
+    """Merge sorted batches, oldest first, into one table that is sorted by key and has of each key the newest row."""
+    if len(batches) > 1:
+        keys: Any = pa.chunked_array([batch.column("key") for batch in batches])
+        starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
+        age = np.repeat(-np.arange(len(batches)), np.diff(starts))
+        by_key: Any = [("key", "ascending"), ("age", "ascending")]
+        order: Any = pc.sort_indices(pa.table({"key": keys, "age": pa.array(age)}), sort_keys=by_key)
+        ordered = keys.take(order)
+        newest = np.ones(len(keys), bool)
+        newest[1:] = pc.not_equal(ordered.slice(1), ordered.slice(0, len(keys) - 1))
+        order = order.to_numpy()[newest]
+        chosen = np.zeros(len(keys), bool)
+        chosen[order] = True
+        # The values that are no longer needed go first: of one large key there may be as many as there are files.
+        left = [b.filter(pa.array(chosen[at : at + b.num_rows])) for b, at in zip(batches, starts, strict=False)]
+        return pa.Table.from_batches(left).take(pa.array(np.cumsum(chosen)[order] - 1))
+    return pa.Table.from_batches(batches)
 
 
 def _count_upto(keys: Any, last: bytes, low: int) -> int:

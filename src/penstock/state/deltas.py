@@ -33,7 +33,9 @@ _FIELDS: Final[list[Any]] = [
 SCHEMA: Final = pa.schema(_FIELDS)
 """Rows of state: key, value (null: deleted), timer in µs (`penstock.types.MAX_TIME`: none)."""
 
-BATCH_ROWS: Final = 65_536
+BATCH_ROWS: Final = 8_192
+BATCH_BYTES: Final = 1 << 20
+"""Rows and bytes of a record batch in a file, so that many files can be read side by side. A larger row has a batch of its own."""
 EMPTY_LINEAGE: Final = "empty"
 """Lineage of a state that no file has touched."""
 
@@ -219,7 +221,8 @@ def write_file(
         file: Any = hashing
         with pa.PythonFile(file, "w") as stream, pa.ipc.new_stream(stream, schema, options=options) as writer:
             for batch in batches:
-                writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+                for part in _cut(batch.replace_schema_metadata(schema.metadata)):
+                    writer.write_batch(part)
                 rows += batch.num_rows
         out.write(_FOOTER.pack(_MAGIC, hashing.length, hashing.digest.digest()))
     return FileRef(path, metadata.version, hashing.length + _FOOTER.size, rows, hashing.digest.hexdigest(), lineage)
@@ -243,25 +246,14 @@ def read_file(fs: pafs.FileSystem, root: str, ref: FileRef) -> tuple[Metadata, p
         return _metadata(reader.schema), reader.read_all().replace_schema_metadata(None)
 
 
-def read_changes(fs: pafs.FileSystem, root: str, ref: FileRef) -> pa.Table:
-    """The rows of a delta as changes to the state whose version names it: those of a file that has `gone` are deletions.
-
-    Raises:
-        TornFileError: The file is missing, truncated or altered. Nothing was changed.
-    """
-    table = read_file(fs, root, ref)[1]
-    if ref.role == "gone":
-        table = table.set_column(1, SCHEMA.field("value"), pa.nulls(table.num_rows, pa.binary()))
-    return table
-
-
-def read_batches(fs: pafs.FileSystem, root: str, ref: FileRef) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, checked as a whole before the first one is given, in bounded memory.
+def read_batches(fs: pafs.FileSystem, root: str, ref: FileRef, among: int = 1) -> Iterator[pa.RecordBatch]:
+    """The rows of a file as changes to the state whose version names it, checked as a whole before the first one is given.
 
     Args:
         fs: File system of the checkpoint.
         root: Root of the checkpoint.
-        ref: The file.
+        ref: The file. If it has `gone`, its rows are deletions.
+        among: How many files are read side by side. A file that is large for their number is not kept in memory but read twice.
 
     Yields:
         Record batches of `SCHEMA`, sorted by key.
@@ -269,12 +261,25 @@ def read_batches(fs: pafs.FileSystem, root: str, ref: FileRef) -> Iterator[pa.Re
     Raises:
         TornFileError: The file is missing, truncated or altered. Nothing was changed.
     """
-    with _checked(fs, root, ref) as stream, pa.ipc.open_stream(stream) as reader:
+    with _checked(fs, root, ref, among) as stream, pa.ipc.open_stream(stream) as reader:
         for batch in reader:
-            yield batch.replace_schema_metadata(None)
+            value = pa.nulls(batch.num_rows, pa.binary()) if ref.role == "gone" else batch.column(1)
+            yield pa.RecordBatch.from_arrays([batch.column(0), value, batch.column(2)], schema=SCHEMA)
 
 
-def _checked(fs: pafs.FileSystem, root: str, ref: FileRef) -> Any:
+def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts that are no larger than a batch of a file may be."""
+    rest = [batch.slice(at, BATCH_ROWS) for at in reversed(range(0, batch.num_rows, BATCH_ROWS))]
+    while rest:
+        part = rest.pop()
+        if part.num_rows == 1 or part.nbytes <= BATCH_BYTES:
+            yield part
+        else:
+            middle = part.num_rows // 2
+            rest += [part.slice(middle), part.slice(0, middle)]
+
+
+def _checked(fs: pafs.FileSystem, root: str, ref: FileRef, among: int = 1) -> Any:
     """Open a file at its start once its footer, length and checksum have been found right."""
     path = join(root, ref.path)
     try:
@@ -287,7 +292,7 @@ def _checked(fs: pafs.FileSystem, root: str, ref: FileRef) -> Any:
         raise _torn(
             path, f"is truncated to {size} of {ref.bytes} bytes" if size < ref.bytes else f"has {size} bytes, not {ref.bytes}"
         )
-    if size <= _WHOLE_BYTES:
+    if size <= _WHOLE_BYTES // among:
         # One request to a remote store instead of two passes.
         with source:
             source = pa.BufferReader(source.read_buffer())

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
 from penstock.errors import StateError
-from penstock.state.deltas import BATCH_ROWS, SCHEMA, FileRef, Version, read_batches, read_changes
+from penstock.state.deltas import BATCH_ROWS, SCHEMA, FileRef, Version, read_batches
 from penstock.state.environment import (
     FORMAT,
     Environment,
@@ -157,13 +157,12 @@ class LocalStore:
             if have == chain[-1]:
                 break
             step = chain.index(have) if have in chain else -1
-            delta = read_changes(fs, root, version.deltas[step]) if step >= 0 else None
+            delta = version.deltas[step] if step >= 0 else None
             with env.env.begin(write=True) as txn:
                 if self._lineage(env, txn) != have:
                     continue
                 if delta is not None:
-                    _apply_delta(env, txn, delta)
-                    rows += delta.num_rows
+                    rows += sum(_apply_changes(env, txn, batch) for batch in read_batches(fs, root, delta))
                 else:
                     rows += _load(env, txn, fs, root, version.base)
                     rebuilt = True
@@ -320,8 +319,9 @@ def _put_index(env: Environment, txn: Any, parts: list[Any]) -> None:
     txn.cursor(env.timers).putmulti((key, b"") for key in ordered)
 
 
-def _apply_delta(env: Environment, txn: Any, delta: pa.Table) -> None:
-    columns: list[Any] = [delta.column(name).combine_chunks() for name in ("key", "value", "timer")]
+def _apply_changes(env: Environment, txn: Any, changes: pa.RecordBatch) -> int:
+    """Put and delete what some rows of a delta say. Returns their number."""
+    columns: list[Any] = changes.columns
     key, value, timer = columns
     live = value.is_valid()
     gone: list[bytes] = key.filter(pc.invert(live)).to_pylist()
@@ -343,6 +343,7 @@ def _apply_delta(env: Environment, txn: Any, delta: pa.Table) -> None:
     for name in sorted(before - after):
         txn.delete(name, db=env.timers)
     txn.cursor(env.timers).putmulti((name, b"") for name in sorted(after - before))
+    return changes.num_rows
 
 
 def _state_items(key: Any, value: Any, timer: Any) -> Iterator[tuple[bytes, bytes]]:

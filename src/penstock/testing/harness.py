@@ -33,7 +33,7 @@ from penstock.runtime.record import EpochRecord
 from penstock.runtime.upkeep import TIDY_EVERY, adopt, due, remove_unused
 from penstock.runtime.worker import Assignment, local_states
 from penstock.state.compact import iterate
-from penstock.state.deltas import read_changes
+from penstock.state.deltas import read_batches
 from penstock.state.files import resolve
 from penstock.state.worker import MemoryState, WorkerState
 from penstock.testing.backend import PARTITION, LocalBackend
@@ -297,7 +297,7 @@ class Harness:
         chain = version.lineages()
         if lineage in chain:
             for delta in version.deltas[chain.index(lineage) :]:
-                for batch in read_changes(fs, root, delta).to_batches():
+                for batch in read_batches(fs, root, delta):
                     state.apply(batch)
         else:
             state = MemoryState()
