@@ -233,21 +233,22 @@ def group_rows(
     if n == 0:
         empty = Keys(tuple(pa.array([], f.type) for f in codec.schema), np.empty(0, np.int64), codec)
         return Rows(data.slice(0, 0), order, empty, np.zeros(1, np.int64))
-    index, there, ordered = grouped(hashes, order)
-    at = index if chosen is None else chosen[index]
-    keys = [c.take(places(at)) for c in key_columns]
-    new_hash, new_key = _changes(there, keys)
+
+    def in_groups(codes: Ints | None = None) -> tuple[Any, Ints, Order, list[Any], Any, Any]:
+        index, there, ordered = grouped(hashes, order, codes)
+        at = places(index if chosen is None else chosen[index])
+        keys = [c.take(at) for c in key_columns]
+        return at, there, ordered, keys, *_changes(there, keys)
+
+    at, there, ordered, keys, new_hash, new_key = in_groups()
     if (new_key & ~new_hash).any():  # two different keys of one hash: tell them apart by their values
         encoded = pa.array(codec.encode(key_columns), pa.binary())
         codes = pc.rank(encoded, tiebreaker="dense").to_numpy().astype(np.int64)
-        index, there, ordered = grouped(hashes, order, codes if chosen is None else codes[chosen])
-        at = index if chosen is None else chosen[index]
-        keys = [c.take(places(at)) for c in key_columns]
-        new_hash, new_key = _changes(there, keys)
+        at, there, ordered, keys, new_hash, new_key = in_groups(codes if chosen is None else codes[chosen])
     first = np.flatnonzero(new_hash | new_key)
     at_first = places(first)
     distinct = Keys(tuple(k.take(at_first) for k in keys), there[first], codec)
-    return Rows(data.take(places(at)), ordered, distinct, np.append(first, n))
+    return Rows(data.take(at), ordered, distinct, np.append(first, n))
 
 
 def _changes(hashes: Ints, keys: Sequence[Any]) -> tuple[Any, Any]:

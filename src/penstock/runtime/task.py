@@ -238,11 +238,11 @@ def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[list[pa.Re
         schema = spec.in_schema
         return [[_cast(b, schema) for b in rows if b.num_rows]]
     out: list[list[pa.RecordBatch]] = [[] for _ in spec.ports]
+    schemas = [port.columns for port in spec.ports]
     for batch in rows:
         tags = batch.column(0).to_numpy(zero_copy_only=False)
         at = 1
-        for i, port in enumerate(spec.ports):
-            schema = port.columns
+        for i, schema in enumerate(schemas):
             mine = np.flatnonzero(tags == i)
             if len(mine):
                 columns = pa.RecordBatch.from_arrays(batch.columns[at : at + len(schema)], names=schema.names)

@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -21,10 +22,17 @@ _GLOB: Final = {"*": "[^/]*", "?": "[^/]", "{": "(?:", ",": "|", "}": ")"}
 
 def is_below(uri: str, path: str) -> bool:
     """Whether a file that Spark names by `uri` is what `path` (a folder or file, with Hadoop's wildcards) says, or below it."""
-    wanted_host, wanted = _split(path)
+    wanted_host, pattern = _below(path)
     host, there = _split(uri)
     if wanted_host and host and wanted_host != host:
         return False
+    return pattern.fullmatch(unquote(there)) is not None
+
+
+@lru_cache(maxsize=256)
+def _below(path: str) -> tuple[str, re.Pattern[str]]:
+    """The host of a source's path, and the pattern of the paths below it."""
+    host, wanted = _split(path)
     pattern, braces = "", 0
     for part in re.findall(r"\\.|\[[^\]]+\]|.", posixpath.normpath(wanted), re.DOTALL):
         braces += (part == "{") - (part == "}")
@@ -34,7 +42,7 @@ def is_below(uri: str, path: str) -> bool:
             pattern += _GLOB[part]
         else:
             pattern += re.escape(part[-1])
-    return re.fullmatch(f"{pattern}(?:/.*)?", unquote(there), re.DOTALL) is not None
+    return host, re.compile(f"{pattern}(?:/.*)?", re.DOTALL)
 
 
 def _split(uri: str) -> tuple[str, str]:
