@@ -52,7 +52,7 @@ def test_write_atomic_when_bytes_not_yet_on_disk_then_name_does_not_exist(fs, ro
     seen = []
     monkeypatch.setattr(files, "_force", lambda _, path: seen.append((Path(path).name, Path(root, "a").exists())))
     write_atomic(fs, f"{root}/a", b"x", "7")
-    assert seen == [("a.7.tmp", False), ("checkpoint", True)]
+    assert seen == [(".a.7.tmp", False), ("checkpoint", True)]
 
 
 def test_write_atomic_when_writer_fails_then_old_file_stays_and_temporary_goes(fs, root):

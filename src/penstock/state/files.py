@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import posixpath
 import re
 import string
 from collections.abc import Iterator
@@ -80,7 +81,8 @@ def atomic_output(fs: pafs.FileSystem, path: str, suffix: str) -> Iterator[Any]:
         StateError: The disk is full. The temporary file is gone and ``path`` is as before.
     """
     renames = fs.type_name not in _OBJECT_STORES
-    target = f"{path}.{suffix}{TEMPORARY}" if renames else path
+    # Spark follows folders that are written to, such as the control log; it looks at no name that begins with a dot.
+    target = f"{_parent(path)}/.{posixpath.basename(path)}.{suffix}{TEMPORARY}" if renames else path
     try:
         if renames:
             fs.create_dir(_parent(path), recursive=True)
