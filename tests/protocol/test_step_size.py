@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.protocol.messages import Answer, Taken
-from penstock.protocol.rescale import Limits
+from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.protocol.rescale.machine import _next_step
 
 LIMITS = Limits(budget_us=50_000, least_bytes=10_000, most_bytes=1_000_000)  # aims at 40 ms
@@ -57,3 +59,14 @@ def test_step_when_the_cost_stays_proportional_comes_to_the_budget_and_stays():
         shown.append(step)
     assert shown[:5] == [20_000, 40_000, 80_000, 160_000, 320_000]
     assert set(shown[6:]) == {400_000}
+
+
+def test_limits_when_epochs_are_long_then_a_tenth_of_one_may_be_used():
+    assert LIMITS.in_epochs_of(100_000) == LIMITS
+    assert LIMITS.in_epochs_of(3_000_000) == replace(LIMITS, budget_us=300_000)
+    # What a step costs however small it is does not shrink it without end.
+    step = 400_000
+    for _ in range(20):
+        step = _next_step(step, answers(90_000 + step // 10, given=step), LIMITS.in_epochs_of(2_500_000))
+    assert step > 400_000
+    assert ALL_AT_ONCE.in_epochs_of(10**9) == ALL_AT_ONCE

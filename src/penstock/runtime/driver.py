@@ -295,7 +295,8 @@ class EpochDriver:
         reached = next(m.now for m in work.messages[0] if isinstance(m, Frontier))
         answers = {w: answer_of(report) for w, (_, report) in deltas.items()}
         control = decision.decided.controls[name]
-        after = advanced(control, answers, self._settings.limits, epoch, reached)
+        limits = self._settings.limits.in_epochs_of(1000 * self.last.progress.get("epoch_ms", 0))
+        after = advanced(control, answers, limits, epoch, reached)
         versions = [
             v.with_delta(deltas[w][0] if w in deltas and deltas[w][0].rows else None, epoch)
             for w, v in enumerate(work.versions)

@@ -60,6 +60,8 @@ class Limits:
         slots: Workers that run at the same time.
         most_items: A worker is told to give up at most so many bins or keys in one step.
         queue_bytes: When the queued rows of a region's keys on hold are more, the next epoch waits for the copies.
+        epoch_percent: A step may lengthen an epoch by so much of it in any case: where epochs are long, what a step costs however small
+            it is may be more than the budget.
     """
 
     budget_us: int = 50_000
@@ -71,6 +73,11 @@ class Limits:
     slots: int = 1
     most_items: int = 512
     queue_bytes: int = 64 << 20
+    epoch_percent: int = 10
+
+    def in_epochs_of(self, epoch_us: int) -> Limits:
+        """The limits where the last epoch has taken so long."""
+        return replace(self, budget_us=max(self.budget_us, epoch_us * self.epoch_percent // 100))
 
 
 STANDARD: Final = Limits()
