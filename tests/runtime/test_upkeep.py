@@ -144,6 +144,6 @@ def test_memory_when_five_million_keys_are_remembered_then_is_that_of_an_epoch(t
         gc.collect()
         memory = process.memory_info()
         own.append(memory.rss - memory.shared)
-    assert max(own[5:]) < own[4] + 300_000_000, own
+    assert max(own[5:]) < own[4] + 200_000_000, own
     view = view_region(str(tmp_path), "k")
     assert sum(batch.num_rows for worker in range(2) for batch in view.rows(worker)) == 5_000_000

@@ -1,6 +1,6 @@
 """Merging: one sorted stream of live entries from a base and its deltas, and new bases made of it.
 
-Invariant: of every file only one record batch is in memory at a time, so memory does not depend on the size of the state.
+Invariant: of every file at most two record batches are in memory at a time, so memory does not depend on the size of the state.
 
 Read next: `penstock.state.deltas`.
 """
@@ -88,38 +88,46 @@ def compact(fs: pafs.FileSystem, root: str, version: Version, out_path: str, met
 
 
 class _Reader:
-    """The rows of a file that have not been taken; one batch of them is at hand."""
+    """The rows of a file that have not been taken. One batch of them is at hand, and the next one has been read."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches = batches
+        self._batches = (batch for batch in batches if batch.num_rows)
+        self._next = next(self._batches, None)
         self._go_on()
 
     def _go_on(self) -> None:
-        head = next((batch for batch in self._batches if batch.num_rows), None)
-        self._head, self._taken = head, 0
-        self.last: bytes | None = head.column("key")[-1].as_py() if head is not None else None
-        """The last key at hand; None when all rows have been taken."""
+        self._head, self._next = self._next, next(self._batches, None)
+        self._taken = 0
+        self._last: bytes | None = self._head.column("key")[-1].as_py() if self._head is not None else None
 
-    def take(self, last: bytes) -> list[pa.RecordBatch]:
-        """Take the rows at hand whose keys are at most `last`, in one batch if there are any."""
-        if self._head is None or self.last is None:
+    def __bool__(self) -> bool:
+        return self._head is not None
+
+    @property
+    def bound(self) -> bytes | None:
+        """The last key at hand; None if there is none beyond it in the file."""
+        return self._last if self._next is not None else None
+
+    def take(self, upto: bytes | None) -> list[pa.RecordBatch]:
+        """Take the rows at hand whose keys are at most `upto` (None: all), in one batch if there are any."""
+        if self._head is None or self._last is None:
             return []
         begin, count = self._taken, self._head.num_rows
-        upto = count if self.last <= last else _count_upto(self._head.column("key"), last, begin)
-        taken = self._head.slice(begin, upto - begin)
-        self._taken = upto
-        if upto == count:
+        self._taken = count if upto is None or self._last <= upto else _count_upto(self._head.column("key"), upto, begin)
+        taken = self._head.slice(begin, self._taken - begin)
+        if self._taken == count:
             self._go_on()
-        return [taken] if upto > begin else []
+        return [taken] if taken.num_rows else []
 
 
 def _merged(fs: pafs.FileSystem, root: str, version: Version) -> Iterator[pa.Table]:
     """Live entries in order of key, in tables of any size."""
     files = version.files()
     readers = [_Reader(read_batches(fs, root, file, len(files))) for file in files]
-    # Of every file there is at hand whatever is not beyond the smallest of the last keys.
-    while last := [reader.last for reader in readers if reader.last is not None]:
-        merged = _last_wins([batch for reader in readers for batch in reader.take(min(last))])
+    while any(readers):
+        # Of every file, whatever is not beyond this is at hand.
+        upto = min((bound for reader in readers if (bound := reader.bound) is not None), default=None)
+        merged = _last_wins([batch for reader in readers for batch in reader.take(upto)])
         yield merged.filter(merged["value"].is_valid()) if merged["value"].null_count else merged
 
 
