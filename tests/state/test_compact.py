@@ -93,7 +93,7 @@ def compare_with_a_dict(fs, root, base, changed):
     ]
 
 
-def test_compact_when_files_are_large_then_a_batch_of_each_is_in_memory(fs, root, monkeypatch):
+def test_compact_when_files_are_large_then_two_batches_of_each_are_in_memory(fs, root, monkeypatch):
     monkeypatch.setattr(deltas, "_WHOLE_BYTES", 0)
     dice = random.Random(3)
     version = Version()

@@ -7,6 +7,7 @@ Read next: `penstock.state.deltas`.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -88,17 +89,11 @@ def compact(fs: pafs.FileSystem, root: str, version: Version, out_path: str, met
 
 
 class _Reader:
-    """The rows of a file that have not been taken. One batch of them is at hand, and the next one has been read."""
+    """The rows of a file that have not been taken. What is left of one batch is at hand, and the next one has been read."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = (batch for batch in batches if batch.num_rows)
-        self._next = next(self._batches, None)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        self._head, self._next = self._next, next(self._batches, None)
-        self._taken = 0
-        self._last: bytes | None = self._head.column("key")[-1].as_py() if self._head is not None else None
+        self._head, self._next = next(self._batches, None), next(self._batches, None)
 
     def __bool__(self) -> bool:
         return self._head is not None
@@ -106,18 +101,18 @@ class _Reader:
     @property
     def bound(self) -> bytes | None:
         """The last key at hand; None if there is none beyond it in the file."""
-        return self._last if self._next is not None else None
+        return None if self._head is None or self._next is None else self._head.column("key")[-1].as_py()
 
     def take(self, upto: bytes | None) -> list[pa.RecordBatch]:
         """Take the rows at hand whose keys are at most `upto` (None: all), in one batch if there are any."""
-        if self._head is None or self._last is None:
+        if self._head is None:
             return []
-        begin, count = self._taken, self._head.num_rows
-        self._taken = count if upto is None or self._last <= upto else _count_upto(self._head.column("key"), upto, begin)
-        taken = self._head.slice(begin, self._taken - begin)
-        if self._taken == count:
-            self._go_on()
-        return [taken] if taken.num_rows else []
+        head, keys = self._head, self._head.column("key")
+        count = len(keys) if upto is None else bisect.bisect_right(keys, upto, key=lambda key: key.as_py())
+        self._head = head.slice(count)
+        if count == len(keys):
+            self._head, self._next = self._next, next(self._batches, None)
+        return [head.slice(0, count)] if count else []
 
 
 def _merged(fs: pafs.FileSystem, root: str, version: Version) -> Iterator[pa.Table]:
@@ -149,15 +144,3 @@ def _last_wins(batches: list[pa.RecordBatch]) -> pa.Table:
         left = [b.filter(pa.array(chosen[at : at + b.num_rows])) for b, at in zip(batches, starts, strict=False)]
         return pa.Table.from_batches(left).take(pa.array(np.cumsum(chosen)[order] - 1))
     return pa.Table.from_batches(batches)
-
-
-def _count_upto(keys: Any, last: bytes, low: int) -> int:
-    """How many of the sorted keys are at most ``last``, given that ``low`` are."""
-    high = len(keys)
-    while low < high:
-        middle = (low + high) // 2
-        if keys[middle].as_py() <= last:
-            low = middle + 1
-        else:
-            high = middle
-    return low

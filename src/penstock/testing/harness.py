@@ -18,6 +18,7 @@ from typing import Any, Self
 import cloudpickle
 import pyarrow as pa
 
+from penstock.columns import whole
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.flow import Flow
@@ -33,7 +34,7 @@ from penstock.runtime.record import EpochRecord
 from penstock.runtime.upkeep import TIDY_EVERY, adopt, due, remove_unused
 from penstock.runtime.worker import Assignment, local_states
 from penstock.state.compact import iterate
-from penstock.state.deltas import read_batches
+from penstock.state.deltas import SCHEMA, read_batches
 from penstock.state.files import resolve
 from penstock.state.worker import MemoryState, WorkerState
 from penstock.testing.backend import PARTITION, LocalBackend
@@ -297,11 +298,9 @@ class Harness:
         chain = version.lineages()
         if lineage in chain:
             for delta in version.deltas[chain.index(lineage) :]:
-                for batch in read_batches(fs, root, delta):
-                    state.apply(batch)
+                state.apply(whole([*read_batches(fs, root, delta)], SCHEMA))
         else:
             state = MemoryState()
-            for batch in iterate(fs, root, version):
-                state.apply(batch)
+            state.apply(whole([*iterate(fs, root, version)], SCHEMA))
         self._caches[identity] = (version.lineage(), state)
         return state
