@@ -132,26 +132,39 @@ def test_rows_of_files_without_event_time_are_counted(spark, tmp_path):
     assert run.progress["sources"]["events"]["rows"] == len(out.rows()) == 7
 
 
-def test_times_when_they_are_looked_at_by_the_driver_or_grouped_by_spark_say_the_same(spark, tmp_path, monkeypatch):
+@pytest.mark.parametrize("nulls", [True, False], ids=["with nulls", "without"])
+def test_times_when_they_are_read_by_the_driver_or_collected_or_grouped_by_spark_say_the_same(
+    spark, tmp_path, monkeypatch, nulls
+):
     dice = random.Random(5)
     for i in range(3):
         rows = [
-            {"k": "ab"[j % 2], "at": fr.moment(i * 60 + j / 50 - dice.choice([0, 0, 0, 3])) if j % 100 else None, "v": j}
-            for j in range(3_000)
+            {
+                "k": "ab"[j % 2],
+                "at": None
+                if nulls and j % 100 == 0
+                else fr.moment(i * 200 + j / 50 - dice.choice([*[0] * (3 + 10 * i), 3])),  # only in the first epoch very many
+                "v": j,
+            }
+            for j in range(9_000)
         ]
         fr.write_parquet(tmp_path / "in", rows, SCHEMA, i)
-    found = []
-    for name, most in (("driver", 1 << 18), ("spark", 0)):
+    found, jobs = [], []
+    for name, in_files, most in (("files", 1 << 23, 1 << 18), ("collected", 0, 1 << 18), ("spark", 0, 0)):
+        monkeypatch.setattr("penstock.spark.source._FILE_ROWS", in_files)
         monkeypatch.setattr("penstock.spark.source._SMALL_ROWS", most)
+        before = spark._jsc.sc().dagScheduler().numTotalJobs()
         flow, out, late = ps.Flow("looked at"), ps.memory(f"{name} {tmp_path}"), ps.memory(f"{name} late {tmp_path}")
         source = ps.files(str(tmp_path / "in"), "k string, at timestamp, v long", max_files_per_epoch=1)
         events = flow.source("events", source, time="at", lateness="1 second", on_error="skip")
         events.key_by("k").stateful_map(numbered, "v long, n long", "n long").sink(out)
         events.late.sink(late)
         flow.start(spark, checkpoint=tmp_path / name, workers=2, trigger="available_now").await_termination(120)
+        jobs.append(spark._jsc.sc().dagScheduler().numTotalJobs() - before)
         state = Checkpoint(str(tmp_path / name)).last().sources["events"]
         seen = (state.rows, state.late, state.malformed, {n: (p.latest, p.offset) for n, p in state.partitions.items()})
         found.append((seen, sorted(map(str, out.rows())), sorted(map(str, late.rows()))))
-    assert found[0] == found[1]
-    assert found[0][0][:1] + found[0][0][2:3] == (9_000 - 90, 90)
-    assert found[0][0][1] == len(found[0][2]) > 1_000
+    assert found[0] == found[1] == found[2]
+    assert found[0][0][:1] + found[0][0][2:3] == (27_000 - 270 * nulls, 270 * nulls)
+    assert found[0][0][1] == len(found[0][2]) > 2_500
+    assert jobs[0] == jobs[1] - 3 * (not nulls)  # no job to look at the times of an epoch

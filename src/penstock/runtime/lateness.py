@@ -154,8 +154,12 @@ def late_rows(part: Ints, chunk: Ints, offset: Ints, time: Ints, suspects: dict[
     late = np.zeros(len(time), bool)
     if not len(time):
         return late
-    index = np.lexsort((offset, chunk, part))
-    part, chunk, time = part[index], chunk[index], time[index]
+    new_part, later_chunk = part[1:] > part[:-1], chunk[1:] > chunk[:-1]
+    same = (part[1:] == part[:-1]) & (later_chunk | ((chunk[1:] == chunk[:-1]) & (offset[1:] >= offset[:-1])))
+    index: Any = slice(None)
+    if not (new_part | same).all():  # files are read in this order
+        index = np.lexsort((offset, chunk, part))
+        part, chunk, time = part[index], chunk[index], time[index]
     new = np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1])))
     group, first = np.cumsum(new) - 1, np.flatnonzero(new)
     bases = [suspects.get(c) for c in zip(part[first].tolist(), chunk[first].tolist(), strict=True)]

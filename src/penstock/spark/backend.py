@@ -24,7 +24,8 @@ from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
 from penstock.spark.columns import arrow_schema, empty_frame, named, spark_schema, to_utc, with_order
 from penstock.spark.logs import input_of
-from penstock.spark.source import Slices, SourceReader
+from penstock.spark.slices import Slices
+from penstock.spark.source import SourceReader
 from penstock.spark.task import task
 from penstock.types import ORDER, TIME
 

@@ -30,7 +30,8 @@ from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
 from penstock.spark.options import check_patterns, interval_ms, step_limits, workers_of
 from penstock.spark.ship import ship_user_code
-from penstock.spark.source import Slices, read_stream, tagged, whole_files
+from penstock.spark.slices import Slices, one_stream
+from penstock.spark.source import read_stream, whole_files
 from penstock.spark.task import local_folder
 
 if TYPE_CHECKING:
@@ -205,11 +206,9 @@ class Run:
     def _stream(self) -> DataFrame:
         """The root: control log and all sources as one stream."""
         log = self._spark.readStream.format("text").option("wholetext", "true").load(self._uri("control"))
-        whole = tagged(log.select("value", F.col("_metadata.file_name").alias("name")), 0)
+        control = log.select("value", F.col("_metadata.file_name").alias("name"))
         files = whole_files(self._spark)
-        for ordinal, source in enumerate(self._flow.plan.sources):
-            whole = whole.unionByName(tagged(read_stream(files, source), ordinal + 1), allowMissingColumns=True)
-        return whole
+        return one_stream([control, *(read_stream(files, source) for source in self._flow.plan.sources)])
 
     def _epoch(self, frame: DataFrame, epoch: int) -> None:
         """One micro-batch."""

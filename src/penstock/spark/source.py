@@ -1,8 +1,6 @@
 """Sources over Spark: how each is read as a stream, and the positions of its records.
 
-All sources and the control log are one streaming DataFrame: a tag, and per source a struct that is null for the others' rows. In
-an epoch every source is cut out of it again (`Slices`), so that reading one does not run the others, and only the columns that
-are needed are read.
+Read next: `penstock.spark.slices`, `penstock.spark.file_times`.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.errors import DeclarationError
 from penstock.flow.plan import SourceNode
+from penstock.operators.keys import Ints
 from penstock.operators.rows import running_max
 from penstock.runtime.backend import Scan, SourceFrames
 from penstock.runtime.lateness import Base, Chunk, ChunkId, behind, late_rows
@@ -25,13 +24,13 @@ from penstock.runtime.record import SourceState
 from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import named, spark_schema
+from penstock.spark.file_times import CHUNK_BITS, ROW_BITS, FileTimes
 from penstock.spark.files import is_below, number_files, read_footers
+from penstock.spark.slices import Slices
 from penstock.types import MIN_TIME, OFFSET, PART, SUB, TIME
 
 CORRUPT: Final = "__ps_corrupt"
 FILE: Final = "__ps_file"
-CHUNK_BITS: Final = 12
-_ROW_BITS: Final = 33
 _EPOCH_BITS: Final = 43
 _MASK48: Final = (1 << 48) - 1
 _MANY_FILES: Final = 16
@@ -40,6 +39,7 @@ BAD: Final = "__ps_bad"
 _CHUNK: Final = "__ps_chunk"
 _FEW: Final = 16
 _SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 bytes) are looked at by the driver
+_FILE_ROWS: Final = 1 << 23  # of so many rows of Parquet files the driver reads the times (8 bytes) itself
 _MANY_LATE: Final = 2_000  # more are not written out in an expression
 _KNOWN: Final = "__ps_known"
 _ONE_PARTITION_PER_FILE: Final = {
@@ -96,57 +96,6 @@ def whole_files(spark: SparkSession) -> SparkSession:
     return ours
 
 
-def tagged(frame: DataFrame, tag: int) -> DataFrame:
-    """Rows of one source for the common stream."""
-    return frame.select(F.lit(tag).alias("tag"), F.struct(*(named(c) for c in frame.columns)).alias(f"s{tag}"))
-
-
-class Slices:
-    """One epoch's input, source by source.
-
-    Spark hands ``foreachBatch`` a DataFrame that can only be run as a whole. The plan behind it, with this epoch's offsets, is
-    asked of the running query, so that each source can be read alone and by the columns that are needed. Where Spark does not
-    give it (another version), the whole DataFrame is used: slower, the same rows.
-
-    Args:
-        frame: What ``foreachBatch`` got.
-        query: The running query (its Java object), or None.
-        epoch: Number of the epoch; a plan of another one is not used.
-    """
-
-    def __init__(self, frame: DataFrame, query: Any, epoch: int) -> None:
-        self._frame = frame
-        self._plan = self._logical_plan(query, epoch) if query is not None else None
-
-    def _logical_plan(self, query: Any, epoch: int) -> DataFrame | None:
-        try:
-            session = self._frame.sparkSession
-            execution = query.streamingQuery().lastExecution()
-            if int(execution.currentBatchId()) != epoch:
-                return None  # a query on the same checkpoint that is just ending
-            logical = execution.logical().child()
-            jvm: Any = session._jvm
-            return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._frame._jdf.sparkSession(), logical), session)
-        except Exception:  # noqa: BLE001  (internals of Spark; the public way below gives the same rows)
-            return None
-
-    def rows(self, tag: int, columns: Sequence[str] | None = None) -> tuple[DataFrame, list[str]]:
-        """Rows of one source as a batch DataFrame, and the files they come from if they come from files.
-
-        Args:
-            tag: The source's tag.
-            columns: Its columns; None: all.
-        """
-        chosen = [f"s{tag}.*"] if columns is None else [f"s{tag}.`{c}`" for c in columns]
-        if self._plan is None:
-            return self._frame.where(f"tag = {tag}").select(*chosen), []
-        streaming = self._plan.where(f"tag = {tag}").select(*chosen)
-        jdf: Any = streaming._jdf
-        files = [str(f) for f in jdf.inputFiles()]
-        batch = self._frame._jdf.sparkSession().internalCreateDataFrame(jdf.queryExecution().toRdd(), jdf.schema(), False)
-        return DataFrame(batch, self._frame.sparkSession), files
-
-
 class SourceReader:
     """Reads one source in one epoch.
 
@@ -164,10 +113,12 @@ class SourceReader:
         self._epoch = epoch
         self._files: dict[str, int] = {}
         self._file_rows = 0
+        self._sensitive = False
         self._kept: list[DataFrame] = []
         self._whole: DataFrame | None = None
         self._times: DataFrame | None = None
-        self._seen: tuple[Any, ...] | None = None
+        self._seen: tuple[Ints, Ints, Ints] | None = None
+        self._in_files: FileTimes | None = None
         self._rows_by_chunk: dict[ChunkId, int] = {}
 
     def _rows(self, before: SourceState | None, columns: Sequence[str] | None = None) -> DataFrame:
@@ -188,8 +139,8 @@ class SourceReader:
             # The plan also names the files of the control log and of other sources if they have any in this epoch.
             files = [f for f in files if is_below(f, connector.path)]
             self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
-            sensitive = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
-            self._file_rows = read_footers(self._source.name, connector, self._files, sensitive=sensitive)
+            self._sensitive = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+            self._file_rows = read_footers(self._source.name, connector, self._files, sensitive=self._sensitive)
         if is_files and len(self._files) > _MANY_FILES:
             frame = self._joined(frame)
         time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
@@ -213,7 +164,7 @@ class SourceReader:
             return f"{base}L", "value"
         if isinstance(source.connector, Files):
             # One partition of the scan per file, so the lower bits of the id are the row's number in its file.
-            row = f"(monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L)"
+            row = f"(monotonically_increasing_id() & {(1 << ROW_BITS) - 1}L)"
             number = "__ps_number"
             if len(self._files) <= _MANY_FILES:
                 # Compiled into comparisons of texts, which differ in length mostly; a map would be searched by slower ones.
@@ -223,7 +174,7 @@ class SourceReader:
                 row = "__ps_row"
             # A file without a number would be processed out of order, so it is an error.
             known = f"coalesce({number}, cast(raise_error(concat('penstock does not know the file ', {FILE})) as bigint))"
-            return f"{base}L", f"(shiftleft({known}, {_ROW_BITS}) + {row})"
+            return f"{base}L", f"(shiftleft({known}, {ROW_BITS}) + {row})"
         return f"{base}L", f"({self._epoch << _EPOCH_BITS}L + (monotonically_increasing_id() & {(1 << _EPOCH_BITS) - 1}L))"
 
     def _name_of_partition(self, frame: DataFrame) -> str | None:
@@ -241,7 +192,7 @@ class SourceReader:
 
     def _joined(self, frame: DataFrame) -> DataFrame:
         """Rows of many files with their file's number, from a table: a long list would be searched from its start for each row."""
-        row = f"monotonically_increasing_id() & {(1 << _ROW_BITS) - 1}L as __ps_row"
+        row = f"monotonically_increasing_id() & {(1 << ROW_BITS) - 1}L as __ps_row"
         table = frame.sparkSession.createDataFrame(self._spelled(), f"{FILE} string, __ps_number long")
         return frame.selectExpr("*", row).join(F.broadcast(table), FILE, "left")
 
@@ -253,14 +204,21 @@ class SourceReader:
         return [*self._files.items(), *both]
 
     def scan(self, before: SourceState) -> Scan:
-        """Times and offsets per chunk, and malformed records. One Spark job; none if there is nothing to look for."""
+        """Times and offsets per chunk, and malformed records. At most one Spark job; none for most Parquet files."""
         source = self._source
         text = isinstance(source.connector, Files) and source.connector.format in ("csv", "json")
-        if source.time is None and not text:
+        if not text and (source.time is None or (isinstance(source.connector, Files) and source.position is None)):
             self._whole = self._rows(before)
-            return Scan(files=len(self._files), rows=self._file_rows)
+            if source.time is None:
+                return Scan(files=len(self._files), rows=self._file_rows)
+            if 0 < self._file_rows <= _FILE_ROWS:
+                self._in_files = FileTimes.read(
+                    self._files, source.connector.schema.field(source.time), sensitive=self._sensitive
+                )
+            if self._in_files is not None:
+                return Scan(self._in_files.chunks(self._ordinal << 48), files=len(self._files))
         columns = [c for c in (source.time, *(source.position or ())) if c]
-        rows = self._times = self._rows(before, columns)
+        rows = self._times = self._rows(before if self._whole is None else None, columns)
         few = 0 < self._file_rows <= _SMALL_ROWS and source.position is None
         found, bad = self._grouped_here(rows) if few else self._grouped_there(rows)
         chunks = tuple(
@@ -313,7 +271,7 @@ class SourceReader:
             error = f"if({CORRUPT} is not null, 'malformed', {error})"
         place = f"format_string('%d @ %d', {PART} & {_MASK48}L, {OFFSET})"
         if FILE in rows.columns:
-            place = f"format_string('%s row %d', element_at(split({FILE}, '/'), -1), ({OFFSET} & {(1 << _ROW_BITS) - 1}L) + 1)"
+            place = f"format_string('%s row %d', element_at(split({FILE}, '/'), -1), ({OFFSET} & {(1 << ROW_BITS) - 1}L) + 1)"
         name = sql_text(self._source.name)
         return rows.selectExpr(f"'{name}' as source", f"{place} as position", f"{error} as error", f"{record} as record")
 
@@ -336,7 +294,7 @@ class SourceReader:
             found = self._looked_at(suspects)
             if found is not None and sum(map(len, found.values())) <= _MANY_LATE:
                 return _told_apart(rows, found, bad)
-            guilty = self._guilty(rows, suspects)
+            guilty = self._guilty(rows, suspects) if found is None else _chunks_with(found, suspects)
         if not guilty:
             return SourceFrames(rows, None, bad)
         marked = self._marked(rows, guilty).persist()
@@ -345,11 +303,29 @@ class SourceReader:
         late = marked.where("__ps_late").selectExpr(*kept)
         return SourceFrames(marked.where("not __ps_late").selectExpr(*kept), late, bad, late_rows)
 
-    def _looked_at(self, suspects: dict[ChunkId, Base]) -> dict[int, list[int]] | None:
-        """By partition, the offsets of late records, found by the driver in one job without a shuffle; None: not for this epoch.
+    def _looked_at(self, suspects: dict[ChunkId, Base]) -> dict[int, Ints] | None:
+        """By partition, the offsets of late records, found by the driver in at most one job without a shuffle; None: not for this epoch.
 
         Offsets must be the same when the rows are read again, and tell records apart.
         """
+        seen = self._seen_of(suspects)
+        if seen is None:
+            return None
+        part, offset, time = seen
+        late = late_rows(part, offset >> CHUNK_BITS, offset, time, suspects, self._source.lateness_us)
+        found: dict[int, Ints] = {}
+        for number in np.unique(part[late]).tolist():
+            mine = found[number] = offset[late & (part == number)]
+            if self._in_files is not None:
+                continue  # these offsets were counted by us
+            if np.isin(offset[(part == number) & ~late], mine).any() or len(np.unique(mine)) < len(mine):
+                return None
+        return found
+
+    def _seen_of(self, suspects: dict[ChunkId, Base]) -> tuple[Ints, Ints, Ints] | None:
+        """Partition, offset and time of the suspects' records, or of all, if they are few enough for the driver."""
+        if self._in_files is not None:
+            return self._in_files.rows(suspects)
         steady = self._source.position is not None or isinstance(self._source.connector, (Files, Rate))
         every = sum(self._rows_by_chunk.values()) <= _SMALL_ROWS
         some = len(suspects) < _FEW and sum(self._rows_by_chunk[c] for c in suspects) <= _SMALL_ROWS
@@ -362,15 +338,7 @@ class SourceReader:
                 rows = rows.where(" or ".join(places))
             columns: Any = rows.select(PART, OFFSET, TIME).toArrow()
             self._seen = tuple(c.to_numpy() for c in columns.columns)
-        part, offset, time = self._seen
-        late = late_rows(part, offset >> CHUNK_BITS, offset, time, suspects, self._source.lateness_us)
-        found: dict[int, list[int]] = {}
-        for number in np.unique(part[late]).tolist():
-            mine = offset[late & (part == number)]
-            if np.isin(offset[(part == number) & ~late], mine).any() or len(np.unique(mine)) < len(mine):
-                return None
-            found[number] = mine.tolist()
-        return found
+        return self._seen
 
     def _guilty(self, rows: DataFrame, suspects: dict[ChunkId, Base]) -> dict[ChunkId, Base]:
         """The suspects that do hold late records: how far does a record fall behind the greatest time before it in its chunk?
@@ -418,11 +386,17 @@ class SourceReader:
             frame.unpersist()
 
 
-def _told_apart(rows: DataFrame, late: dict[int, list[int]], bad: DataFrame | None) -> SourceFrames:
+def _chunks_with(late: dict[int, Ints], among: dict[ChunkId, Base]) -> dict[ChunkId, Base]:
+    """Of some chunks those that have one of the late records, by partition and offset."""
+    having = {(part, chunk) for part, offsets in late.items() for chunk in np.unique(offsets >> CHUNK_BITS).tolist()}
+    return {chunk: base for chunk, base in among.items() if chunk in having}
+
+
+def _told_apart(rows: DataFrame, late: dict[int, Ints], bad: DataFrame | None) -> SourceFrames:
     """The rows without and with those at the offsets `late`, by partition."""
     if not late:
         return SourceFrames(rows, None, bad)
-    among = (f"({PART} = {p}L and {OFFSET} in ({', '.join(f'{o}L' for o in offsets)}))" for p, offsets in late.items())
+    among = (f"({PART} = {p}L and {OFFSET} in ({', '.join(f'{o}L' for o in offsets.tolist())}))" for p, offsets in late.items())
     marked = f"coalesce({' or '.join(among)}, false)"
     return SourceFrames(rows.where(f"not {marked}"), rows.where(marked), bad, sum(map(len, late.values())))
 
@@ -462,4 +436,4 @@ def _or_null(time: int) -> int | None:
     return None if time == MIN_TIME else time
 
 
-__all__ = ["Slices", "SourceReader", "read_stream", "tagged", "whole_files"]
+__all__ = ["SourceReader", "read_stream", "whole_files"]
