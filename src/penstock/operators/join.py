@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import values_of
 from penstock.errors import DeclarationError
 from penstock.operators.base import Context, KeyedState, Operator, Output
 from penstock.operators.keys import Ints
@@ -92,7 +93,7 @@ class IntervalJoin(Operator):
         order = Order.concat([Order(*(np.ascontiguousarray(columns[:, i]) for i in range(4))), rows.order])
         fresh = np.concatenate([np.zeros(len(old), bool), np.ones(len(rows), bool)])
         matched = np.concatenate([np.array([e[4] for _, e in old], bool), np.zeros(len(rows), bool)])
-        data = [e[5] for _, e in old] + list(zip(*(c.to_pylist() for c in rows.data.columns), strict=True))
+        data = [e[5] for _, e in old] + list(zip(*map(values_of, rows.data.columns), strict=True))
         index = np.lexsort((*reversed(order.columns()), group))
         return _Side(group[index], order.take(index), fresh[index], matched[index], [data[i] for i in index.tolist()])
 

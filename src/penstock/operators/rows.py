@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import places, whole
+from penstock.columns import places, values_of, whole
 from penstock.errors import OperatorError
 from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
 from penstock.types import BINS
@@ -87,7 +87,7 @@ class Keys:
 
     def values(self) -> list[Any]:
         """The keys as Python values: a scalar for one column, a tuple for several."""
-        lists = [c.to_pylist() for c in self.columns]
+        lists = [values_of(c) for c in self.columns]
         return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
 
 

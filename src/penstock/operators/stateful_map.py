@@ -12,12 +12,13 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import places
+from penstock.columns import places, values_of
 from penstock.errors import DeclarationError, OperatorError, StateError
 from penstock.operators.aggregate import TIMESTAMP, as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
@@ -143,8 +144,8 @@ class StatefulMap(Operator):
         """Call the function for every row."""
         spread, subs, timers = _in_windows(rows, self.window)
         data = spread.data
-        make = event_type(data.schema.names)._make
-        events = map(make, zip(*(c.to_pylist() for c in data.columns), strict=True))
+        make = partial(tuple.__new__, event_type(data.schema.names))  # as its `_make`, but no step of it is Python
+        events = map(make, zip(*map(values_of, data.columns), strict=True))
         names = state.names(rows.keys, spread.owner, subs)
         loaded = [None if v is None else self._codec.load(v) for v in state.get(names)]
         keys = rows.keys.values()
@@ -170,21 +171,21 @@ class StatefulMap(Operator):
         self, keys: list[Any], spread: _Spread, events: list[Any], loaded: list[Any]
     ) -> tuple[list[Any], list[int], list[Any]]:
         """The loop over events. Returns output rows, which event triggered each, and each entry's state after."""
-        fn = self.fn
+        fn, settle, owner = self.fn, self._codec.settle, spread.owner.tolist()
         out: list[Any] = []
         trigger: list[int] = []
         after: list[Any] = []
         starts = spread.starts.tolist()
         for g, held in enumerate(loaded):
-            key, now = keys[int(spread.owner[g])], held
+            key, now = keys[owner[g]], held
             for i in range(starts[g], starts[g + 1]):
                 try:
                     outputs, now_next = fn(key, events[i], now)
-                    given = _as_list(outputs)
+                    given = (outputs,) if type(outputs) is tuple else _as_list(outputs)
                 except Exception as error:  # noqa: BLE001  (the user's code may raise anything)
                     self._failed(error, key, events[i], spread, i)
                     continue
-                now = None if now_next is None else self._codec.settle(now_next)
+                now = None if now_next is None else settle(now_next)
                 if given:
                     out += given
                     trigger += [i] * len(given)
@@ -253,16 +254,18 @@ def to_batch(rows: Sequence[Any], schema: pa.Schema, what: str) -> pa.RecordBatc
         OperatorError: A row does not fit the schema; names the column.
     """
     names = schema.names
-    wanted = set(names)
-    for row in rows if dict in set(map(type, rows)) else ():
-        if isinstance(row, dict) and row.keys() != wanted:
-            odd = min(row.keys() ^ wanted, key=str)
-            about = "has no" if odd in names else "has a"
-            raise OperatorError(
-                f"{what} returned the row {row!r}, which {about} column {odd!r}; its schema has {', '.join(names)}."
-            )
-    plain = [tuple(r[n] for n in names) if isinstance(r, dict) else r for r in rows]
-    for row in plain:
+    plain = rows
+    if any(issubclass(kind, dict) for kind in set(map(type, rows))):
+        wanted = set(names)
+        for row in rows:
+            if isinstance(row, dict) and row.keys() != wanted:
+                odd = min(row.keys() ^ wanted, key=str)
+                about = "has no" if odd in names else "has a"
+                raise OperatorError(
+                    f"{what} returned the row {row!r}, which {about} column {odd!r}; its schema has {', '.join(names)}."
+                )
+        plain = [tuple(r[n] for n in names) if isinstance(r, dict) else r for r in rows]
+    for row in plain if set(map(len, plain)) - {len(names)} else ():
         if len(row) != len(names):
             raise OperatorError(
                 f"{what} returned the row {row!r} of {len(row)} values; its schema has {len(names)}: {', '.join(names)}."

@@ -13,7 +13,7 @@ does the backend look at single records, starting from what is known before the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +40,27 @@ class Chunk:
     greatest: int
     last_offset: int
     rows: int
+
+
+def chunks_of(part: Ints, chunk: Ints, offset: Ints, time: Ints, name_of: Callable[[int], str]) -> tuple[Chunk, ...]:
+    """What there is of each chunk.
+
+    Args:
+        part: The records' partitions' numbers, int64 of shape (n,). Likewise the numbers of their chunks, offsets and times (µs).
+        chunk: See there.
+        offset: See there.
+        time: See there.
+        name_of: Gives a partition's name for its number.
+    """
+    if not len(part):
+        return ()
+    index = np.lexsort((chunk, part))
+    part, chunk, offset, time = part[index], chunk[index], offset[index], time[index]
+    first = np.flatnonzero(np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1]))))
+    found = (part[first], chunk[first], np.minimum.reduceat(time, first), np.maximum.reduceat(time, first))
+    rest = (np.maximum.reduceat(offset, first), np.diff(np.append(first, len(part))))
+    rows = zip(*(column.tolist() for column in (*found, *rest)), strict=True)
+    return tuple(Chunk(name_of(row[0]), *row) for row in rows)
 
 
 @dataclass

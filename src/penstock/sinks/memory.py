@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columns import values_of
 from penstock.errors import DeclarationError, SinkError
 from penstock.schema import as_text
 from penstock.sinks import marks
@@ -77,8 +78,9 @@ class MemorySink:
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows that are held, as dicts."""
-        rows: list[dict[str, Any]] = self.table().to_pylist()
-        return rows
+        table = self.table()
+        names = table.column_names
+        return [dict(zip(names, row, strict=True)) for row in zip(*map(values_of, table.columns), strict=True)]
 
     def validate(self, schema: pa.Schema, *, updates: bool, key: tuple[str, ...]) -> None:
         """See `Sink.validate`. An updating output whose key is not known keeps every row.

@@ -30,6 +30,7 @@ from penstock.cer.predicates import check_query, check_time, expressions_of
 from penstock.cer.shape import shape_of
 from penstock.cer.syntax import Query
 from penstock.cer.work import CountedSplit, load_work
+from penstock.columns import values_of
 from penstock.errors import DeclarationError, OperatorError, QueryError
 from penstock.schema import as_function, check_expression, quoted, unknown_column
 
@@ -275,7 +276,7 @@ def _where(found: DataFrame, condition: str | Callable[[Any], bool]) -> DataFram
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            rows = zip(*map(values_of, batch.columns), strict=True)
             keep = [holds(Row(**dict(zip(columns.names, row, strict=True)))) for row in rows]
             yield batch.filter(pa.array(keep, pa.bool_()))
 

@@ -19,7 +19,7 @@ from penstock.flow.plan import SourceNode
 from penstock.operators.keys import Ints
 from penstock.operators.rows import running_max
 from penstock.runtime.backend import Scan, SourceFrames
-from penstock.runtime.lateness import Base, Chunk, ChunkId, behind, late_rows
+from penstock.runtime.lateness import Base, Chunk, ChunkId, behind, chunks_of, late_rows
 from penstock.runtime.record import SourceState
 from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
@@ -37,6 +37,7 @@ _MANY_FILES: Final = 16
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 BAD: Final = "__ps_bad"
 _CHUNK: Final = "__ps_chunk"
+_FOUND: Final = ("least", "greatest", "last", "rows")
 _FEW: Final = 16
 _SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 bytes) are looked at by the driver
 _FILE_ROWS: Final = 1 << 23  # of so many rows of Parquet files the driver reads the times (8 bytes) itself
@@ -184,11 +185,9 @@ class SourceReader:
             return None
         return f"cast({quoted(position[0])} as string)"
 
-    def _name_in(self, chunk: Any) -> str:
-        """The name of the partition that a row of `scan` is about; a null is a partition too."""
-        if "__ps_name" in chunk:
-            return str(chunk["__ps_name"])
-        return str(None if chunk[PART] is None else chunk[PART] - (self._ordinal << 48))
+    def _name_of(self, part: int | None) -> str:
+        """The name of a partition whose name is its number; a null is a partition too."""
+        return str(None if part is None else part - (self._ordinal << 48))
 
     def _joined(self, frame: DataFrame) -> DataFrame:
         """Rows of many files with their file's number, from a table: a long list would be searched from its start for each row."""
@@ -220,27 +219,19 @@ class SourceReader:
         columns = [c for c in (source.time, *(source.position or ())) if c]
         rows = self._times = self._rows(before if self._whole is None else None, columns)
         few = 0 < self._file_rows <= _SMALL_ROWS and source.position is None
-        found, bad = self._grouped_here(rows) if few else self._grouped_there(rows)
-        chunks = tuple(
-            Chunk(self._name_in(r), r[PART], r[_CHUNK], r["least"], r["greatest"], r["last"], r["rows"])
-            for r in found
-            if r["rows"]
-        )
+        chunks, bad = self._grouped_here(rows) if few else self._grouped_there(rows)
         self._rows_by_chunk = {(c.part, c.number): c.rows for c in chunks}
         return Scan(chunks, bad, self._first_malformed() if bad else "", len(self._files))
 
-    def _grouped_here(self, rows: DataFrame) -> tuple[list[Any], int]:
+    def _grouped_here(self, rows: DataFrame) -> tuple[tuple[Chunk, ...], int]:
         """What there is of each chunk, and how many records are malformed: by the driver, without a shuffle; kept for a closer look."""
         table: Any = rows.select(PART, OFFSET, TIME, BAD).toArrow()
         good = table.filter(pc.invert(table.column(BAD)))
         part, offset, time = self._seen = tuple(good.column(name).to_numpy() for name in (PART, OFFSET, TIME))
-        groups = pa.table({PART: part, _CHUNK: offset >> CHUNK_BITS, "time": time, "offset": offset}).group_by([PART, _CHUNK])
-        found = groups.aggregate([("time", "min"), ("time", "max"), ("offset", "max"), ("offset", "count")])
-        names = {"time_min": "least", "time_max": "greatest", "offset_max": "last", "offset_count": "rows"}
-        named = found.rename_columns([names.get(n, n) for n in found.column_names])
-        return named.to_pylist(), table.num_rows - good.num_rows
+        chunks = chunks_of(part, offset >> CHUNK_BITS, offset, time, self._name_of)
+        return chunks, table.num_rows - good.num_rows
 
-    def _grouped_there(self, rows: DataFrame) -> tuple[list[Any], int]:
+    def _grouped_there(self, rows: DataFrame) -> tuple[tuple[Chunk, ...], int]:
         """The same, by Spark."""
         # To group by numbers is faster; the name of a partition that is a number follows from it.
         by_text = self._name_of_partition(rows)
@@ -255,7 +246,12 @@ class SourceReader:
             F.expr(f"count_if(not {BAD}) as rows"),
             F.expr(f"count_if({BAD}) as bad"),
         ).collect()
-        return found, sum(r["bad"] for r in found)
+        chunks = tuple(
+            Chunk(str(r["__ps_name"]) if name else self._name_of(r[PART]), *(r[c] for c in (PART, _CHUNK, *_FOUND)))
+            for r in found
+            if r["rows"]
+        )
+        return chunks, sum(r["bad"] for r in found)
 
     def _first_malformed(self) -> str:
         row = self.malformed().orderBy("position").limit(1).collect()[0]

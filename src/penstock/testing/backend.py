@@ -20,7 +20,7 @@ from penstock.runtime.backend import Scan, SourceFrames, Work
 from penstock.runtime.batches import map_batch
 from penstock.runtime.compile import CompiledRegion
 from penstock.runtime.driver import part_number
-from penstock.runtime.lateness import Base, Chunk, ChunkId, late_rows
+from penstock.runtime.lateness import Base, ChunkId, chunks_of, late_rows
 from penstock.runtime.record import SourceState
 from penstock.runtime.spec import HASH, PORT, Port
 from penstock.runtime.worker import Assignment, States, run_worker
@@ -75,20 +75,10 @@ class LocalBackend:
             row = table.filter(bad).slice(0, 1).to_pylist()[0]
             first = f"at {row[PARTITION]} @ {row[OFFSET]}: {source.time} is null"
         columns = self._hidden(source, ordinal, good)
-        chunks: dict[tuple[str, int], Chunk] = {}
-        for name, part, offset, time in zip(
-            good.column(PARTITION).to_pylist(),
-            columns[PART].tolist(),
-            columns[OFFSET].tolist(),
-            columns[TIME].tolist(),
-            strict=True,
-        ):
-            key = (str(name), offset // CHUNK_ROWS)
-            old = chunks.get(key, Chunk(key[0], part, key[1], time, time, offset, 0))
-            chunks[key] = Chunk(
-                key[0], part, key[1], min(old.least, time), max(old.greatest, time), max(old.last_offset, offset), old.rows + 1
-            )
-        return Scan(tuple(chunks.values()), bad.true_count, first)
+        names = {part_number(ordinal, name): str(name) for name in good.column(PARTITION).unique().to_pylist()}
+        offset = columns[OFFSET]
+        chunks = chunks_of(columns[PART], offset // CHUNK_ROWS, offset, columns[TIME], names.__getitem__)
+        return Scan(chunks, bad.true_count, first)
 
     def _malformed(self, source: p.SourceNode, table: pa.Table) -> Any:
         bad = (
@@ -99,9 +89,9 @@ class LocalBackend:
     def _hidden(self, source: p.SourceNode, ordinal: int, table: pa.Table) -> dict[str, Any]:
         n = table.num_rows
         time = table.column(source.time).cast(pa.int64()).to_numpy() if source.time else np.zeros(n, np.int64)
-        names = table.column(PARTITION).to_pylist()
-        known = {name: part_number(ordinal, name) for name in set(names)}
-        part = np.array([known[name] for name in names], np.int64)
+        coded: Any = table.column(PARTITION).combine_chunks().dictionary_encode("encode")
+        numbers = np.array([part_number(ordinal, name) for name in coded.dictionary.to_pylist()], np.int64)
+        part = numbers[coded.indices.to_numpy()]
         return {TIME: time, PART: part, OFFSET: table.column(OFFSET).to_numpy().astype(np.int64), SUB: np.zeros(n, np.int64)}
 
     def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:

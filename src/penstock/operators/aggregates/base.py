@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import values_of
 from penstock.errors import DeclarationError, StateError
 
 if TYPE_CHECKING:
@@ -303,7 +304,7 @@ class Values:
             return unscaled(array)
         if pa.types.is_string(self.type) or pa.types.is_large_string(self.type) or pa.types.is_binary(self.type):
             return cast("Array", array.to_numpy(zero_copy_only=False))
-        return objects(array.to_pylist())
+        return objects(values_of(array))
 
     def _join_objects(self, items: Array) -> Any:
         if pa.types.is_decimal128(self.type):

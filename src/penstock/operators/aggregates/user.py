@@ -13,6 +13,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import values_of
 from penstock.errors import DeclarationError
 from penstock.operators.aggregates.base import (
     OBJECT,
@@ -142,8 +143,7 @@ class UserBound(Bound):
         return pa.array([self.aggregate.finish(state) for state in columns[0].tolist()], type=self.output_type)
 
     def _items(self, values: ArrowValues) -> list[Any]:
-        found: list[Any] = (values if pa.types.is_null(self.kind) else arrow(values, self.kind)).to_pylist()
-        return found
+        return values_of(values if pa.types.is_null(self.kind) else arrow(values, self.kind))
 
 
 def type_of(name: str, what: str = "type") -> pa.DataType:
