@@ -104,8 +104,9 @@ def test_missing_column_is_seen_in_a_folder_however_it_is_written(spark, tmp_pat
         collected(spark, tmp_path, flow, events)
 
 
-def test_column_that_folders_are_named_after_may_have_any_name(spark, tmp_path):
-    write(tmp_path / "part" / "my col=1" / "a.parquet", 0, {"id": [1]})
+@pytest.mark.parametrize(("folder", "column"), [("my col=1", "my col"), ("a%3Ab=1", "a:b")], ids=["space", "escaped by Spark"])
+def test_column_that_folders_are_named_after_may_have_any_name(spark, tmp_path, folder, column):
+    write(tmp_path / "part" / folder / "a.parquet", 0, {"id": [1]})
     flow = ps.Flow("names")
-    events = flow.source("s", ps.files(str(tmp_path / "part"), "id long, `my col` int"))
+    events = flow.source("s", ps.files(str(tmp_path / "part"), f"id long, `{column}` int"))
     assert [tuple(r.values()) for r in collected(spark, tmp_path, flow, events)] == [(1, 1)]
