@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.runtime.lateness import Base, behind, late_rows
@@ -24,12 +24,15 @@ def one_by_one(rows, suspects, lateness):
     return [late[i] for i in range(len(rows))]
 
 
+@settings(max_examples=1_000)
 @given(
-    st.lists(st.tuples(st.integers(-1, 1), SMALL, TIMES), max_size=40),
-    st.dictionaries(st.tuples(st.integers(-1, 1), st.integers(0, 3)), st.builds(Base, TIMES, TIMES)),
+    st.lists(st.tuples(st.integers(0, 1), SMALL, TIMES), max_size=40),
+    st.dictionaries(st.tuples(st.integers(0, 1), st.integers(0, 3)), st.builds(Base, TIMES, TIMES), min_size=4),
     st.integers(0, 5),
+    st.sampled_from([0, 1, 2, 3]),
 )
-def test_late_rows_when_found_together_are_those_found_one_by_one(given_rows, suspects, lateness):
+def test_late_rows_when_found_together_are_those_found_one_by_one(given_rows, suspects, lateness, in_order):
     rows = [(part, offset // 4, offset, time) for part, offset, time in given_rows]
+    rows.sort(key=lambda row: row[:in_order])  # by partition, chunk, offset: some of them, so that it is all but in order
     columns = [np.array([r[i] for r in rows], np.int64) for i in range(4)]
     assert late_rows(*columns, suspects, lateness).tolist() == one_by_one(rows, suspects, lateness)
