@@ -24,6 +24,22 @@ def one_by_one(rows, suspects, lateness):
     return [late[i] for i in range(len(rows))]
 
 
+def judged_alike(given_rows, suspects, lateness, in_order=0):
+    rows = [(part, offset // 4, offset, time) for part, offset, time in given_rows]
+    rows.sort(key=lambda row: row[:in_order])
+    columns = [np.array([r[i] for r in rows], np.int64) for i in range(4)]
+    assert late_rows(*columns, suspects, lateness).tolist() == one_by_one(rows, suspects, lateness)
+
+
+@given(
+    st.lists(st.tuples(st.integers(-1, 1), SMALL, TIMES), max_size=40),
+    st.dictionaries(st.tuples(st.integers(-1, 1), st.integers(0, 3)), st.builds(Base, TIMES, TIMES)),
+    st.integers(0, 5),
+)
+def test_late_rows_when_found_together_are_those_found_one_by_one(given_rows, suspects, lateness):
+    judged_alike(given_rows, suspects, lateness)
+
+
 @settings(max_examples=1_000)
 @given(
     st.lists(st.tuples(st.integers(0, 1), SMALL, TIMES), max_size=40),
@@ -31,8 +47,5 @@ def one_by_one(rows, suspects, lateness):
     st.integers(0, 5),
     st.sampled_from([0, 1, 2, 3]),
 )
-def test_late_rows_when_found_together_are_those_found_one_by_one(given_rows, suspects, lateness, in_order):
-    rows = [(part, offset // 4, offset, time) for part, offset, time in given_rows]
-    rows.sort(key=lambda row: row[:in_order])  # by partition, chunk, offset: some of them, so that it is all but in order
-    columns = [np.array([r[i] for r in rows], np.int64) for i in range(4)]
-    assert late_rows(*columns, suspects, lateness).tolist() == one_by_one(rows, suspects, lateness)
+def test_late_rows_when_rows_are_all_but_in_order_are_those_found_one_by_one(given_rows, suspects, lateness, in_order):
+    judged_alike(given_rows, suspects, lateness, in_order)  # by partition, chunk, offset: by the first so many of them

@@ -41,15 +41,15 @@ def test_times_of_a_file_are_read_by_the_driver_only_if_spark_is_sure_to_read_th
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path)
     column = pa.field("at", pa.timestamp("us", "UTC"))
-    found = FileTimes.read({path.as_uri(): 3}, column, sensitive=False)
+    found = FileTimes.read({path.as_uri(): 3}, column)
     assert (found is None) == (wanted is None)
     if wanted is not None:
         chunks = found.chunks(5)
         at = found.rows([(c.part, c.number) for c in chunks])[2].tolist() if chunks else []
         assert at == wanted
         assert [(c.least, c.greatest, c.rows) for c in chunks] == ([(min(at), max(at), len(at))] if at else [])
-    assert FileTimes.read({path.as_uri(): 3}, column.with_type(pa.timestamp("us")), sensitive=False) is None
-    assert FileTimes.read({f"{path.as_uri()}.gone": 3}, column, sensitive=False) is None
+    assert FileTimes.read({path.as_uri(): 3}, column.with_type(pa.timestamp("us"))) is None
+    assert FileTimes.read({f"{path.as_uri()}.gone": 3}, column) is None
 
 
 def test_chunks_of_files_are_whole_pieces_of_4096_rows_with_the_offsets_that_spark_computes(tmp_path):
@@ -57,9 +57,7 @@ def test_chunks_of_files_are_whole_pieces_of_4096_rows_with_the_offsets_that_spa
     at = {4: rng.integers(1 << 40, 1 << 50, 10_000), 5: rng.integers(1 << 40, 1 << 50, 4_096)}
     for number, times in at.items():
         pq.write_table(pa.table({"at": pa.array(times).cast(pa.timestamp("us", "UTC"))}), tmp_path / f"{number}.parquet")
-    found = FileTimes.read(
-        {(tmp_path / f"{n}.parquet").as_uri(): n for n in at}, pa.field("at", pa.timestamp("us", "UTC")), sensitive=True
-    )
+    found = FileTimes.read({(tmp_path / f"{n}.parquet").as_uri(): n for n in at}, pa.field("at", pa.timestamp("us", "UTC")))
     chunks = found.chunks(7)
     assert [c.rows for c in chunks] == [4_096, 4_096, 1_808, 4_096]
     part, offset, time = found.rows([(c.part, c.number) for c in chunks[1:]])

@@ -87,7 +87,7 @@ def _remove_retired(region: Path, workers: int) -> None:
 def seldom_collecting() -> Iterator[None]:
     """Have Python look for cycles of objects less often: what a function is given per event is no garbage yet.
 
-    By default every 700th new object starts a search, which took up half the time of `stateful_map`.
+    By default every 700th new object starts a search, which took up to half the time of `stateful_map`.
     """
     before = gc.get_threshold()
     gc.set_threshold(before[0] and max(before[0], 50_000), *before[1:])

@@ -1,7 +1,7 @@
 """Event times of Parquet files, read by the driver: one column, without a job of Spark's.
 
-For an epoch of some million records this takes a fifth of what a job takes that looks at them, and for a small one a tenth. It is
-done only where Spark is certain to read the very same times.
+For an epoch of some million records this takes a fifth of what a job takes that looks at them. It is done only where Spark is
+certain to read the very same times.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 from penstock.errors import CheckpointError
 from penstock.operators.keys import Ints
 from penstock.runtime.lateness import Chunk, ChunkId
+from penstock.spark.files import columns_of_folders
 from penstock.state.files import resolve
 
 ROW_BITS: Final = 33
@@ -38,22 +38,21 @@ class FileTimes:
         self._times = times
 
     @classmethod
-    def read(cls, files: Mapping[str, int], column: Any, *, sensitive: bool) -> FileTimes | None:
+    def read(cls, files: Mapping[str, int], column: Any) -> FileTimes | None:
         """Read the times of files.
 
         Args:
             files: By URI, their numbers.
             column: The column of event times as it was declared (``pyarrow.Field``).
-            sensitive: Whether names of columns differ by case alone.
 
         Returns:
-            None if Spark might read some of them otherwise: a column that is no timestamp in UTC, under more than one name, with
-            nulls, or with times so old that Spark may move them to another calendar; or a file that cannot be opened here.
+            None if Spark might read some of them otherwise: a column that is no timestamp in UTC, under more than one name (but
+            for case), with nulls, or with times so old that Spark may move them to another calendar; or a file that cannot be opened here.
         """
         if not _is_exact(column.type):
             return None
         with ThreadPoolExecutor(16) as pool:
-            found = list(pool.map(lambda uri: _read(uri, column.name, sensitive=sensitive), files))
+            found = list(pool.map(lambda uri: _read(uri, column.name), files))
         times = {number: at for number, at in zip(files.values(), found, strict=True) if at is not None}
         return cls(times) if len(times) == len(files) else None
 
@@ -92,16 +91,15 @@ def _is_exact(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) and kind.tz is not None and kind.unit in ("us", "ms")
 
 
-def _read(uri: str, column: str, *, sensitive: bool) -> Ints | None:
+def _read(uri: str, column: str) -> Ints | None:
     """The times of one file, or None."""
-    if f"/{column.lower()}=" in unquote(unquote(uri)).lower():
+    if column.lower() in map(str.lower, columns_of_folders(uri)):
         return None  # the folder's name is the value
     try:
         fs, path = resolve(uri)
         with fs.open_input_file(path) as file:
             parquet = pq.ParquetFile(file, pre_buffer=True)
-            names = parquet.schema_arrow.names
-            alike = [n for n in names if n == column or (not sensitive and n.lower() == column.lower())]
+            alike = [n for n in parquet.schema_arrow.names if n.lower() == column.lower()]
             if alike != [column] or not _is_exact(parquet.schema_arrow.field(column).type):
                 return None
             times = parquet.read([column]).column(0).cast(pa.timestamp("us", "UTC"))

@@ -93,9 +93,7 @@ def read_footers(source: str, connector: Files, uris: Iterable[str], *, sensitiv
             continue
         rows, columns = about
         total += rows
-        folder = unquote(uri.rpartition("/")[0])  # Spark itself escapes what a folder's name cannot have
-        named_after = re.findall("/([^/=]+)=", folder) + re.findall("/([^/=]+)=", unquote(folder))
-        there = {n if sensitive else n.lower() for n in (*columns, *named_after)}
+        there = {n if sensitive else n.lower() for n in (*columns, *columns_of_folders(uri))}
         for name in declared:
             if (name if sensitive else name.lower()) not in there:
                 raise RecordError(
@@ -103,6 +101,12 @@ def read_footers(source: str, connector: Files, uris: Iterable[str], *, sensitiv
                     'files(..., missing_columns="null") to have it read as null. The epoch was not committed.'
                 )
     return 0 if None in found else total
+
+
+def columns_of_folders(uri: str) -> list[str]:
+    """The columns that the folders of a file are named after (``day=1``), as their names are spelled and as they may be meant."""
+    folder = unquote(uri.rpartition("/")[0])  # Spark itself escapes what a folder's name cannot have
+    return re.findall("/([^/=]+)=", folder) + re.findall("/([^/=]+)=", unquote(folder))
 
 
 def _footer(uri: str) -> tuple[int, list[str]] | None:

@@ -114,7 +114,6 @@ class SourceReader:
         self._epoch = epoch
         self._files: dict[str, int] = {}
         self._file_rows = 0
-        self._sensitive = False
         self._kept: list[DataFrame] = []
         self._whole: DataFrame | None = None
         self._times: DataFrame | None = None
@@ -140,8 +139,8 @@ class SourceReader:
             # The plan also names the files of the control log and of other sources if they have any in this epoch.
             files = [f for f in files if is_below(f, connector.path)]
             self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
-            self._sensitive = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
-            self._file_rows = read_footers(self._source.name, connector, self._files, sensitive=self._sensitive)
+            sensitive = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+            self._file_rows = read_footers(self._source.name, connector, self._files, sensitive=sensitive)
         if is_files and len(self._files) > _MANY_FILES:
             frame = self._joined(frame)
         time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
@@ -211,9 +210,7 @@ class SourceReader:
             if source.time is None:
                 return Scan(files=len(self._files), rows=self._file_rows)
             if 0 < self._file_rows <= _FILE_ROWS:
-                self._in_files = FileTimes.read(
-                    self._files, source.connector.schema.field(source.time), sensitive=self._sensitive
-                )
+                self._in_files = FileTimes.read(self._files, source.connector.schema.field(source.time))
             if self._in_files is not None:
                 return Scan(self._in_files.chunks(self._ordinal << 48), files=len(self._files))
         columns = [c for c in (source.time, *(source.position or ())) if c]
