@@ -22,10 +22,14 @@ BINS: Final = 4096
 
 # The hidden columns that every record carries beside the user's own. Order of records: (TIME, PART, OFFSET, SUB).
 TIME: Final = "__ps_time"  # int64, event time in µs; 0 for a source without time
-PART: Final = "__ps_part"  # int64, source ordinal << 48 | partition
+PART: Final = "__ps_part"  # int64, source ordinal << 48 | partition's number
 OFFSET: Final = "__ps_offset"  # int64, ascending within a partition
 SUB: Final = "__ps_sub"  # int64, which of several rows that one record triggered
 ORDER: Final = (TIME, PART, OFFSET, SUB)
+
+PART_BITS: Final = 48
+NULL_PARTITION: Final = 1 << (PART_BITS - 1)
+"""Number of a source's partition null where partitions are whole numbers; these are less than this, and more than its negative."""
 
 _UNITS: Final = {
     "microsecond": 1,
@@ -42,6 +46,12 @@ _UNITS: Final = {
     "d": 86_400_000_000,
     "week": 604_800_000_000,
 }
+
+
+def whole_partition(part: int) -> int | None:
+    """The partition that a `PART` stands for, where partitions are whole numbers; None is null."""
+    number = part & ((1 << PART_BITS) - 1)
+    return None if number == NULL_PARTITION else number - (1 << PART_BITS) * (number > NULL_PARTITION)
 
 
 _LONGEST_US: Final = 100_000 * 86_400_000_000

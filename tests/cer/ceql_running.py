@@ -135,7 +135,7 @@ def answers_in(case: Case, pattern: Pattern, batch: pa.RecordBatch) -> list[tupl
         bound: dict[int, list[str]] = {e["p"]: [] for b in pattern.shape.bound for e in row[b.name]}
         for column in shown:
             for event in row[column.name]:
-                bound[event["p"]].append(column.name)
+                bound[event["p"]].append(column.variable)
         data = tuple(sorted(bound))
         whole = tuple(e["p"] for e in row["events"]) if "events" in row else data
         assert whole == data

@@ -150,7 +150,7 @@ def test_matches_go_on_to_another_region():
     [
         ("SELECT * WHERE A ; B CONSUME BY ANY", {}, "CONSUME BY ANY lets a match of one key end those of all keys, but a flow runs key by"),
         ("SELECT * WHERE A PARTITION BY [j]", {}, "PARTITION BY names j, but the stream is keyed by k; name the same, or none."),
-        ("SELECT * FROM S, T WHERE A", {}, "FROM names 2 streams, but match reads one: the stream. Put them together with union"),
+        ("SELECT * FROM S, T WHERE A", {}, "The query reads streams S, T, but these rows are one stream, those of a source or of a region;"),
         ("SELECT * WHERE D", {}, "Event type 'D' is not defined; define= has A, B, C."),
         ("SELECT * WHERE A FILTER A[x > 1]", {}, "The filter A[x > 1] names column 'x', which does not exist"),
         ("SELECT * WHERE A FILTER A[t > 1]", {}, "The filter A[t > 1] compares a string with a number"),

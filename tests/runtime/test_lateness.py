@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.runtime.driver import part_number
 from penstock.runtime.lateness import Base, behind, late_rows
-from penstock.types import MAX_TIME, MIN_TIME
+from penstock.types import MAX_TIME, MIN_TIME, whole_partition
 
 SMALL = st.integers(0, 12)
 TIMES = st.one_of(SMALL, st.sampled_from([MIN_TIME, MIN_TIME + 1, MAX_TIME]))
@@ -49,3 +50,11 @@ def test_late_rows_when_found_together_are_those_found_one_by_one(given_rows, su
 )
 def test_late_rows_when_rows_are_all_but_in_order_are_those_found_one_by_one(given_rows, suspects, lateness, in_order):
     judged_alike(given_rows, suspects, lateness, in_order)  # by partition, chunk, offset: by the first so many of them
+
+
+@given(st.integers(0, 100), st.one_of(st.none(), st.integers(1 - (1 << 47), (1 << 47) - 1), st.text()))
+def test_number_of_a_partition_tells_its_source_and_a_whole_number_is_read_back(ordinal, partition):
+    part = part_number(ordinal, partition)
+    assert part >> 48 == ordinal
+    if not isinstance(partition, str):
+        assert whole_partition(part) == partition

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.errors import OperatorError, RecordError
+from penstock.errors import OperatorError, PenstockError, RecordError
 from penstock.runtime.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
@@ -89,10 +89,69 @@ def test_partition_has_the_name_of_its_value_and_null_and_empty_are_partitions_t
     source = ps.files(str(tmp_path / "in"), f"k string, at timestamp, v long, p {kind}")
     events = flow.source("events", source, time="at", lateness="1 minute", position=("p", "v"))
     events.key_by("k").aggregate(n=ps.count()).sink(out)
+    each = ps.memory(f"each {tmp_path}")
+    events.key_by("k", name="each").stateful_map(lambda k, e, n: ((k, e.p, n), e.v), f"k string, p {kind}, last long").sink(
+        each
+    )
     flow.start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now").await_termination(120)
     partitions = Checkpoint(str(tmp_path / "c")).last().sources["events"].partitions
     assert {name: state.offset for name, state in partitions.items()} == {str(p): len(values) + i for i, p in enumerate(values)}
     assert out.rows() == [{"k": "a", "n": 2 * len(values)}]
+    assert sorted(each.rows(), key=lambda r: r["last"] is not None and r["last"] + 1) == [
+        {"k": "a", "p": r["p"], "last": r["v"] - 1 if r["v"] else None} for r in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("p", "v", "message"),
+    [
+        (1 << 47, 0, f"source events has partition {1 << 47}; whole numbers must lie within ±2^47; cast it to string"),
+        (0, None, "source events has a record without an offset: column v is null"),
+    ],
+)
+def test_position_that_is_none_is_refused_in_one_sentence(spark, tmp_path, p, v, message):
+    rows = [{"k": "a", "at": fr.moment(0), "v": 0, "p": 0}, {"k": "a", "at": fr.moment(1), "v": v, "p": p}]
+    fr.write_parquet(tmp_path / "in", rows, SCHEMA.append(pa.field("p", pa.int64())), 0)
+    flow = ps.Flow("nowhere")
+    source = ps.files(str(tmp_path / "in"), "k string, at timestamp, v long, p long")
+    events = flow.source("events", source, time="at", position=("p", "v"))
+    events.key_by("k").stateful_map(lambda k, e, s: ((k, e.v), s), "k string, v long").sink(ps.memory(f"none {tmp_path}"))
+    with pytest.raises(PenstockError) as refused:
+        flow.start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now").await_termination(120)
+    assert message in str(refused.value)
+    assert len(str(refused.value)) < 300
+
+
+def test_function_that_raises_names_the_partition_even_if_it_is_negative(spark, tmp_path):
+    rows = [{"k": "a", "at": fr.moment(i), "v": i, "p": p} for i, p in enumerate([3, -1])]
+    fr.write_parquet(tmp_path / "in", rows, SCHEMA.append(pa.field("p", pa.int64())), 0)
+    flow = ps.Flow("raises")
+    source = ps.files(str(tmp_path / "in"), "k string, at timestamp, v long, p long")
+    events = flow.source("events", source, time="at", position=("p", "v"))
+    events.key_by("k").stateful_map(lambda k, e, s: ((k, 1 // (e.p + 1)), s), "k string, v long").sink(
+        ps.memory(f"r {tmp_path}")
+    )
+    with pytest.raises(OperatorError, match="at position events/-1 @ 1: ZeroDivisionError"):
+        flow.start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now").await_termination(120)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "fail"])
+def test_malformed_record_needs_no_position(spark, tmp_path, on_error):
+    (tmp_path / "in").mkdir()
+    text = [f'{{"k":"a","at":"{fr.moment(i).isoformat()}","p":-2,"o":{i}}}' for i in range(3)]
+    (tmp_path / "in" / "f.json").write_text("\n".join([*text, '{"k":"a","at', '{"k":"a","p":1}']) + "\n")
+    flow, out = ps.Flow("malformed"), ps.memory(f"malformed {tmp_path}")
+    source = ps.files(str(tmp_path / "in"), "k string, at timestamp, p long, o long", "json")
+    events = flow.source("events", source, time="at", position=("p", "o"), on_error=on_error)
+    events.key_by("k").stateful_map(lambda k, e, s: ((k, e.o), s), "k string, o long").sink(out)
+    run = flow.start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now")
+    if on_error == "skip":
+        run.await_termination(120)
+        assert sorted(r["o"] for r in out.rows()) == [0, 1, 2]
+        assert Checkpoint(str(tmp_path / "c")).last().sources["events"].malformed == 2
+    else:
+        with pytest.raises(RecordError, match=r"Source 'events' has 2 malformed records, the first (row|at|null|1).*"):
+            run.await_termination(120)
 
 
 def test_parquet_file_without_a_declared_column_is_refused_by_name_unless_null_will_do(spark, tmp_path):

@@ -9,6 +9,7 @@ import math
 import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
+from pyspark.sql import functions as F  # noqa: N812
 
 import penstock as ps
 from penstock.errors import DeclarationError, QueryError
@@ -44,6 +45,76 @@ def _plain(kind):
 
 def rows_of(found):
     return sorted(found.toArrow().to_pylist(), key=lambda row: (row["match_end"], str(row)))
+
+
+# ---------------------------------------------------------------------------------------------------------------- streams
+
+
+def test_matches_of_several_streams_are_of_their_events_in_order_and_columns_they_lack_are_null(spark):
+    buys = frame(spark, [("A", "x", 1.0), ("B", "x", 2.0), ("A", "x", 3.0)])
+    asks = spark.createDataFrame([(at(0.5), "A", "x", 7), (at(1.5), "B", "x", 8)], "at timestamp, kind string, k string, n int")
+    streams = {
+        "buys": buys,
+        "it's": asks,
+        "other": buys.where("v = 2").withColumn("at", F.expr("at + interval 250 milliseconds")),
+    }
+
+    def told(query):
+        found = rows_of(match(streams, query))
+        return sorted([(e["at"] - at(0)).total_seconds() for e in row["events"]] for row in found), found
+
+    assert told("SELECT * WHERE buys>A ; buys>B WITHIN 1 SECOND")[0] == [[0, 1]]
+    assert told("SELECT * WHERE A ; B WITHIN 1 SECOND")[0] == [[0, 1], [0.5, 1], [0.5, 1.25], [0.5, 1.5]]
+    assert told("SELECT * WHERE A : B")[0] == [[0.5, 1]]
+    assert told("SELECT * FROM buys WHERE A : B")[0] == [[0, 1]]
+    places, found = told("SELECT * FROM `it's`, buys WHERE `it's`>A ; buys>A FILTER `it's`>A[n = 7] PARTITION BY [k]")
+    assert places == [[0.5, 2]]
+    assert found[0]["events"] == [
+        {"at": at(0.5), "kind": "A", "k": "x", "v": None, "n": 7},
+        {"at": at(2), "kind": "A", "k": "x", "v": 3.0, "n": None},
+    ]
+    counted = match(streams, "SELECT COUNT(*) WHERE buys>A ; `it's`>B WITHIN 3 EVENTS")
+    assert [row["matches"] for row in rows_of(counted)] == []
+    counted = match(streams, "SELECT COUNT(*) FROM buys, `it's` WHERE buys>A ; `it's`>B WITHIN 3 EVENTS")
+    assert [row["matches"] for row in rows_of(counted)] == [1]
+
+
+def test_stream_without_the_column_of_types_or_of_order_is_refused(spark):
+    whole, untyped = frame(spark), frame(spark).drop("kind")
+    for options, name in (
+        ({"type": "kind"}, "kind"),
+        ({"order_by": ["at", "kind"], "type": None, "define": {"A": "v > 0"}}, "kind"),
+    ):
+        with pytest.raises(DeclarationError) as caught:
+            match({"S": whole, "T": untyped}, "SELECT * WHERE A", **options)
+        assert str(caught.value) == f"Stream 'T' has no column {name!r}, which every stream must have."
+    assert match({"S": whole, "T": untyped}, "SELECT * FROM S WHERE A").count() == 3
+
+
+@pytest.mark.parametrize(
+    ("streams", "query", "message"),
+    [
+        ({}, "SELECT * WHERE A", "match needs at least one stream, but the dict of DataFrames is empty."),
+        ({"S": 1}, "SELECT * WHERE A", "match reads a DataFrame of Spark, not builtins.int."),
+        ({3: 1}, "SELECT * WHERE A", "The name of a stream must be text, not 3."),
+        ({"S": "v"}, "SELECT * FROM T WHERE A", "The query reads stream 'T', but match was given others: S."),
+        (
+            {"S": "v", "T": "int(v) v"},
+            "SELECT * WHERE A",
+            "Column 'v' is double in stream 'S' and int in stream 'T'; cast one of them.",
+        ),
+        (
+            {"S": "v", "T": "v V"},
+            "SELECT * WHERE A",
+            "Stream 'T' has column 'V', which stream 'S' spells 'v'; rename one.",
+        ),
+    ],
+)
+def test_streams_that_do_not_fit_are_refused_with_a_sentence(spark, streams, query, message):
+    frames = {n: frame(spark).selectExpr("at", "kind", v) if isinstance(v, str) else v for n, v in streams.items()}
+    with pytest.raises(DeclarationError) as caught:
+        match(frames, query)
+    assert str(caught.value) == message
 
 
 # ---------------------------------------------------------------------------------------------------------------- columns
@@ -210,7 +281,7 @@ def test_session_in_another_time_zone_gives_the_same_moments(spark, split):
         ),
         (
             "SELECT * FROM S, T WHERE A",
-            "FROM names 2 streams, but match reads one: the DataFrame. Put them together with union and tell them apart by type.",
+            "The query reads streams S, T, but the DataFrame is one stream; give a dict of DataFrames by name.",
         ),
         (
             "SELECT * WHERE A WITHIN 1 HOUR 3 EVENTS",

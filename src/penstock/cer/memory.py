@@ -45,6 +45,7 @@ def checksum(pattern: Pattern) -> int:
         pattern.stops_at,
         pattern.window,
         pattern.needed,
+        *pattern.streams,
     )
     return zlib.crc32(repr(described).encode())
 

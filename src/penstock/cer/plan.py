@@ -41,6 +41,7 @@ class Pattern:
         patient: whether events that pass no test change nothing, so that they need not be looked at.
         shape: the result's other columns.
         max_matches_per_event: more matches of one closing event are an error.
+        streams: those after ``FROM``, where there are several.
         stops_at: look for runs that have bound this variable and time out, instead of matches; see ``timeouts``.
     """
 
@@ -58,6 +59,7 @@ class Pattern:
     shape: Shape
     max_matches_per_event: int = MAX_MATCHES_PER_EVENT
     stops_at: str = ""
+    streams: tuple[str, ...] = ()
 
     def follower(self) -> Determiniser | Stopping:
         """The automaton made deterministic, as the pattern needs it."""
@@ -147,28 +149,21 @@ def check_source_of_types(columns: pa.Schema, type_column: str | None, define: M
         )
 
 
-def check_streams(query: Query, what: str) -> None:
-    """Whatever is matched is one stream.
-
-    Raises:
-        QueryError: The query names several.
-    """
-    if len(query.streams) > 1:
-        raise QueryError(
-            f"FROM names {len(query.streams)} streams, but match reads one: {what}. Put them together with union and tell them apart "
-            "by type."
-        )
-
-
-def words_sql(query_tests: tuple[Test, ...], types: Mapping[str, str] | None, type_column: str | None) -> list[str]:
+def words_sql(
+    query_tests: tuple[Test, ...],
+    types: Mapping[str, str] | None,
+    type_column: str | None,
+    streams: Mapping[str, str] | None = None,
+) -> list[str]:
     """Spark SQL expressions, one for each 62 tests, whose bits tell which tests an event passes.
 
     Args:
         query_tests: the automaton's tests.
         types: the condition of each event type, if they are defined so.
         type_column: the column that holds an event's type name, otherwise.
+        streams: the condition for an event to come from each stream; none if there is one stream only, whatever its name.
     """
-    conditions = [test_sql(test, types, type_column) for test in query_tests]
+    conditions = [test_sql(test, types, type_column, streams or {}) for test in query_tests]
     words = []
     for start in range(0, max(1, len(conditions)), BITS):
         bits = [
@@ -179,11 +174,12 @@ def words_sql(query_tests: tuple[Test, ...], types: Mapping[str, str] | None, ty
     return words
 
 
-def test_sql(test: Test, types: Mapping[str, str] | None, type_column: str | None) -> str:
+def test_sql(test: Test, types: Mapping[str, str] | None, type_column: str | None, streams: Mapping[str, str]) -> str:
     """One test as a Spark SQL condition."""
     match test:
-        case TypeIs(type=name):
-            return type_sql(name, types, type_column)
+        case TypeIs(type=name, stream=stream):
+            own = type_sql(name, types, type_column)
+            return f"({own} AND {streams[stream]})" if streams and stream is not None else own
         case Excluded(type=name, condition=condition):
             own = type_sql(name, types, type_column)
             return own if condition is None else f"({own} AND {filter_sql(condition)})"

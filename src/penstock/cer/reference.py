@@ -26,11 +26,12 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Seen:
-    """An event: its types, its attributes, and when it was, in µs."""
+    """An event: its types, its attributes, when it was, in µs, and its stream; ``""`` if there is one stream without a name."""
 
     types: frozenset[str]
     values: Mapping[str, Any]
     at: int = 0
+    stream: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,15 @@ def evaluate(
         ``()`` without PARTITION BY. With LIMIT, no more than that of all groups together.
     """
     streams: dict[Key, list[int]] = {}
-    for position, event in enumerate(events):
+    read = [p for p, event in enumerate(events) if not query.streams or event.stream in ("", *query.streams)]
+    for position in read:
+        event = events[position]
         key = tuple(
             next((event.values[a] for a in group if event.values.get(a) is not None), None) for group in query.partition_by
         )
         if None not in key:
             streams.setdefault(key, []).append(position)
-    found = {key: _matches(query, events, own, events_window) for key, own in streams.items()}
+    found = {key: _matches(query, events, own, own if events_window == "key" else read) for key, own in streams.items()}
     first = dict.fromkeys(streams, 0)
     out: dict[tuple[Key, int], list[Answer]] = {}
     for end in range(len(events)):
@@ -111,12 +114,12 @@ def _wins(strategy: str, one: Match, other: Match) -> bool:
     return bool(differing) and (min(differing) if strategy == "NEXT" else max(differing)) in one.data
 
 
-def _matches(query: s.Query, events: Sequence[Seen], own: Sequence[int], events_window: str) -> list[Match]:
-    """The matches of one key that are inside the window, each with its preferred valuation."""
+def _matches(query: s.Query, events: Sequence[Seen], own: Sequence[int], counted: Sequence[int]) -> list[Match]:
+    """The matches of one key that are inside the window, each with its preferred valuation. `counted`: whom an EVENTS window counts."""
     variables = outputs(query)
     best: dict[tuple[int, int, tuple[int, ...]], tuple[tuple[int, ...], ...]] = {}
     for start, end, bound in valuations(query.formula, [events[p] for p in own]):
-        if not _inside(query.window, events, own, start, end, events_window):
+        if not _inside(query.window, events, own[start], own[end], counted):
             continue
         data = tuple(sorted({p for variable, p in bound if _selects(query.projection, variable)}))
         ways = tuple(tuple(i for i, name in enumerate(variables) if (name, p) in bound) for p in data)
@@ -125,14 +128,12 @@ def _matches(query: s.Query, events: Sequence[Seen], own: Sequence[int], events_
     return [Match(*match, tuple(tuple(variables[i] for i in way) for way in ways)) for match, ways in best.items()]
 
 
-def _inside(
-    window: s.Window | None, events: Sequence[Seen], own: Sequence[int], start: int, end: int, events_window: str
-) -> bool:
+def _inside(window: s.Window | None, events: Sequence[Seen], start: int, end: int, counted: Sequence[int]) -> bool:
     if window is None:
         return True
-    first, last = events[own[start]], events[own[end]]
+    first, last = events[start], events[end]
     if window.kind == "events":
-        return (end - start if events_window == "key" else own[end] - own[start]) <= window.size
+        return counted.index(end) - counted.index(start) <= window.size
     if window.kind == "time":
         return last.at - first.at <= window.size
     name = window.attribute or ""
@@ -153,7 +154,11 @@ def valuations(formula: s.Formula, events: Sequence[Seen]) -> set[Valuation]:
     match formula:
         case s.Event(type=name, stream=stream):
             names = {name, label_of(name, stream)}
-            return {(i, i, frozenset((n, i) for n in names)) for i, e in enumerate(events) if name in e.types}
+            return {
+                (i, i, frozenset((n, i) for n in names))
+                for i, e in enumerate(events)
+                if name in e.types and (stream is None or e.stream in ("", stream))
+            }
         case s.Not(type=name, condition=condition):
             return {
                 (i, i, frozenset())

@@ -12,7 +12,7 @@ from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.stream import Stream
 from penstock.schema import as_text, parse_schema, quoted, unknown_column
-from penstock.types import duration_us
+from penstock.types import NULL_PARTITION, duration_us
 
 if TYPE_CHECKING:
     from penstock.spark.run import Run
@@ -90,6 +90,11 @@ class Flow:
             if column not in schema.names:
                 raise unknown_column(
                     column, schema.names, f"{what} takes its positions from a column it does not have: position="
+                )
+        for partition in partitions:
+            if isinstance(partition, int) and abs(partition) >= NULL_PARTITION:
+                raise DeclarationError(
+                    f"{what} has partition {partition}; whole numbers must lie within ±2^47; declare it as text, and cast the column."
                 )
         keep = on_error if not isinstance(on_error, str) else None
         if keep is None and on_error not in ("fail", "skip"):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, QueryError
 from penstock.flow import plan as p
 from penstock.flow.stream import Stream, updating
 from penstock.operators.aggregate import AggregateStep
@@ -23,8 +24,13 @@ from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.windows import Session, Window
 from penstock.schema import as_function, as_schema, as_text, quoted, unknown_column
-from penstock.types import duration_us
+from penstock.types import PART, PART_BITS, duration_us
 
+if TYPE_CHECKING:
+    from penstock.cer.syntax import Query
+
+_ONE = "these rows are one stream, those of a source or of a region; to read several, put sources together with union before key_by"
+_SEVERAL = "these sources come together here"
 ERRORS = pa.schema([(n, pa.string()) for n in ("operator", "key", "position", "error", "record")])
 
 
@@ -269,7 +275,8 @@ class KeyedStream(Stream):
         it must name the key. ``WITHIN n EVENTS`` counts the key's events. A match is told as soon as the frontier has passed its end.
 
         Args:
-            query: The query.
+            query: The query. Its streams, in ``FROM`` and ``stream>type``, are the sources that come together before ``key_by``; the rows of
+                one source or of a region are one stream, whatever the query calls it.
             define: For each event type the SQL condition for an event to be of it. Or:
             type: The column that holds each event's type name.
             strategy_scope: What a selection strategy compares: ``"end"`` or ``"interval"``, as in `penstock.match`.
@@ -286,6 +293,7 @@ class KeyedStream(Stream):
             DeclarationError: The stream has no event time, or something stands between ``key_by`` and this step.
         """
         from penstock.cer.plan import MASK, WHEN, words_sql  # noqa: PLC0415  (numba takes half a second to load)
+        from penstock.cer.streams import streams_read  # noqa: PLC0415
         from penstock.operators.match import Match, keyed_pattern  # noqa: PLC0415
         from penstock.operators.timeouts import Timeouts  # noqa: PLC0415
 
@@ -304,15 +312,20 @@ class KeyedStream(Stream):
             scope=strategy_scope,
             most=max_matches_per_event,
         )
-        hidden = {f"{MASK}{i}": sql for i, sql in enumerate(words_sql(pattern.automaton.tests, define, type))}
+        streams = self._streams(parsed)
+        read = streams_read(parsed, tuple(streams), _SEVERAL if streams else _ONE)
+        pattern = replace(pattern, streams=read if parsed.streams else ())
+        tests = words_sql(pattern.automaton.tests, define, type, streams)
+        late = None if on_timeout is None else pattern.timing_out(on_timeout)
+        needed = dict.fromkeys([*keys.names, *pattern.needed, *(late.needed if late else ())])  # the rest need not be shuffled
+        shown = [(name, quoted(name), columns.field(name).type) for name in needed]
+        shown += [(f"{MASK}{i}", sql, pa.int64()) for i, sql in enumerate(tests)]
         if parsed.window is not None and parsed.window.attribute is not None:
-            hidden[WHEN] = quoted(parsed.window.attribute)
-        stream = self.with_columns(**hidden)
+            shown.append((WHEN, quoted(parsed.window.attribute), columns.field(parsed.window.attribute).type))
+        stream: Any = self if len(read) == len(streams) else self._only(" OR ".join(streams[name] for name in read))
+        stream = stream._selected([(name, sql) for name, sql, _ in shown], [pa.field(name, kind) for name, _, kind in shown])
         if pattern.patient:  # what passes no test is not even shuffled
             stream = stream.where(" OR ".join(f"{MASK}{i} <> 0" for i in range(pattern.words)))
-        late = None if on_timeout is None else pattern.timing_out(on_timeout)
-        needed = [*keys.names, *pattern.needed, *(late.needed if late else ()), *hidden]
-        stream = stream.select(*dict.fromkeys(needed))  # the rest need not be shuffled
         matched: KeyedStream = stream.process(Match(pattern, query))
         if late is not None:
             matched._timeouts = stream.process(Timeouts(late, query))
@@ -330,6 +343,28 @@ class KeyedStream(Stream):
                 "Only a match has timeouts, if it is told which: match(query, on_timeout='variable').timeouts."
             )
         return self._timeouts
+
+    def _streams(self, query: Query) -> dict[str, str]:
+        """Where several sources come together: the condition for a row to come from each, by name. Empty: it is one stream."""
+        from penstock.cer.streams import streams_named  # noqa: PLC0415
+
+        roots = p.roots(self._region.inputs[self._input[1]])
+        if len(roots) < 2:
+            return {}
+        named = streams_named(query)
+        for root in roots if named else ():
+            if isinstance(root, p.RegionOutput):
+                raise QueryError(
+                    f"The query reads stream {named[0]!r}, but here rows of region {root.region.name!r} come in with others, and they are of "
+                    "no source; leave FROM and streams before types out, and tell the rows apart by type."
+                )
+        first = {source.name: number << PART_BITS for number, source in enumerate(self._flow._sources) if source in roots}
+        return {name: f"{PART} BETWEEN {at} AND {at + (1 << PART_BITS) - 1}" for name, at in first.items()}
+
+    def _only(self, condition: str) -> KeyedStream:
+        """The rows for which a condition on hidden columns is true."""
+        kept: KeyedStream = self._before(lambda node: p.Where(self.schema, node.timed, node, condition))
+        return kept
 
     def _time_column(self) -> str:
         """The column with the event time: that of the source, if it is still there under its name."""

@@ -234,6 +234,14 @@ def upstream(node: Node) -> list[Node]:
     return list(seen.values())
 
 
+def roots(node: Node) -> list[Node]:
+    """Where the rows of a node come from before any stateless step: sources, and outputs of regions."""
+    if isinstance(node, (SourceNode, RegionOutput)):
+        return [node]
+    found = [root for before in inputs_of(node) for root in roots(before)]
+    return list({id(root): root for root in found}.values())
+
+
 def freeze(name: str, sources: list[SourceNode], regions: list[Region], outputs: list[Output]) -> Plan:
     """Check the whole and put regions into topological order.
 

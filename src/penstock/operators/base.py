@@ -24,7 +24,7 @@ from penstock.errors import StateError
 from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
 from penstock.operators.rows import Emitted, Keys, Order, Rows
 from penstock.routing.hashing import spark_xxhash64
-from penstock.types import MAX_TIME, MIN_TIME
+from penstock.types import MAX_TIME, MIN_TIME, PART_BITS, whole_partition
 
 Output = Emitted | Iterable[Emitted] | None
 
@@ -72,9 +72,9 @@ class Context:
         part = int(order.part[row])
         if part < 0:
             return "a result at the frontier"
-        source, partition = part >> 48, part & ((1 << 48) - 1)
+        source = part >> PART_BITS
         name = self.sources[source] if source < len(self.sources) else f"source {source}"
-        return f"{name}/{partition} @ {int(order.offset[row])}"
+        return f"{name}/{whole_partition(part)} @ {int(order.offset[row])}"
 
     @property
     def marker(self) -> int:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.cer.memory import checksum, describe, dump, load
 from penstock.cer.parsing import parse
-from penstock.cer.plan import MASK, Pattern, check_source_of_types, check_streams, ready
+from penstock.cer.plan import MASK, Pattern, check_source_of_types, ready
 from penstock.cer.predicates import check_query
 from penstock.cer.recogniser import Batch, Recogniser
 from penstock.cer.shape import counts_array, summed
@@ -63,7 +63,6 @@ def keyed_pattern(
         DeclarationError: another argument is wrong.
     """
     parsed = parse(query)
-    check_streams(parsed, "the stream")
     check_source_of_types(columns, type_column, define)
     check_query(parsed, columns, types=None if define is None else dict(define))
     if parsed.consume == "ANY":

@@ -22,24 +22,26 @@ from penstock.cer.plan import (
     WHEN,
     Pattern,
     check_source_of_types,
-    check_streams,
     ready,
     words_sql,
 )
-from penstock.cer.predicates import check_query, check_time, expressions_of
+from penstock.cer.predicates import check_query, check_time, expressions_of, text_sql
 from penstock.cer.shape import shape_of
+from penstock.cer.streams import streams_read
 from penstock.cer.syntax import Query
 from penstock.cer.work import CountedSplit, load_work
 from penstock.columns import values_of
 from penstock.errors import DeclarationError, OperatorError, QueryError
-from penstock.schema import as_function, check_expression, quoted, unknown_column
+from penstock.schema import as_function, as_text, check_expression, quoted, unknown_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+STREAM = "__ps_stream"
+
 
 def match(
-    df: DataFrame,
+    df: DataFrame | Mapping[str, DataFrame],
     query: str,
     *,
     order_by: str | Sequence[str],
@@ -54,7 +56,8 @@ def match(
     """Find the matches of a CEQL query in a batch DataFrame.
 
     Args:
-        df: The events.
+        df: The events. Or several streams of events by their names, for ``FROM`` and ``stream>type`` to tell apart; they are merged
+            in order, and a column that a stream lacks is null in its events.
         query: The query, for example ``SELECT * WHERE A ; B+ ; C PARTITION BY [user] WITHIN 10 MINUTES``.
         order_by: The column, or columns, that order the events. Two events of a key must not have the same place; nor any two
             where keys are seen together: with ``CONSUME BY ANY``, or ``WITHIN n EVENTS`` of the whole DataFrame.
@@ -85,14 +88,17 @@ def match(
         ...                        order_by="at", type="kind")  # doctest: +SKIP
     """
     parsed = parse(query)
-    schema = _events_schema(df)
+    events, schema, streams = _events(df, parsed)
     columns = schema.names
     order = _order(order_by, schema)
     check_source_of_types(schema, type, define)
-    check_streams(parsed, "the DataFrame")
+    for stream, frame in df.items() if isinstance(df, Mapping) else ():
+        for name in (*order, *([type] if type is not None else [])):
+            if stream in streams and name not in frame.columns:
+                raise DeclarationError(f"Stream {stream!r} has no column {name!r}, which every stream must have.")
     check_query(parsed, schema, types=None if define is None else dict(define))
     check_time(parsed, order[0], schema.field(order[0]).type)
-    check_expressions(parsed, df.sparkSession)
+    check_expressions(parsed, events.sparkSession)
     keys = tuple("_".join(group) for group in parsed.partition_by)
     by = CountedSplit() if enumerate_with is None else enumerate_with
     if not isinstance(by, (CountedSplit, MaximalDisjoint, Maximal)):
@@ -109,9 +115,54 @@ def match(
     )
     if from_maximal:  # the names by which the parts are told apart are not shown
         pattern = replace(pattern, shape=shape_of(parsed, tuple(columns), pattern.automaton.kinds))
-    prepared = _prepared(df, parsed, pattern, words_sql(pattern.automaton.tests, define, type))
+    prepared = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, define, type, streams))
     found = _found(prepared, pattern, by)
     return found if where is None else _where(found, where)
+
+
+def _events(df: Any, query: Query) -> tuple[DataFrame, pa.Schema, dict[str, str]]:
+    """The events that a query reads, their columns, and the condition for an event to come from each of several streams."""
+    if not isinstance(df, Mapping):
+        streams_read(query, (), "the DataFrame is one stream; give a dict of DataFrames by name")
+        return df, _events_schema(df), {}
+    for name in df:
+        as_text(name, "The name of a stream")
+    for frame in df.values():
+        _events_schema(frame)
+    if not df:
+        raise DeclarationError("match needs at least one stream, but the dict of DataFrames is empty.")
+    read = streams_read(query, tuple(df), "match was given others")
+    streams = {name: df[name] for name in read}
+    _check_alike(streams)
+    merged = _merged(streams)
+    return merged, _events_schema(merged.drop(STREAM)), {name: f"{STREAM} = {text_sql(name)}" for name in read}
+
+
+def _check_alike(streams: Mapping[str, DataFrame]) -> None:
+    """A column must be spelled alike in all streams that have it, and be of one type."""
+    seen: dict[str, tuple[str, str, str]] = {}
+    for stream, frame in streams.items():
+        for name, kind in frame.dtypes:
+            sensitive = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+            first, spelled, other = seen.setdefault(name if sensitive else name.lower(), (stream, name, kind))
+            if spelled != name:
+                raise DeclarationError(
+                    f"Stream {stream!r} has column {name!r}, which stream {first!r} spells {spelled!r}; rename one."
+                )
+            if other != kind:
+                raise DeclarationError(
+                    f"Column {name!r} is {other} in stream {first!r} and {kind} in stream {stream!r}; cast one of them."
+                )
+
+
+def _merged(streams: Mapping[str, DataFrame]) -> DataFrame:
+    """The rows of all streams, each with its stream's name."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    first, *others = (frame.withColumn(STREAM, F.lit(name)) for name, frame in streams.items())
+    for other in others:
+        first = first.unionByName(other, allowMissingColumns=True)
+    return first
 
 
 def _events_schema(df: Any) -> pa.Schema:

@@ -13,6 +13,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.cer.parsing import parse
+from penstock.cer.streams import streams_read
 from penstock.schema import quoted
 from penstock.spark.failures import translated
 from penstock.spark.match import match
@@ -47,7 +48,9 @@ class FileMatches:
     def __init__(
         self, spark: SparkSession, query: str, files: Sequence[str], kind: str, schema: str | None = None, **how: Any
     ) -> None:
-        self._keys = parse(query).partition_by
+        parsed = parse(query)
+        streams_read(parsed, (), "files are one stream; match(...) of Python takes several DataFrames by name")
+        self._keys = parsed.partition_by
         with _ours():
             reader = spark.read.format(kind).options(**OPTIONS[kind])
             events = (reader.schema(schema) if schema is not None else reader).load(list(files))

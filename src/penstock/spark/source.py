@@ -27,12 +27,12 @@ from penstock.spark.columns import named, spark_schema
 from penstock.spark.file_times import CHUNK_BITS, ROW_BITS, FileTimes
 from penstock.spark.files import is_below, number_files, read_footers
 from penstock.spark.slices import Slices
-from penstock.types import MIN_TIME, OFFSET, PART, SUB, TIME
+from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, PART, PART_BITS, SUB, TIME, whole_partition
 
 CORRUPT: Final = "__ps_corrupt"
 FILE: Final = "__ps_file"
 _EPOCH_BITS: Final = 43
-_MASK48: Final = (1 << 48) - 1
+_MASK48: Final = (1 << PART_BITS) - 1
 _MANY_FILES: Final = 16
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 BAD: Final = "__ps_bad"
@@ -144,22 +144,26 @@ class SourceReader:
         if is_files and len(self._files) > _MANY_FILES:
             frame = self._joined(frame)
         time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
-        part, offset = self._position(frame)
+        causes = [_corrupt(frame)] * (CORRUPT in frame.columns) + [f"{time} is null"] * (self._source.time is not None)
+        bad = f"({' or '.join(causes)})" if causes else "false"
+        part, offset = self._position(frame, bad)
         shown = [quoted(c) for c in frame.columns if not c.startswith("__ps_") or c in (FILE, CORRUPT)]
         hidden = [f"{time} as {TIME}", f"{part} as {PART}", f"{offset} as {OFFSET}", f"0L as {SUB}"]
-        causes = [_corrupt(frame)] * (CORRUPT in frame.columns) + [f"{time} is null"] * (self._source.time is not None)
         if causes:
-            hidden.append(f"({' or '.join(causes)}) as {BAD}")
+            hidden.append(f"{bad} as {BAD}")
         return frame.selectExpr(*shown, *hidden)
 
-    def _position(self, frame: DataFrame) -> tuple[str, str]:
-        """SQL of each row's partition number and offset."""
-        source, base = self._source, self._ordinal << 48
+    def _position(self, frame: DataFrame, bad: str) -> tuple[str, str]:
+        """SQL of each row's partition number and offset. `bad`: whether it is malformed, and so needs none."""
+        source, base = self._source, self._ordinal << PART_BITS
         if source.position is not None:
             partition, offset = source.position
             text = self._name_of_partition(frame)
-            number = f"cast({quoted(partition)} as bigint)" if text is None else f"(xxhash64({text}) & {_MASK48}L)"
-            return f"({base}L + {number})", f"cast({quoted(offset)} as bigint)"
+            hashed = f"if({text} is null, {NULL_PARTITION}L, xxhash64({text}) & {NULL_PARTITION - 1}L)"
+            number = self._whole_number(partition, bad) if text is None else hashed
+            lacks = f"source {sql_text(source.name)} has a record without an offset: column {sql_text(offset)} is null"
+            none = f"if({bad}, cast(null as bigint), cast(raise_error('{lacks}') as bigint))"
+            return f"({base}L + {number})", f"coalesce(cast({quoted(offset)} as bigint), {none})"
         if isinstance(source.connector, Rate):
             return f"{base}L", "value"
         if isinstance(source.connector, Files):
@@ -177,6 +181,15 @@ class SourceReader:
             return f"{base}L", f"(shiftleft({known}, {ROW_BITS}) + {row})"
         return f"{base}L", f"({self._epoch << _EPOCH_BITS}L + (monotonically_increasing_id() & {(1 << _EPOCH_BITS) - 1}L))"
 
+    def _whole_number(self, column: str, bad: str) -> str:
+        """SQL of the number of a partition that is a whole number or null: see `whole_partition`."""
+        value, name = f"cast({quoted(column)} as bigint)", sql_text(self._source.name)
+        wrong = f"concat('source {name} has partition ', {value}, '; whole numbers must lie within ±2^47; cast it to string')"
+        return (
+            f"case when {value} is null then {NULL_PARTITION}L when {value} between {1 - NULL_PARTITION}L and {NULL_PARTITION - 1}L "
+            f"then {value} & {_MASK48}L when {bad} then null else cast(raise_error({wrong}) as bigint) end"
+        )
+
     def _name_of_partition(self, frame: DataFrame) -> str | None:
         """SQL of the name of each row's partition; None: partitions are numbers, which are their names."""
         position = self._source.position
@@ -184,9 +197,9 @@ class SourceReader:
             return None
         return f"cast({quoted(position[0])} as string)"
 
-    def _name_of(self, part: int | None) -> str:
-        """The name of a partition whose name is its number; a null is a partition too."""
-        return str(None if part is None else part - (self._ordinal << 48))
+    def _name_of(self, part: int) -> str:
+        """The name of a partition that is a whole number or null."""
+        return str(whole_partition(part))
 
     def _joined(self, frame: DataFrame) -> DataFrame:
         """Rows of many files with their file's number, from a table: a long list would be searched from its start for each row."""
@@ -212,7 +225,7 @@ class SourceReader:
             if 0 < self._file_rows <= _FILE_ROWS:
                 self._in_files = FileTimes.read(self._files, source.connector.schema.field(source.time))
             if self._in_files is not None:
-                return Scan(self._in_files.chunks(self._ordinal << 48), files=len(self._files))
+                return Scan(self._in_files.chunks(self._ordinal << PART_BITS), files=len(self._files))
         columns = [c for c in (source.time, *(source.position or ())) if c]
         rows = self._times = self._rows(before if self._whole is None else None, columns)
         few = 0 < self._file_rows <= _SMALL_ROWS and source.position is None
@@ -263,7 +276,9 @@ class SourceReader:
             record = f"coalesce({CORRUPT}, {record})"
             error = f"if({CORRUPT} is not null, 'malformed', {error})"
         place = f"format_string('%d @ %d', {PART} & {_MASK48}L, {OFFSET})"
-        if FILE in rows.columns:
+        if self._source.position is not None:
+            place = f"format_string('%s @ %s', {', '.join(f'cast({quoted(c)} as string)' for c in self._source.position)})"
+        elif FILE in rows.columns:
             place = f"format_string('%s row %d', element_at(split({FILE}, '/'), -1), ({OFFSET} & {(1 << ROW_BITS) - 1}L) + 1)"
         name = sql_text(self._source.name)
         return rows.selectExpr(f"'{name}' as source", f"{place} as position", f"{error} as error", f"{record} as record")

@@ -19,7 +19,7 @@ import cloudpickle
 import pyarrow as pa
 
 from penstock.columns import whole
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, RecordError
 from penstock.flow import plan as p
 from penstock.flow.flow import Flow
 from penstock.operators.keys import WORKER_BIN, KeyCodec
@@ -118,6 +118,8 @@ class Harness:
             return
         if node.position is not None:
             partitions, offsets = table.column(node.position[0]), table.column(node.position[1]).cast(pa.int64())
+            if offsets.null_count:
+                raise RecordError(f"source {source} has a record without an offset: column {node.position[1]} is null")
         else:
             start = self._offsets.get((source, partition), 0)
             self._offsets[source, partition] = start + table.num_rows
