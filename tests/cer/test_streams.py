@@ -14,6 +14,7 @@ from ceql_running import answers_in, complaint, pattern_of
 
 import penstock as ps
 from penstock.cer import syntax as s
+from penstock.cer.memory import checksum
 from penstock.cer.scopes import subformulas, variables
 from penstock.cer.streams import streams_read
 from penstock.errors import QueryError
@@ -161,6 +162,15 @@ def test_types_of_one_name_are_told_apart_by_their_streams():
     assert sorted([e["p"] for e in row["events"]] for row in found.rows()) == [[0, 1], [3, 5]]
     assert [row["matches"] for row in counted.rows()] == [1, 2, 2]
     assert flow_timeouts.rows() == []
+
+
+def test_state_of_a_query_that_reads_other_streams_is_told_apart():
+    def checked(text):
+        return checksum(keyed_by(["k"])[1].match(text, define=DEFINE)._region.steps[0].operator.pattern)
+
+    every, one, two = (checked(f"SELECT * {read} WHERE A ; B") for read in ("", "FROM S", "FROM S, T"))
+    assert len({every, one, two}) == 3
+    assert checked("SELECT * FROM T, S WHERE A ; B") == two
 
 
 @pytest.mark.parametrize("beside", ["source", "region"])
