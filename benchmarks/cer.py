@@ -292,6 +292,8 @@ PARTS = {"kernel": kernel, "enumeration": enumeration, "batch": batch, "streamin
 
 def main() -> None:
     chosen = sys.argv[1:] or list(PARTS)
+    if unknown := [name for name in chosen if name not in PARTS]:
+        raise SystemExit(f"There is no part {unknown[0]!r}; there are {', '.join(PARTS)}.")
     spark = session("local[2]")
     work = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()

@@ -223,6 +223,8 @@ def epoch(spark: SparkSession, work: Path) -> dict[str, float]:
 def main() -> None:
     parts = {"epoch": epoch, "throughput": throughput, "spark": spark_stateful}
     chosen = sys.argv[1:] or list(parts)
+    if unknown := [name for name in chosen if name not in parts]:
+        raise SystemExit(f"There is no part {unknown[0]!r}; there are {', '.join(parts)}.")
     spark = session("local[2]")
     work = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     results: dict[str, object] = {
