@@ -79,6 +79,7 @@ def until_held(harness, epoch=0):
 def test_hooks_when_keys_move_with_and_without_a_hold_hear_of_each_key_before_its_first_record(monkeypatch, merged):
     if merged:
         monkeypatch.setattr(upkeep, "should_compact", lambda version: bool(version.deltas))
+        monkeypatch.setattr(upkeep, "TURNS", 1)
     Noted.heard = []
     with Harness(flow_of(), workers=8, limits=STEPS) as harness:
         for epoch in range(30):

@@ -106,12 +106,34 @@ def test_local_store_when_a_base_is_adopted_at_once_then_is_not_filled_anew(tmp_
     load = store._load
     monkeypatch.setattr(store, "_load", lambda *a: filled.append(a[-1]) or load(*a))
     monkeypatch.setattr(upkeep, "should_compact", lambda version: bool(version.deltas))
+    monkeypatch.setattr(upkeep, "TURNS", 1)
     harness = Harness(small_flow("filled"), workers=2, checkpoint=str(tmp_path), lmdb=True)
     for second in range(30):
         push(harness, second)
         harness.epoch()
     assert min(v.base.version for r in harness.record.regions.values() for v in r.versions) > 24
     assert filled == [None] * 4  # two regions of two workers, when they began
+
+
+@pytest.mark.parametrize(("turns", "together"), [(16, 1), (3, 2)])
+def test_workers_that_are_due_take_turns_and_none_waits_for_long(tmp_path, monkeypatch, turns, together):
+    from penstock.runtime import upkeep
+
+    done = []
+    carry_out = upkeep.Compaction.carry_out
+    monkeypatch.setattr(upkeep.Compaction, "carry_out", lambda c, *a: done[-1].append(c.place) or carry_out(c, *a))
+    monkeypatch.setattr(upkeep, "should_compact", lambda version: len(version.deltas) > 5)
+    monkeypatch.setattr(upkeep, "TURNS", turns)
+    harness = Harness(small_flow("turns"), workers=3, checkpoint=str(tmp_path))  # six places
+    most = 0
+    for second in range(60):
+        push(harness, second)
+        done.append([])
+        harness.epoch()
+        most = max(most, *(len(v.deltas) for r in harness.record.regions.values() for v in r.versions))
+    assert max(map(len, done)) == together
+    assert len({place for places in done for place in places}) == 6
+    assert most <= 6 + 6 // together + 2
 
 
 @pytest.mark.soak

@@ -20,6 +20,9 @@ from penstock.state.files import delete_quietly
 TIDY_EVERY: Final = 16
 """Epochs between two removals of unneeded files."""
 
+TURNS: Final = 16
+"""One in so many workers is compacted at a time. Workers of like load are due in the same epoch, which all of them would slow together."""
+
 Place = tuple[str, int]
 """A region's name and a worker's number."""
 
@@ -54,18 +57,20 @@ class Compaction:
 
 
 def due(record: EpochRecord, flow: str, run: int, under_way: Iterable[Place] = ()) -> list[Compaction]:
-    """What should be compacted after an epoch and is not under way.
+    """What should be compacted after an epoch and is not under way: those that have waited longest, a few at a time.
 
     The epoch's own files are left out: the local stores have everything else, and one that lacks what a base was made of is filled
     anew from it.
     """
     busy = set(under_way)
-    return [
+    places = [(name, worker, v) for name, region in record.regions.items() for worker, v in enumerate(region.versions)]
+    wanted = [
         Compaction((name, worker), applied, flow, run)
-        for name, region in record.regions.items()
-        for worker, version in enumerate(region.versions)
+        for name, worker, version in places
         if (name, worker) not in busy and should_compact(applied := _before(version, record.epoch))
     ]
+    wanted.sort(key=lambda compaction: -len(compaction.version.deltas))
+    return wanted[: max(0, -(-len(places) // TURNS) - len(busy))]
 
 
 def _before(version: Version, epoch: int) -> Version:
