@@ -28,6 +28,7 @@ SUB: Final = "__ps_sub"  # int64, which of several rows that one record triggere
 ORDER: Final = (TIME, PART, OFFSET, SUB)
 
 PART_BITS: Final = 48
+PART_MASK: Final = (1 << PART_BITS) - 1
 NULL_PARTITION: Final = 1 << (PART_BITS - 1)
 """Number of a source's partition null where partitions are whole numbers; these are less than this, and more than its negative."""
 
@@ -50,7 +51,7 @@ _UNITS: Final = {
 
 def whole_partition(part: int) -> int | None:
     """The partition that a `PART` stands for, where partitions are whole numbers; None is null."""
-    number = part & ((1 << PART_BITS) - 1)
+    number = part & PART_MASK
     return None if number == NULL_PARTITION else number - (1 << PART_BITS) * (number > NULL_PARTITION)
 
 

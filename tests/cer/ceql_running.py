@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from ceql_drawing import Case
+from ceql_drawing import Case, draw
 
 from penstock.cer.automaton import Excluded, TypeIs
 from penstock.cer.batch import Spread, enumerated, matches_of
@@ -22,6 +24,36 @@ from penstock.operators.rows import Order, group_rows
 from penstock.routing.hashing import spark_xxhash64
 
 COLUMNS = ("p", "at")
+SQL_COLUMNS = "p long, at timestamp, types string, t string, v long, w long, n long, k long, j long"
+SCHEMA = pa.schema(
+    {
+        "p": pa.int64(),
+        "at": pa.timestamp("us", "UTC"),
+        "types": pa.string(),
+        "t": pa.string(),
+        **dict.fromkeys("vwnkj", pa.int64()),
+    }
+)
+DEFINE = {kind: f"types LIKE '%{kind}%'" for kind in "ABC"}
+
+
+def suitable(seed: int) -> Case | None:
+    """A drawn case that a flow can be asked, or None: by single columns, and without arithmetic, in which DuckDB is not Spark."""
+    case = draw(seed, keyed=True, mixed=False)
+    if any(len(group) > 1 for group in case.query.partition_by) or any(c in str(case.query) for c in "%/"):
+        return None
+    if case.query.window is not None and case.query.window.size == 0:  # means something, but cannot be written
+        return None
+    return replace(case, events_window="key")
+
+
+def records_of(case: Case) -> list[dict[str, object]]:
+    """The events as a flow's source reads them."""
+    begin = dt.datetime.fromtimestamp(0, dt.UTC)
+    return [
+        {"p": p, "at": begin + dt.timedelta(microseconds=e.at), "types": "".join(sorted(e.types)), **e.values}
+        for p, e in enumerate(case.events)
+    ]
 
 
 def key_of(case: Case, event: Seen) -> tuple[object, ...]:

@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import itertools
 import random
 
 import pyarrow as pa
 import pytest
-from ceql_drawing import draw
-from ceql_running import answers_in, complaint, pattern_of
+from ceql_running import DEFINE, SCHEMA, SQL_COLUMNS, answers_in, complaint, pattern_of, records_of, suitable
 
 import penstock as ps
 from penstock.errors import DeclarationError, QueryError
 from penstock.testing import Crash, Harness
 
-COLUMNS = "p long, at timestamp, types string, t string, v long, w long, n long, k long, j long"
-SCHEMA = pa.schema(
-    {
-        "p": pa.int64(),
-        "at": pa.timestamp("us", "UTC"),
-        "types": pa.string(),
-        "t": pa.string(),
-        **dict.fromkeys("vwnkj", pa.int64()),
-    }
-)
-DEFINE = {kind: f"types LIKE '%{kind}%'" for kind in "ABC"}
 STEPS = ["decide", "compute ", "stored ", "commit", "committed"]
 RUNS = itertools.count()
 
 
-def suitable(seed):
-    """A drawn case that a flow can be asked, or None: by single columns, and without arithmetic, in which DuckDB is not Spark."""
-    case = draw(seed, keyed=True, mixed=False)
-    if any(len(group) > 1 for group in case.query.partition_by) or any(c in str(case.query) for c in "%/"):
-        return None
-    if case.query.window is not None and case.query.window.size == 0:  # means something, but cannot be written
-        return None
-    return dataclasses.replace(case, events_window="key")
-
-
 def stream(name, keys, **source):
     flow = ps.Flow(f"patterns{next(RUNS)}")
-    records = flow.source("events", ps.files(name, COLUMNS), time="at", lateness="0 seconds", **source)
+    records = flow.source("events", ps.files(name, SQL_COLUMNS), time="at", lateness="0 seconds", **source)
     return flow, records.where(" AND ".join(f"{key} IS NOT NULL" for key in keys)).key_by(*keys)
 
 
@@ -53,15 +30,7 @@ def answered(case, seed):
     flow, keyed = stream("nowhere", keys)
     found = ps.memory(f"found{next(RUNS)}")
     keyed.match(str(case.query), define=DEFINE, strategy_scope=case.scope).sink(found)
-    rows = [
-        {
-            "p": i,
-            "at": dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=e.at),
-            "types": "".join(sorted(e.types)),
-            **e.values,
-        }
-        for i, e in enumerate(case.events)
-    ]
+    rows = records_of(case)
     killed, asked = [], [None]
 
     def before(step):

@@ -150,10 +150,7 @@ def check_source_of_types(columns: pa.Schema, type_column: str | None, define: M
 
 
 def words_sql(
-    query_tests: tuple[Test, ...],
-    types: Mapping[str, str] | None,
-    type_column: str | None,
-    streams: Mapping[str, str] | None = None,
+    query_tests: tuple[Test, ...], types: Mapping[str, str] | None, type_column: str | None, streams: Mapping[str, str]
 ) -> list[str]:
     """Spark SQL expressions, one for each 62 tests, whose bits tell which tests an event passes.
 
@@ -163,7 +160,7 @@ def words_sql(
         type_column: the column that holds an event's type name, otherwise.
         streams: the condition for an event to come from each stream; none if there is one stream only, whatever its name.
     """
-    conditions = [test_sql(test, types, type_column, streams or {}) for test in query_tests]
+    conditions = [test_sql(test, types, type_column, streams) for test in query_tests]
     words = []
     for start in range(0, max(1, len(conditions)), BITS):
         bits = [

@@ -24,7 +24,7 @@ from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.windows import Session, Window
 from penstock.schema import as_function, as_schema, as_text, quoted, unknown_column
-from penstock.types import PART, PART_BITS, duration_us
+from penstock.types import PART, PART_BITS, PART_MASK, duration_us
 
 if TYPE_CHECKING:
     from penstock.cer.syntax import Query
@@ -359,7 +359,7 @@ class KeyedStream(Stream):
                     "no source; leave FROM and streams before types out, and tell the rows apart by type."
                 )
         first = {source.name: number << PART_BITS for number, source in enumerate(self._flow._sources) if source in roots}
-        return {name: f"{PART} BETWEEN {at} AND {at + (1 << PART_BITS) - 1}" for name, at in first.items()}
+        return {name: f"{PART} BETWEEN {at} AND {at + PART_MASK}" for name, at in first.items()}
 
     def _only(self, condition: str) -> KeyedStream:
         """The rows for which a condition on hidden columns is true."""

@@ -33,7 +33,7 @@ from penstock.runtime.handover import Deltas, answer_of, hand_over, region_figur
 from penstock.runtime.lateness import Judgement, go_along, judge
 from penstock.runtime.record import EpochRecord, RegionState, SourceState
 from penstock.state.deltas import FileRef, Version
-from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, PART_BITS, Mark, time_text
+from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, PART_BITS, PART_MASK, Mark, time_text
 
 KEPT_REFUSALS: Final = 32
 
@@ -328,12 +328,12 @@ def _stepped(batches: Iterable[pa.RecordBatch], before: Callable[[str], None], n
 def part_number(ordinal: int, partition: Any) -> int:
     """Number of a source partition in the hidden column PART: source in the upper 16 bits, partition in the lower 48.
 
-    Whole numbers within ±2^47 are their own number, see `whole_partition`; anything else is hashed.
+    Whole numbers, which must lie within ±2^47, and null are told by it, see `whole_partition`; anything else is hashed.
     """
     if partition is None:
         number = NULL_PARTITION
     elif isinstance(partition, int):
-        number = partition & ((1 << PART_BITS) - 1)
+        number = partition & PART_MASK
     else:
         number = int(spark_xxhash64(pa.array([str(partition)]))[0]) & (NULL_PARTITION - 1)
     return (ordinal << PART_BITS) + number

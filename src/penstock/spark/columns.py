@@ -30,6 +30,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema([pa.field(f.name, f.type) for f in found if f.name not in ORDER])
 
 
+def case_counts(spark: SparkSession) -> bool:
+    """Whether the session takes names that differ in case alone for different columns."""
+    return str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
+
+
 def spark_schema(schema: pa.Schema) -> StructType:
     """An Arrow schema in Spark's types."""
     return from_arrow_schema(pa.schema([pa.field(f.name, f.type, nullable=True) for f in schema]))

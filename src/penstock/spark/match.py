@@ -92,9 +92,9 @@ def match(
     columns = schema.names
     order = _order(order_by, schema)
     check_source_of_types(schema, type, define)
-    for stream, frame in df.items() if isinstance(df, Mapping) else ():
-        for name in (*order, *([type] if type is not None else [])):
-            if stream in streams and name not in frame.columns:
+    for stream in streams:
+        for name in (*order, type):
+            if name is not None and name not in df[stream].columns:
                 raise DeclarationError(f"Stream {stream!r} has no column {name!r}, which every stream must have.")
     check_query(parsed, schema, types=None if define is None else dict(define))
     check_time(parsed, order[0], schema.field(order[0]).type)
@@ -140,10 +140,12 @@ def _events(df: Any, query: Query) -> tuple[DataFrame, pa.Schema, dict[str, str]
 
 def _check_alike(streams: Mapping[str, DataFrame]) -> None:
     """A column must be spelled alike in all streams that have it, and be of one type."""
+    from penstock.spark.columns import case_counts
+
     seen: dict[str, tuple[str, str, str]] = {}
     for stream, frame in streams.items():
+        sensitive = case_counts(frame.sparkSession)
         for name, kind in frame.dtypes:
-            sensitive = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
             first, spelled, other = seen.setdefault(name if sensitive else name.lower(), (stream, name, kind))
             if spelled != name:
                 raise DeclarationError(

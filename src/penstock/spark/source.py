@@ -23,16 +23,15 @@ from penstock.runtime.lateness import Base, Chunk, ChunkId, behind, chunks_of, l
 from penstock.runtime.record import SourceState
 from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
-from penstock.spark.columns import named, spark_schema
+from penstock.spark.columns import case_counts, named, spark_schema
 from penstock.spark.file_times import CHUNK_BITS, ROW_BITS, FileTimes
 from penstock.spark.files import is_below, number_files, read_footers
 from penstock.spark.slices import Slices
-from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, PART, PART_BITS, SUB, TIME, whole_partition
+from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, PART, PART_BITS, PART_MASK, SUB, TIME, whole_partition
 
 CORRUPT: Final = "__ps_corrupt"
 FILE: Final = "__ps_file"
 _EPOCH_BITS: Final = 43
-_MASK48: Final = (1 << PART_BITS) - 1
 _MANY_FILES: Final = 16
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 BAD: Final = "__ps_bad"
@@ -139,7 +138,7 @@ class SourceReader:
             # The plan also names the files of the control log and of other sources if they have any in this epoch.
             files = [f for f in files if is_below(f, connector.path)]
             self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
-            sensitive = str(frame.sparkSession.conf.get("spark.sql.caseSensitive")).lower() == "true"
+            sensitive = case_counts(frame.sparkSession)
             self._file_rows = read_footers(self._source.name, connector, self._files, sensitive=sensitive)
         if is_files and len(self._files) > _MANY_FILES:
             frame = self._joined(frame)
@@ -159,8 +158,11 @@ class SourceReader:
         if source.position is not None:
             partition, offset = source.position
             text = self._name_of_partition(frame)
-            hashed = f"if({text} is null, {NULL_PARTITION}L, xxhash64({text}) & {NULL_PARTITION - 1}L)"
-            number = self._whole_number(partition, bad) if text is None else hashed
+            number = (
+                self._whole_number(partition, bad)
+                if text is None
+                else f"if({text} is null, {NULL_PARTITION}L, xxhash64({text}) & {NULL_PARTITION - 1}L)"
+            )
             lacks = f"source {sql_text(source.name)} has a record without an offset: column {sql_text(offset)} is null"
             none = f"if({bad}, cast(null as bigint), cast(raise_error('{lacks}') as bigint))"
             return f"({base}L + {number})", f"coalesce(cast({quoted(offset)} as bigint), {none})"
@@ -187,7 +189,7 @@ class SourceReader:
         wrong = f"concat('source {name} has partition ', {value}, '; whole numbers must lie within ±2^47; cast it to string')"
         return (
             f"case when {value} is null then {NULL_PARTITION}L when {value} between {1 - NULL_PARTITION}L and {NULL_PARTITION - 1}L "
-            f"then {value} & {_MASK48}L when {bad} then null else cast(raise_error({wrong}) as bigint) end"
+            f"then {value} & {PART_MASK}L when {bad} then null else cast(raise_error({wrong}) as bigint) end"
         )
 
     def _name_of_partition(self, frame: DataFrame) -> str | None:
@@ -275,11 +277,13 @@ class SourceReader:
         if CORRUPT in rows.columns:
             record = f"coalesce({CORRUPT}, {record})"
             error = f"if({CORRUPT} is not null, 'malformed', {error})"
-        place = f"format_string('%d @ %d', {PART} & {_MASK48}L, {OFFSET})"
+        place = f"format_string('%d @ %d', {PART} & {PART_MASK}L, {OFFSET})"
+        file = f"element_at(split({FILE}, '/'), -1)"
         if self._source.position is not None:
             place = f"format_string('%s @ %s', {', '.join(f'cast({quoted(c)} as string)' for c in self._source.position)})"
+            place = f"concat({file}, ' ', {place})" if FILE in rows.columns else place
         elif FILE in rows.columns:
-            place = f"format_string('%s row %d', element_at(split({FILE}, '/'), -1), ({OFFSET} & {(1 << ROW_BITS) - 1}L) + 1)"
+            place = f"format_string('%s row %d', {file}, ({OFFSET} & {(1 << ROW_BITS) - 1}L) + 1)"
         name = sql_text(self._source.name)
         return rows.selectExpr(f"'{name}' as source", f"{place} as position", f"{error} as error", f"{record} as record")
 
