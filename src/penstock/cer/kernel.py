@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import numba
 
+from penstock.cer.jit import inlined, jit
+
 DONE, UNKNOWN_STEP, ARENA_FULL, CLOSINGS_FULL = 0, 1, 2, 3
 # counters, shared with the caller
 EVENT, NODES, CLOSINGS, ASKED_NODE, ASKED_LETTER, SEGMENT, GENERATION = 0, 1, 2, 3, 4, 5, 6
@@ -32,10 +34,8 @@ UNKNOWN = -1  # a step not yet asked for; otherwise (target + 1) * 2 + accepts
 DEPTH = 64  # of a leftist heap: the logarithm of the nodes of one arena, with room
 _NODES_PER_JOIN = DEPTH + 2
 
-_jit = numba.njit(cache=True, nogil=True, boundscheck=False)
 
-
-@_jit
+@jit
 def join(a, b, low, arena, counters, stack):
     """The union of two disjoint heaps, without what starts before ``low``. Cost: the logarithm of their sizes."""
     pos, prev, left, right, kind, rank, key = arena
@@ -72,7 +72,7 @@ def join(a, b, low, arena, counters, stack):
     return joined
 
 
-@_jit
+@inlined
 def add(heap, event, choice, before, start, low, arena, counters, stack):
     """A heap with one more node. Cost: one step when its start is the newest, which is the rule."""
     pos, prev, left, right, kind, rank, key = arena
@@ -87,7 +87,7 @@ def add(heap, event, choice, before, start, low, arena, counters, stack):
     return join(heap, n, low, arena, counters, stack)
 
 
-@_jit
+@inlined
 def close(event, root, closings, counters) -> None:
     """Tell that all runs of a heap end in a match at this event."""
     n = counters[CLOSINGS]
@@ -96,7 +96,7 @@ def close(event, root, closings, counters) -> None:
     counters[CLOSINGS] = n + 1
 
 
-@_jit
+@inlined
 def advance(event, letter, start, low, found, step, mine, live, arena, closings, counters, stack) -> None:
     """One event of one key: take the heaps of the nodes that move, then give each to where it goes."""
     key = arena[6]
@@ -132,7 +132,7 @@ def advance(event, letter, start, low, found, step, mine, live, arena, closings,
                     mine[target] = add(mine[target], number, choice, root, since, low, arena, counters, stack)
 
 
-@_jit
+@jit
 def recognise(
     letters, when, low, first, segments, rows, consume, step, react, reacts, heads, seen, live, arena, closings, counters, stack
 ):
@@ -207,7 +207,7 @@ def recognise(
     return DONE
 
 
-@_jit
+@jit
 def sweep(roots, lows, count, arena, renumbered):
     """Keep what is reached from ``roots`` inside their windows, and close the gaps.
 

@@ -8,8 +8,9 @@ Kernels only; who owns the arrays and when they are swept is ``recogniser``'s bu
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from penstock.cer.jit import jit
 
 DONE, BLOCK_FULL, STACK_FULL, PATH_FULL, TOO_MANY = 0, 1, 2, 3, 4
 # counters of a walk, shared with the caller
@@ -17,10 +18,8 @@ CLOSING, TOP, MATCHES, POSITIONS, TOLD, LAST_EVENT, SKIP, LEFT = 0, 1, 2, 3, 4, 
 COUNTERS = 8
 NO_END = np.iinfo(np.int64).max
 
-_jit = numba.njit(cache=True, nogil=True, boundscheck=False)
 
-
-@_jit
+@jit
 def walk(closings, lows, at_most, too_many, arena, totals, found, offsets, positions, kinds, pending, path, counters):
     """Write matches, closing event by closing event, until all are told or the block is full.
 
@@ -121,7 +120,7 @@ def begin(skip: int = 0, left: int = NO_END) -> np.ndarray:
     return counters
 
 
-@_jit
+@jit
 def compare_next(a, b):
     """Greater than 0 if the ascending positions ``a`` win over ``b`` as ``NEXT`` has it, 0 if they are the same."""
     for i in range(min(len(a), len(b))):
@@ -130,7 +129,7 @@ def compare_next(a, b):
     return len(a) - len(b)
 
 
-@_jit
+@jit
 def compare_last(a, b):
     """As ``compare_next``, for ``LAST``."""
     for i in range(1, min(len(a), len(b)) + 1):
@@ -139,7 +138,7 @@ def compare_last(a, b):
     return len(a) - len(b)
 
 
-@_jit
+@jit
 def is_part(a, b) -> bool:
     """Whether the ascending positions ``a`` are a strict part of ``b``."""
     if len(a) >= len(b):
@@ -157,7 +156,7 @@ def is_part(a, b) -> bool:
 BEST_NEXT, BEST_LAST, LARGEST = 0, 1, 2
 
 
-@_jit
+@jit
 def select(groups, offsets, positions, strategy, keep) -> None:
     """Which matches of each closing event stay when those of all starts are compared.
 
@@ -200,8 +199,8 @@ def block(matches: int, marks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray,
     return np.empty((3, matches), np.int64), offsets, np.empty(marks, np.int32), np.empty(marks, np.int16)
 
 
-@_jit
-def count(roots, lows, arena, totals, done, generation, todo):
+@jit
+def count(roots, lows, arena, totals, done, generation, todo, words) -> None:
     """How many matches each heap holds, inside the window and exact up to 127 bits.
 
     Args:
@@ -210,13 +209,11 @@ def count(roots, lows, arena, totals, done, generation, todo):
         totals: uint64[2, nodes], scratch: low and high word of each node's count.
         done: int64[nodes], scratch: the generation a node was counted in; zeros to begin.
         generation: a number above all in ``done``; root k is counted in generation + k.
-        todo: int32[2 * nodes + 2], scratch.
-
-    Returns:
-        uint64[2, n]: low and high word of the count of each root; the high word has its top bit set if it does not fit.
+        todo: int32[3 * nodes + 3], scratch.
+        words: uint64[2, n], written: low and high word of the count of each root; the high word has its top bit set if it does
+            not fit.
     """
     _, prev, left, right, _, _, key = arena
-    out = np.zeros((2, len(roots)), np.uint64)
     one, zero, top_bit = np.uint64(1), np.uint64(0), np.uint64(1 << 63)
     for k in range(len(roots)):
         low, now = lows[k], generation + k
@@ -246,5 +243,4 @@ def count(roots, lows, arena, totals, done, generation, todo):
             totals[0, n], totals[1, n] = lower, upper
             done[n] = now
             top -= 1
-        out[0, k], out[1, k] = totals[0, roots[k]], totals[1, roots[k]]
-    return out
+        words[0, k], words[1, k] = totals[0, roots[k]], totals[1, roots[k]]

@@ -260,13 +260,14 @@ def share(
     closings, group = np.unique(block.ends, return_inverse=True)
     begin = np.searchsorted(block.ends, closings) if together else np.arange(n)
     groups = np.append(begin, n).astype(np.int64)
-    room = configurations(runs, groups, np.empty(0, np.int64), np.empty((0, number), np.int64), np.empty(0))
+    scratch = np.empty((2, number), np.int64)
+    room = configurations(runs, groups, np.empty(0, np.int64), np.empty((0, number), np.int64), np.empty(0), scratch)
     if room > MOST_CONFIGURATIONS:
         raise OperatorError(
             f"The maximal matches have {room:,} combinations of sizes; narrow the pattern or its window, or use CountedSplit()."
         )
     jobs, sizes, costs = np.empty(room, np.int64), np.empty((room, number), np.int64), np.empty(room)
-    used = configurations(runs, groups, jobs, sizes, costs)
+    used = configurations(runs, groups, jobs, sizes, costs, scratch)
     closed, numbers = serial + group[begin], np.arange(events.num_rows, dtype=np.int32)
     whole = Share(block.positions, block.kinds, runs, groups, jobs[:used], sizes[:used], closed, numbers, most, events)
     return whole, costs[:used]

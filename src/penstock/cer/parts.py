@@ -5,8 +5,9 @@ Kernels only; ``maximal`` says who walks what.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from penstock.cer.jit import jit
 
 DONE, BLOCK_FULL, TOO_MANY = 0, 1, 2
 # counters of a walk, shared with the caller
@@ -14,23 +15,24 @@ JOB, LEVEL, MATCHES, MARKS, CLOSING, TOLD = 0, 1, 2, 3, 4, 5
 BEGUN = -1
 _NONE = np.int64(1 << 40)
 
-_jit = numba.njit(cache=True, nogil=True, boundscheck=False)
-
 
 def counters_of() -> np.ndarray:
     """The counters of a new walk."""
     return np.array([0, BEGUN, 0, 0, -1, 0], np.int64)
 
 
-@_jit
-def configurations(runs, groups, jobs, sizes, costs):
+@jit
+def configurations(runs, groups, jobs, sizes, costs, scratch):
     """Write every combination of sizes that a match of each group has room for, with an upper bound of its matches.
+
+    Args:
+        scratch: int64[2, items].
 
     Returns:
         How many were written; with an empty ``jobs``, how many there may be.
     """
     items = runs.shape[1] - 1
-    largest, now = np.empty(items, np.int64), np.empty(items, np.int64)
+    largest, now = scratch[0], scratch[1]
     used = 0
     for g in range(len(groups) - 1):
         largest[:] = 0
@@ -59,7 +61,8 @@ def configurations(runs, groups, jobs, sizes, costs):
                 cost += ways
             if cost > 0.0:
                 jobs[used], costs[used] = g, cost
-                sizes[used] = now
+                for i in range(items):
+                    sizes[used, i] = now[i]
                 used += 1
             for i in range(items):
                 now[i] += 1
@@ -69,7 +72,7 @@ def configurations(runs, groups, jobs, sizes, costs):
     return used
 
 
-@_jit
+@jit
 def submatches(
     positions, kinds, runs, groups, jobs, sizes, most, active, at, levels, counters, starts, ends, offsets, out, out_kinds
 ):
@@ -87,7 +90,7 @@ def submatches(
         ``DONE``, ``BLOCK_FULL`` (come again with an empty block) or ``TOO_MANY``.
     """
     items = runs.shape[1] - 1
-    item, need, many, chosen, kind = levels
+    item, need, many, chosen, kind = levels[0], levels[1], levels[2], levels[3], levels[4]
     while counters[JOB] < len(jobs):
         g, c = jobs[counters[JOB]], sizes[counters[JOB]]
         depth = c.sum()

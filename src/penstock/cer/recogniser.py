@@ -186,7 +186,8 @@ class Recogniser:
                 continue
             nodes = self.arena.count
             scratch = np.empty((2, nodes), np.uint64), np.zeros(nodes, np.int64), np.empty(3 * nodes + 3, np.int32)
-            words = matches.count(closings[1], lows, self.arena.arrays, *scratch[:2], 1, scratch[2])
+            words = np.empty((2, closings.shape[1]), np.uint64)
+            matches.count(closings[1], lows, self.arena.arrays, *scratch[:2], 1, scratch[2], words)
             if (words[1] >> np.uint64(63)).any():
                 raise OperatorError("One event closes more matches than a decimal(38) can count; use a smaller window.")
             yield Counts(closings[0].astype(np.int64), words)

@@ -76,7 +76,9 @@ def count(arena: Arena, roots: NDArray[np.int32], lows: Ints) -> tuple[NDArray[n
     """How many matches each heap holds inside its window, as low and high words; and the low words of all heaps, for the last root."""
     nodes = arena.count
     totals, done, todo = np.zeros((2, nodes), np.uint64), np.zeros(nodes, np.int64), np.empty(3 * nodes + 3, np.int32)
-    return matches.count(roots, lows, arena.arrays, totals, done, 1, todo), totals[0]
+    words = np.empty((2, len(roots)), np.uint64)
+    matches.count(roots, lows, arena.arrays, totals, done, 1, todo, words)
+    return words, totals[0]
 
 
 def split(
