@@ -1,8 +1,8 @@
 """One stream of all sources, and each cut out of it again.
 
-All sources and the control log are one streaming DataFrame: a tag, and per source a struct that is null for the others' rows. In
-an epoch every source is cut out of it again, so that reading one does not run the others, and only the columns that are needed
-are read.
+All sources and the control log are one streaming DataFrame, a union of one branch each: a tag, and per source a struct that is null
+for the others' rows. In an epoch every source is cut out of it again, so that reading one does not run the others, nor does its plan
+depend on whether they have rows, and only the columns that are needed are read.
 """
 
 from __future__ import annotations
@@ -23,11 +23,21 @@ def one_stream(frames: Sequence[DataFrame]) -> DataFrame:
     Args:
         frames: Streaming DataFrames.
     """
-    tagged = (
-        frame.select(F.lit(tag).alias("tag"), F.struct(*(named(c) for c in frame.columns)).alias(f"s{tag}"))
+    rows = [F.struct(*(named(c) for c in frame.columns)) for frame in frames]
+    empty = [
+        F.lit(None).cast(frame.select(row.alias("s")).schema["s"].dataType) for frame, row in zip(frames, rows, strict=True)
+    ]
+    branches = (
+        frame.select(
+            F.lit(tag).alias("tag"),
+            *(
+                (row if other == tag else none).alias(f"s{other}")
+                for other, (row, none) in enumerate(zip(rows, empty, strict=True))
+            ),
+        )
         for tag, frame in enumerate(frames)
     )
-    return reduce(lambda whole, frame: whole.unionByName(frame, allowMissingColumns=True), tagged)
+    return reduce(DataFrame.union, branches)
 
 
 class Slices:
@@ -45,19 +55,19 @@ class Slices:
 
     def __init__(self, frame: DataFrame, query: Any, epoch: int) -> None:
         self._frame = frame
-        self._plan = self._logical_plan(query, epoch) if query is not None else None
+        self._branches = self._cut(query, epoch) if query is not None else []
 
-    def _logical_plan(self, query: Any, epoch: int) -> DataFrame | None:
+    def _cut(self, query: Any, epoch: int) -> list[Any]:
+        """Each source's branch of the plan; none if Spark does not give it."""
         try:
-            session = self._frame.sparkSession
             execution = query.streamingQuery().lastExecution()
             if int(execution.currentBatchId()) != epoch:
-                return None  # a query on the same checkpoint that is just ending
-            logical = execution.logical().child()
-            jvm: Any = session._jvm
-            return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._frame._jdf.sparkSession(), logical), session)
+                return []  # a query on the same checkpoint that is just ending
+            plan = execution.logical().child()
+            branches = [plan.children().apply(i) for i in range(int(plan.children().size()))]
+            return branches if len(branches) == len(self._frame.columns) - 1 else []  # a tag, and the columns of each
         except Exception:  # noqa: BLE001  (internals of Spark; the public way below gives the same rows)
-            return None
+            return []
 
     def rows(self, tag: int, columns: Sequence[str] | None = None) -> tuple[DataFrame, list[str]]:
         """Rows of one source as a batch DataFrame, and the files they come from if they come from files.
@@ -67,10 +77,11 @@ class Slices:
             columns: Its columns; None: all.
         """
         chosen = [f"s{tag}.*"] if columns is None else [f"s{tag}.`{c}`" for c in columns]
-        if self._plan is None:
+        if not self._branches:
             return self._frame.where(f"tag = {tag}").select(*chosen), []
-        streaming = self._plan.where(f"tag = {tag}").select(*chosen)
-        jdf: Any = streaming._jdf
+        session, ours = self._frame.sparkSession, self._frame._jdf.sparkSession()
+        jvm: Any = session._jvm
+        whole = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(ours, self._branches[tag]), session)
+        jdf: Any = whole.select(*chosen)._jdf
         files = [str(f) for f in jdf.inputFiles()]
-        batch = self._frame._jdf.sparkSession().internalCreateDataFrame(jdf.queryExecution().toRdd(), jdf.schema(), False)
-        return DataFrame(batch, self._frame.sparkSession), files
+        return DataFrame(ours.internalCreateDataFrame(jdf.queryExecution().toRdd(), jdf.schema(), False), session), files

@@ -1,0 +1,39 @@
+"""Each source of an epoch is read by its own branch of Spark's plan; where Spark does not give the plan, the rows are the same."""
+
+from __future__ import annotations
+
+import flow_runs as fr
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.spark.slices import Slices
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+NESTED = pa.schema([("k", pa.int64()), ("a b", pa.list_(pa.struct([("x", pa.int32()), ("y", pa.string())])))])
+FLAT = pa.schema([("k", pa.int64()), ("v", pa.float64())])
+
+
+def run(spark, folder, name):
+    """Sources of several kinds: files, a frame with columns that are never null, and one that is a union itself."""
+    sinks = {n: ps.memory(f"{name}.{n}") for n in ("files", "frame", "union")}
+    frame = spark.readStream.schema("k long, v double").parquet(str(folder / "flat"))
+    flow = ps.Flow(name)
+    flow.source("files", ps.files(str(folder / "nested"), "k long, `a b` array<struct<x:int,y:string>>")).sink(sinks["files"])
+    flow.source("frame", frame.selectExpr("coalesce(k, 0L) as k", "struct(1 as one, v) as s")).sink(sinks["frame"])
+    flow.source("union", frame.union(frame).selectExpr("k", "v is null as lacks")).sink(sinks["union"])
+    flow.start(spark, checkpoint=str(folder / name), trigger="available_now").await_termination(200)
+    return {n: sorted(map(str, sink.rows())) for n, sink in sinks.items()}
+
+
+def test_sources_are_read_by_branches_of_their_own(spark, tmp_path, monkeypatch):
+    fr.write_parquet(tmp_path / "nested", [{"k": 1, "a b": [{"x": 1, "y": "é"}, None]}, {"k": None, "a b": None}], NESTED, 0)
+    fr.write_parquet(tmp_path / "flat", [{"k": 1, "v": 0.5}, {"k": None, "v": None}], FLAT, 0)
+    cut, branches = Slices._cut, []
+    monkeypatch.setattr(Slices, "_cut", lambda *given: branches.append(cut(*given)) or branches[-1])
+    found = run(spark, tmp_path, "branches")
+    assert {len(b) for b in branches} == {4}  # that of the control log, and one for each source
+    monkeypatch.setattr(Slices, "_cut", lambda *_: [])
+    assert run(spark, tmp_path, "whole") == found
+    assert [len(rows) for rows in found.values()] == [2, 2, 4]
