@@ -37,7 +37,7 @@ from penstock.types import BINS
 
 SCHEMA = "k long, at timestamp, v double"
 EVENTS = 20_000
-BEFORE, AFTER = 60, 40
+WARM_UP, BEFORE, AFTER = 60, 50, 50  # epochs
 
 
 def write(folder: Path, number: int, keys: np.ndarray[Any, Any]) -> None:
@@ -133,16 +133,16 @@ def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> d
         memory = Memory()
         run = flow.start(spark, checkpoint=str(checkpoint), workers=3, trigger="0 seconds", step_budget=budget, before=before)
         held.append(run)
-        wait(run, lambda: len(rows) >= first + BEFORE)
+        wait(run, lambda: len(rows) >= first + WARM_UP + BEFORE)
         begun, handle = len(rows), run.scale("k", 4)
         assert handle.wait()
         figures = run.regions["k"]["last_rescale"]
         ended, peak = len(rows), memory.stop()
-        wait(run, lambda: len(rows) >= ended + AFTER)
+        wait(run, lambda: len(rows) >= ended + 10 + AFTER)
         run.shutdown(drain=False)
     record = Checkpoint(str(checkpoint)).last()
     took = [r["s"] for r in rows]
-    steady = took[first + 15 : begun] + took[ended + 10 :]
+    steady = took[first + WARM_UP : begun] + took[ended + 10 :]
     during = took[begun : ended + 1]
     return {
         "keys": keys,
@@ -150,7 +150,7 @@ def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> d
         "steps": [{n: r[n] for n in ("step_bytes", "cost_us", "moved_keys")} for r in rows if "step_bytes" in r],
         "rescale_epochs": [begun - first, ended - first],
         "rescale_s": sum(during),
-        **phase("before", took[first + 15 : begun]),
+        **phase("before", took[first + WARM_UP : begun]),
         **phase("after", took[ended + 10 :]),
         "steady_p50_ms": 1000 * statistics.median(steady),
         "steady_p99_ms": 1000 * float(np.quantile(steady, 0.99)),

@@ -95,11 +95,6 @@ class Routing:
         """Least number of workers that the table needs: 1 + the greatest worker in it."""
         return 1 + max(*self.owners, *(s.to for s in self.splits.values()), *self.apart.values(), 0)
 
-    @property
-    def is_even(self) -> bool:
-        """Whether the table is the plain one of `even`, which a formula says faster."""
-        return not self.splits and not self.apart and self.owners == Routing.even(self.used, len(self.owners)).owners
-
     def with_owners(self, bins: Mapping[int, int]) -> Routing:
         """The table with some bins, wholly, at other workers."""
         owners = list(self.owners)

@@ -142,11 +142,10 @@ class SparkBackend:
 def routing_sql(table: Routing, hashed: str) -> str:
     """The table as Spark SQL over a key's hash.
 
-    Long tables are one string literal that Spark folds into an array once, so that neither parsing nor code grows with them.
+    The table is one string literal that Spark folds into an array once, so that neither parsing nor code grows with it; an even
+    table too, as other code would have to be compiled in the epoch in which bins begin to move.
     """
-    at, bins = f"pmod({hashed}, {len(table.owners)})", len(table.owners)
-    if table.is_even:
-        return f"cast({at} * {table.used} / {bins} as int)"
+    at = f"pmod({hashed}, {len(table.owners)})"
     owners = ",".join(map(str, table.owners))
     out = f"element_at(cast(split('{owners}', ',') as array<int>), cast({at} as int) + 1)"
     if table.splits:
