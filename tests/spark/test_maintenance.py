@@ -1,23 +1,51 @@
-"""What goes on beside the epochs gives way to them."""
+"""What goes on beside the epochs leaves them most of the time, and all of its own when the flow ends or it is behind."""
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
+import pyarrow as pa
 import pytest
 
-from penstock.spark.maintenance import _give_way
+from penstock.protocol.rescale import Control
+from penstock.runtime.checkpoint import Checkpoint
+from penstock.runtime.driver import Settings
+from penstock.runtime.record import EpochRecord, RegionState
+from penstock.spark.maintenance import Maintenance
+from penstock.state.deltas import SCHEMA, Metadata, Version, write_file
+from penstock.types import MAX_TIME, MIN_TIME
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
-def test_thread_that_compacts_has_a_lower_priority_than_all_others():
-    def priority():
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+class Rests(list):
+    """Stands for the event that the flow is about to end, and notes for how long it was waited for."""
 
-    mine = priority()
-    with ThreadPoolExecutor(1, initializer=_give_way) as pool, ThreadPoolExecutor(1) as other:
-        assert pool.submit(priority).result() == min(19, mine + 15)
-        assert (priority(), other.submit(priority).result()) == (mine, mine)
+    def wait(self, seconds):
+        self.append(seconds)
+
+    def set(self):
+        self.append("ends")
+
+
+def state_of(checkpoint, deltas):
+    """A worker's state of so many deltas, each with a row of its own."""
+    version = Version()
+    for epoch in range(deltas):
+        rows = pa.record_batch([[b"\0\0%08d" % epoch], [b"%d" % epoch], [MAX_TIME]], schema=SCHEMA)
+        ref = write_file(checkpoint.fs, checkpoint.root, f"state/k/{epoch}", [rows], Metadata("delta", "f/k/0", epoch), "s")
+        version = version.with_delta(ref, epoch)
+    return version
+
+
+@pytest.mark.parametrize(("deltas", "rests"), [(70, True), (200, False)])
+def test_compaction_rests_unless_it_is_behind(tmp_path, deltas, rests):
+    checkpoint = Checkpoint(str(tmp_path / "c"))
+    version = state_of(checkpoint, deltas)
+    region = RegionState(Control.fresh(1), MIN_TIME, [version], 0, {}, {}, 0)
+    record = EpochRecord(deltas + 1, 1, {}, {"k": region}, {}, [], {}, False, False, False, False, {}, "log")
+    beside = Maintenance(checkpoint, Settings("f", 1, {"k": 1}, lambda: 0), lambda _: {})
+    beside._closing = noted = Rests()
+    beside.look(record)
+    beside.close()
+    assert noted.count("ends") == 1
+    assert (len(noted) > 1) == rests
+    assert all(isinstance(s, str) or s > 0 for s in noted)
+    compacted = beside.adopt(record).regions["k"].versions[0]
+    assert (compacted.base.rows, len(compacted.deltas)) == (deltas, 0)

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.runtime.checkpoint import Checkpoint, base_name, copy_tag, parse_state_name
 from penstock.runtime.record import EpochRecord, RegionState
-from penstock.state.compact import compact, should_compact
+from penstock.state.compact import Pace, compact, should_compact
 from penstock.state.deltas import FileRef, Metadata, Version
 from penstock.state.files import delete_quietly
 
@@ -43,8 +43,8 @@ class Compaction:
     flow: str
     run: int
 
-    def carry_out(self, checkpoint: Checkpoint) -> FileRef:
-        """Write the new base.
+    def carry_out(self, checkpoint: Checkpoint, pace: Pace = iter) -> FileRef:
+        """Write the new base. `pace`: see `compact`.
 
         Raises:
             TornFileError: A file is damaged. Nothing was changed.
@@ -53,7 +53,7 @@ class Compaction:
         region, worker = self.place
         path = f"state/{region}/{base_name(worker, self.version.version, self.run)}"
         metadata = Metadata("base", f"{self.flow}/{region}/{worker}", self.version.version)
-        return compact(checkpoint.fs, checkpoint.root, self.version, path, metadata, f"r{self.run}")
+        return compact(checkpoint.fs, checkpoint.root, self.version, path, metadata, f"r{self.run}", pace)
 
 
 def due(record: EpochRecord, flow: str, run: int, under_way: Iterable[Place] = ()) -> list[Compaction]:

@@ -5,13 +5,13 @@ What they do is in `penstock.runtime.upkeep` and `penstock.runtime.copying`.
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
@@ -22,7 +22,11 @@ from penstock.runtime.copying import Place as Hold
 from penstock.runtime.driver import Settings
 from penstock.runtime.record import EpochRecord
 from penstock.runtime.upkeep import TIDY_EVERY, Place, adopt, due, remove_unused
+from penstock.state.compact import COMPACT_DELTAS
 from penstock.state.deltas import FileRef
+
+REST: Final = 3
+"""After each batch a compaction rests so many times as long as that took; the epochs beside it should hardly take longer."""
 
 
 class Maintenance:
@@ -40,13 +44,16 @@ class Maintenance:
         self._copy = copy
         self._copying: dict[Hold, Future[None]] = {}
         self._copier = ThreadPoolExecutor(2, thread_name_prefix="penstock-copy")
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-compact", initializer=_give_way)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-compact")
         self._running: dict[Place, Future[FileRef]] = {}
+        self._closing = threading.Event()
 
     def look(self, record: EpochRecord) -> None:
         """Begin what is due after an epoch."""
         for compaction in due(record, self._settings.flow, self._settings.run, self._running):
-            self._running[compaction.place] = self._pool.submit(compaction.carry_out, self._checkpoint)
+            behind = len(compaction.version.deltas) > 2 * COMPACT_DELTAS
+            pace = iter if behind else self._unhurried
+            self._running[compaction.place] = self._pool.submit(compaction.carry_out, self._checkpoint, pace)
         for place in [p for p, f in self._copying.items() if f.done() and f.exception() is not None]:
             del self._copying[place]  # it is tried again
         for copy in copies_due(record, self._settings.flow, self._settings.run, self._copying):
@@ -64,6 +71,13 @@ class Maintenance:
             except (PenstockError, OSError):
                 continue  # the old files still count; it is tried again after the next epoch
         return adopt(record, bases)
+
+    def _unhurried(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        began = time.monotonic()
+        for batch in batches:
+            yield batch
+            self._closing.wait(REST * (time.monotonic() - began))
+            began = time.monotonic()
 
     def _report(self, copy: Copy) -> None:
         Commander(self._checkpoint).tell(self._copy(copy))
@@ -90,17 +104,11 @@ class Maintenance:
             future.result()
 
     def close(self) -> None:
-        """Wait for what runs."""
+        """Wait for what runs; it does not rest any more."""
+        self._closing.set()
         wait(self._copying.values())
         self._copier.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _give_way() -> None:
-    """Let this thread compute when epochs do not: on Linux each thread has a priority of its own."""
-    if sys.platform == "linux":
-        me = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, me, min(19, os.getpriority(os.PRIO_PROCESS, me) + 15))
 
 
 def copy_on_executor(spark: SparkSession, uri: str, copy: Copy) -> dict[str, Any]:

@@ -8,7 +8,7 @@ Read next: `penstock.state.deltas`.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from penstock.state.deltas import BATCH_BYTES, BATCH_ROWS, FileRef, Metadata, Ve
 
 COMPACT_BYTES: Final = 4 << 20
 COMPACT_DELTAS: Final = 64
+Pace = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def should_compact(version: Version, *, least_bytes: int = COMPACT_BYTES, most_deltas: int = COMPACT_DELTAS) -> bool:
@@ -67,7 +68,9 @@ def iterate(fs: pafs.FileSystem, root: str, version: Version) -> Iterator[pa.Rec
         yield from pa.concat_tables(waiting).combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
 
 
-def compact(fs: pafs.FileSystem, root: str, version: Version, out_path: str, metadata: Metadata, suffix: str) -> FileRef:
+def compact(
+    fs: pafs.FileSystem, root: str, version: Version, out_path: str, metadata: Metadata, suffix: str, pace: Pace = iter
+) -> FileRef:
     """Write the whole content of a version as one new base.
 
     Args:
@@ -77,6 +80,7 @@ def compact(fs: pafs.FileSystem, root: str, version: Version, out_path: str, met
         out_path: Where to, relative to the root.
         metadata: What the base says about itself.
         suffix: Tells this attempt's temporary file from another's.
+        pace: Hands the batches on as they are to be written, and may take its time.
 
     Returns:
         The base; `Version.with_base` puts it in place of the files, also in a later version.
@@ -85,7 +89,7 @@ def compact(fs: pafs.FileSystem, root: str, version: Version, out_path: str, met
         TornFileError: A file of the version is missing or altered. No base was written.
         StateError: The disk is full. No base was written.
     """
-    return write_file(fs, root, out_path, iterate(fs, root, version), metadata, suffix, version.lineage())
+    return write_file(fs, root, out_path, pace(iterate(fs, root, version)), metadata, suffix, version.lineage())
 
 
 class _Reader:
