@@ -37,7 +37,7 @@ from penstock.types import BINS
 
 SCHEMA = "k long, at timestamp, v double"
 EVENTS = 20_000
-WARM_UP, BEFORE, AFTER = 60, 50, 50  # epochs
+WARM_UP, BEFORE, SETTLE, AFTER = 60, 50, 10, 50  # epochs
 
 
 def write(folder: Path, number: int, keys: np.ndarray[Any, Any]) -> None:
@@ -138,20 +138,20 @@ def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> d
         assert handle.wait()
         figures = run.regions["k"]["last_rescale"]
         ended, peak = len(rows), memory.stop()
-        wait(run, lambda: len(rows) >= ended + 10 + AFTER)
+        wait(run, lambda: len(rows) >= ended + SETTLE + AFTER)
         run.shutdown(drain=False)
     record = Checkpoint(str(checkpoint)).last()
     took = [r["s"] for r in rows]
-    steady = took[first + WARM_UP : begun] + took[ended + 10 :]
-    during = took[begun : ended + 1]
+    earlier, during, later = took[first + WARM_UP : begun], took[begun : ended + 1], took[ended + SETTLE :]
+    steady = earlier + later
     return {
         "keys": keys,
         "epochs_ms": [round(t * 1000, 1) for t in took[first:]],
         "steps": [{n: r[n] for n in ("step_bytes", "cost_us", "moved_keys")} for r in rows if "step_bytes" in r],
         "rescale_epochs": [begun - first, ended - first],
         "rescale_s": sum(during),
-        **phase("before", took[first + WARM_UP : begun]),
-        **phase("after", took[ended + 10 :]),
+        **phase("before", earlier),
+        **phase("after", later),
         "steady_p50_ms": 1000 * statistics.median(steady),
         "steady_p99_ms": 1000 * float(np.quantile(steady, 0.99)),
         **phase("during", during),

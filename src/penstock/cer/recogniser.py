@@ -122,6 +122,13 @@ class Arena:
         """Keep what ``roots`` reach; they are renumbered in place."""
         self.count = kernel.sweep(roots, lows, self.count, self.arrays, np.empty(self.count, np.int64))
 
+    def counted(self, roots: NDArray[np.int32], lows: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """How many matches each heap holds inside its window, low and high words (uint64[2, roots]); and the low words of all heaps, for the last root."""
+        totals, done = np.zeros((2, self.count), np.uint64), np.zeros(self.count, np.int64)
+        words = np.empty((2, len(roots)), np.uint64)
+        matches.count(roots, lows, self.arrays, totals, done, 1, np.empty(3 * self.count + 3, np.int32), words)
+        return words, totals[0]
+
 
 def _arena(room: int) -> tuple[np.ndarray, ...]:
     return tuple(np.empty(room, NODE[name].newbyteorder("=")) for name in ARRAYS)
@@ -184,10 +191,7 @@ class Recogniser:
                     ends, counts = np.unique(block.ends, return_counts=True)
                     yield Counts(ends, np.stack([counts.astype(np.uint64), np.zeros(len(ends), np.uint64)]))
                 continue
-            nodes = self.arena.count
-            scratch = np.empty((2, nodes), np.uint64), np.zeros(nodes, np.int64), np.empty(3 * nodes + 3, np.int32)
-            words = np.empty((2, closings.shape[1]), np.uint64)
-            matches.count(closings[1], lows, self.arena.arrays, *scratch[:2], 1, scratch[2], words)
+            words = self.arena.counted(closings[1], lows)[0]
             if (words[1] >> np.uint64(63)).any():
                 raise OperatorError("One event closes more matches than a decimal(38) can count; use a smaller window.")
             yield Counts(closings[0].astype(np.int64), words)

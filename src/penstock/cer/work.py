@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.cer import matches
 from penstock.cer.recogniser import Arena, Block, too_many_matches, walk
 from penstock.columns import places
 
@@ -54,7 +53,7 @@ class Work:
         arena.put(self.nodes)
         totals = None
         if self.skip:
-            totals = count(arena, self.closings[1, :1], self.lows[:1])[1]
+            totals = arena.counted(self.closings[1, :1], self.lows[:1])[1]
         return walk(arena, self.closings, self.lows, block_matches=block_matches, skip=self.skip, left=self.left, totals=totals)
 
     def dump(self) -> bytes:
@@ -72,15 +71,6 @@ def load_work(raw: bytes) -> Work:
     return Work(nodes, closings, lows, pa.ipc.open_stream(events).read_next_batch(), skip, left)
 
 
-def count(arena: Arena, roots: NDArray[np.int32], lows: Ints) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """How many matches each heap holds inside its window, as low and high words; and the low words of all heaps, for the last root."""
-    nodes = arena.count
-    totals, done, todo = np.zeros((2, nodes), np.uint64), np.zeros(nodes, np.int64), np.empty(3 * nodes + 3, np.int32)
-    words = np.empty((2, len(roots)), np.uint64)
-    matches.count(roots, lows, arena.arrays, totals, done, 1, todo, words)
-    return words, totals[0]
-
-
 def split(
     arena: Arena, closings: NDArray[np.int32], lows: Ints, events: pa.RecordBatch, workers: int, most: int
 ) -> Iterator[Work]:
@@ -96,7 +86,7 @@ def split(
     Raises:
         OperatorError: an event closes more than ``most`` matches.
     """
-    words = count(arena, closings[1], lows)[0]
+    words = arena.counted(closings[1], lows)[0]
     huge = (words[1] > 0) | (words[0] > np.uint64(1 << 62))
     sizes = np.where(huge, np.uint64(1 << 62), words[0]).astype(np.int64)
     _, group = np.unique(closings[0], return_inverse=True)

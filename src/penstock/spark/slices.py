@@ -23,20 +23,12 @@ def one_stream(frames: Sequence[DataFrame]) -> DataFrame:
     Args:
         frames: Streaming DataFrames.
     """
-    rows = [F.struct(*(named(c) for c in frame.columns)) for frame in frames]
-    empty = [
-        F.lit(None).cast(frame.select(row.alias("s")).schema["s"].dataType) for frame, row in zip(frames, rows, strict=True)
-    ]
-    branches = (
-        frame.select(
-            F.lit(tag).alias("tag"),
-            *(
-                (row if other == tag else none).alias(f"s{other}")
-                for other, (row, none) in enumerate(zip(rows, empty, strict=True))
-            ),
-        )
-        for tag, frame in enumerate(frames)
-    )
+    empty = [F.lit(None).cast(frame.schema) for frame in frames]
+    branches = []
+    for tag, frame in enumerate(frames):
+        row = F.struct(*(named(c) for c in frame.columns))
+        columns = [row if other == tag else none for other, none in enumerate(empty)]
+        branches.append(frame.select(F.lit(tag).alias("tag"), *(c.alias(f"s{n}") for n, c in enumerate(columns))))
     return reduce(DataFrame.union, branches)
 
 
@@ -63,8 +55,8 @@ class Slices:
             execution = query.streamingQuery().lastExecution()
             if int(execution.currentBatchId()) != epoch:
                 return []  # a query on the same checkpoint that is just ending
-            plan = execution.logical().child()
-            branches = [plan.children().apply(i) for i in range(int(plan.children().size()))]
+            children = execution.logical().child().children()
+            branches = [children.apply(i) for i in range(int(children.size()))]
             return branches if len(branches) == len(self._frame.columns) - 1 else []  # a tag, and the columns of each
         except Exception:  # noqa: BLE001  (internals of Spark; the public way below gives the same rows)
             return []
