@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMP := $(VENV)/.installed
+ARCHIVE := $(VENV)/spark.jsa
 SRC := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
@@ -37,7 +38,11 @@ types: $(STAMP)  ## Types: mypy --strict
 imports: $(STAMP)  ## Layers: imports point down, and only penstock.spark imports pyspark
 	$(BIN)/lint-imports
 
-test: $(STAMP)  ## Every test except the soak, in JOBS processes (2)
+$(ARCHIVE): $(STAMP)
+	$(PY) tests/archive.py
+	@touch $@  # a Java that cannot make one leaves none: an empty one is no archive, and no reason to try again
+
+test: $(ARCHIVE)  ## Every test except the soak, in JOBS processes (2)
 	$(BIN)/pytest -m 'not soak' -n $(JOBS) --dist worksteal
 
 test-fast: $(STAMP)  ## The tests that need neither Spark nor patience

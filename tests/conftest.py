@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from archive import JAVA_OPTIONS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -19,6 +21,11 @@ settings.register_profile(
 )
 settings.register_profile("soak", deadline=None, max_examples=2_000, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# Spark hands these to the Java it starts, silently: here it lives for seconds or minutes, and is done sooner without its optimising
+# compiler; the classes come from an archive, if `make` has made one (tests/archive.py).
+os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
+os.fsync = lambda _: None  # nothing here loses power, and on a busy disk it takes most of the time
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,7 @@ def postgres_url() -> Iterator[str]:
                     stdout=output,
                     stderr=output,
                     check=False,
-                    timeout=120,
+                    timeout=600,
                 )
             if done.returncode:
                 raise RuntimeError(f"{command[0]} failed:\n{log.read_text()}")

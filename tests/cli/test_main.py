@@ -87,7 +87,6 @@ def test_debug_after_two_dashes_is_the_commands_own(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_fresh_environment_when_installed_with_pip_has_the_command(tmp_path):
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)

@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from archive import QUICK
+
 HERE = Path(__file__).parent
 
 
@@ -28,13 +30,11 @@ def environment(**more):
     import penstock
 
     paths = [str(Path(penstock.__file__).parent.parent), str(HERE), os.environ.get("PYTHONPATH", "")]
-    # A JVM that lives for seconds is done sooner without its optimising compiler.
-    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(p for p in paths if p),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": java,
+        "JAVA_TOOL_OPTIONS": QUICK,  # of executors too
         **more,
     }
 
@@ -55,7 +55,7 @@ def start(script, options, folder, **env):
         ), given.with_suffix(".err")
 
 
-def wait(process, err, timeout=240):
+def wait(process, err, timeout=600):
     """Wait for a child. Its process group, an orphaned JVM for example, is left alone."""
     try:
         out, _ = process.communicate(timeout=timeout)

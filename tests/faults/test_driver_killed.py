@@ -13,7 +13,7 @@ import pytest
 
 import servers
 
-pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
 
 STEPS = [
     "decide",
@@ -107,7 +107,7 @@ def test_jvm_of_a_killed_driver_when_it_wakes_up_after_the_restart_changes_nothi
         assert ended.code == 0, ended
         assert killed_flow.content(urls) == killed_flow.expected(data)
         os.kill(java, signal.SIGCONT)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 600
         while time.monotonic() < deadline and _alive(java):
             time.sleep(0.2)
         assert killed_flow.content(urls) == killed_flow.expected(data)

@@ -12,7 +12,7 @@ import pytest
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.commands import Commander
 
-pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
 
 
 def test_driver_when_killed_at_every_step_of_going_back_gives_each_row_once(tmp_path):

@@ -44,12 +44,6 @@ def compare(what: str, found: Counter, wanted: Counter) -> None:
     assert not more, f"{what}: too many {more}"
 
 
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch):
-    """Nothing here loses power, and forcing files to disk takes most of the time."""
-    monkeypatch.setattr("penstock.state.files._force", lambda *_: None)
-
-
 # ------------------------------------------------------------------------------------------------------------- properties
 
 

@@ -56,11 +56,6 @@ def search() -> None:
     compare()
 
 
-@pytest.fixture(autouse=True)
-def _no_fsync(monkeypatch):
-    monkeypatch.setattr("penstock.state.files._force", lambda *_: None)
-
-
 def lateness_judged_per_epoch(patch):
     def late(part, chunk, offset, time, suspects, lateness):
         before = {}

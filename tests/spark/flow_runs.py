@@ -75,7 +75,7 @@ def over_spark(spark, checkpoint, declare, **options):
     """Run `declare(sink) -> Flow` to its end and give what its sinks hold."""
     sinks = Sinks()
     run = declare(sinks).start(spark, checkpoint=str(checkpoint), **{"trigger": "available_now", **options})
-    assert run.await_termination(250)
+    assert run.await_termination(600)
     return sinks.content()
 
 

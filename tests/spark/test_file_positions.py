@@ -68,7 +68,7 @@ def start(spark, folder, kind, settings, fn, out):
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_records_of_files_are_in_order_however_the_session_cuts_and_merges_files(spark, tmp_path, kind, settings):
     out = ps.memory(f"order {tmp_path}")
-    start(spark, tmp_path, kind, settings, numbered, out).await_termination(120)
+    start(spark, tmp_path, kind, settings, numbered, out).await_termination(600)
     assert sorted((r["v"], r["n"]) for r in out.rows()) == [(i, i) for i in range(3 * ROWS)]
 
 
@@ -76,7 +76,7 @@ def test_records_of_files_are_in_order_however_the_session_cuts_and_merges_files
 def test_position_of_a_record_is_its_file_and_its_row_however_the_session_cuts_and_merges_files(spark, tmp_path, settings):
     run = start(spark, tmp_path, "json", settings, careful, ps.memory(f"position {tmp_path}"))
     with pytest.raises(OperatorError, match=f"at position events/0 @ {(2 << 33) + ROWS - 100}: ValueError: seen"):
-        run.await_termination(120)
+        run.await_termination(600)
 
 
 @pytest.mark.parametrize(("kind", "values"), [("int", [0, 7, None]), ("long", [-1, 5]), ("string", ["", "a", None, "7"])])
@@ -93,7 +93,7 @@ def test_partition_has_the_name_of_its_value_and_null_and_empty_are_partitions_t
     events.key_by("k", name="each").stateful_map(lambda k, e, n: ((k, e.p, n), e.v), f"k string, p {kind}, last long").sink(
         each
     )
-    flow.start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now").await_termination(120)
+    flow.start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now").await_termination(600)
     partitions = Checkpoint(str(tmp_path / "c")).last().sources["events"].partitions
     assert {name: state.offset for name, state in partitions.items()} == {str(p): len(values) + i for i, p in enumerate(values)}
     assert out.rows() == [{"k": "a", "n": 2 * len(values)}]
@@ -117,7 +117,7 @@ def test_position_that_is_none_is_refused_in_one_sentence(spark, tmp_path, p, v,
     events = flow.source("events", source, time="at", position=("p", "v"))
     events.key_by("k").stateful_map(lambda k, e, s: ((k, e.v), s), "k string, v long").sink(ps.memory(f"none {tmp_path}"))
     with pytest.raises(PenstockError) as refused:
-        flow.start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now").await_termination(120)
+        flow.start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now").await_termination(600)
     assert message in str(refused.value)
     assert len(str(refused.value)) < 300
 
@@ -132,7 +132,7 @@ def test_function_that_raises_names_the_partition_even_if_it_is_negative(spark, 
         ps.memory(f"r {tmp_path}")
     )
     with pytest.raises(OperatorError, match="at position events/-1 @ 1: ZeroDivisionError"):
-        flow.start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now").await_termination(120)
+        flow.start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now").await_termination(600)
 
 
 @pytest.mark.parametrize("on_error", ["skip", "fail"])
@@ -146,14 +146,14 @@ def test_malformed_record_needs_no_position(spark, tmp_path, on_error):
     events.key_by("k").stateful_map(lambda k, e, s: ((k, e.o), s), "k string, o long").sink(out)
     run = flow.start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now")
     if on_error == "skip":
-        run.await_termination(120)
+        run.await_termination(600)
         assert sorted(r["o"] for r in out.rows()) == [0, 1, 2]
         assert Checkpoint(str(tmp_path / "c")).last().sources["events"].malformed == 2
     else:
         with pytest.raises(
             RecordError, match=r"has 2 malformed records, the first at f\.json 999999999999999 @ null: at is null"
         ):
-            run.await_termination(120)
+            run.await_termination(600)
 
 
 def test_parquet_file_without_a_declared_column_is_refused_by_name_unless_null_will_do(spark, tmp_path):
@@ -165,7 +165,7 @@ def test_parquet_file_without_a_declared_column_is_refused_by_name_unless_null_w
         flow, out = ps.Flow("lacking"), ps.memory(f"{name} {tmp_path}")
         events = flow.source("events", ps.files(str(folder), "k string, at timestamp, v long", **options), time="at")
         events.key_by("k").stateful_map(lambda k, e, s: ((k, e.v), s), "k string, v long").sink(out)
-        flow.start(spark, checkpoint=tmp_path / name, workers=2, trigger="available_now").await_termination(120)
+        flow.start(spark, checkpoint=tmp_path / name, workers=2, trigger="available_now").await_termination(600)
         return [(r["k"], r["v"]) for r in out.rows()]
 
     assert ends("whole") == [("a", 1)]
@@ -180,7 +180,7 @@ def test_parquet_column_that_folders_are_named_after_is_not_missing(spark, tmp_p
     flow, out = ps.Flow("folders"), ps.memory(f"folders {tmp_path}")
     events = flow.source("events", ps.files(str(tmp_path / "in"), "k string, at timestamp, v long"), time="at")
     events.key_by("k").aggregate(total=ps.sum("v")).sink(out)
-    flow.start(spark, checkpoint=tmp_path / "c", workers=1, trigger="available_now").await_termination(120)
+    flow.start(spark, checkpoint=tmp_path / "c", workers=1, trigger="available_now").await_termination(600)
     assert out.rows() == [{"k": "x", "total": 1}]
 
 
@@ -189,7 +189,7 @@ def test_rows_of_files_without_event_time_are_counted(spark, tmp_path):
     flow, out = ps.Flow("counted"), ps.memory(f"counted {tmp_path}")
     flow.source("events", ps.files(str(tmp_path / "in"), "k string, at timestamp, v long")).sink(out)
     run = flow.start(spark, checkpoint=tmp_path / "c", workers=1, trigger="available_now")
-    run.await_termination(120)
+    run.await_termination(600)
     assert run.progress["sources"]["events"]["rows"] == len(out.rows()) == 7
 
 
@@ -220,7 +220,7 @@ def test_times_when_they_are_read_by_the_driver_or_collected_or_grouped_by_spark
         events = flow.source("events", source, time="at", lateness="1 second", on_error="skip")
         events.key_by("k").stateful_map(numbered, "v long, n long", "n long").sink(out)
         events.late.sink(late)
-        flow.start(spark, checkpoint=tmp_path / name, workers=2, trigger="available_now").await_termination(120)
+        flow.start(spark, checkpoint=tmp_path / name, workers=2, trigger="available_now").await_termination(600)
         jobs.append(spark._jsc.sc().dagScheduler().numTotalJobs() - before)
         state = Checkpoint(str(tmp_path / name)).last().sources["events"]
         seen = (state.rows, state.late, state.malformed, {n: (p.latest, p.offset) for n, p in state.partitions.items()})

@@ -11,7 +11,7 @@ import pytest
 import penstock as ps
 from penstock.spark import source
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("p", pa.int32()), ("o", pa.int64())])
 
 

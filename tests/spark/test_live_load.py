@@ -18,7 +18,7 @@ import penstock as ps
 from penstock.errors import DeclarationError
 from penstock.runtime.checkpoint import Checkpoint
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def wanted(tmp_path, files):
     return content(out)
 
 
-def wait_for(condition, run, seconds=60):
+def wait_for(condition, run, seconds=600):
     until = time.monotonic() + seconds
     while not condition():
         assert run.active, run.exception
@@ -97,12 +97,12 @@ def test_rows_when_a_flow_goes_back_twice_under_load_are_those_of_one_that_never
         assert run.snapshot("three").wait(60)
         wait_for(lambda: feeder.written == len(files) and files_read() == len(files), run)
         back = [sys.executable, "-m", "penstock", "load", "three", "--checkpoint", checkpoint]
-        told = subprocess.run(back, capture_output=True, text=True, check=True, timeout=120)
+        told = subprocess.run(back, capture_output=True, text=True, check=True, timeout=600)
         assert told.stdout.startswith("Went back to snapshot three after epoch "), told
         assert [b["snapshot"] for b in run.progress["gone_back"]] == ["moving", "three"]
         folders = [p.name for p in (tmp_path / "checkpoint").glob("spark*")]
         assert folders == [Checkpoint(checkpoint).last().log]
-        run.shutdown(drain=True, timeout=120)
+        run.shutdown(drain=True, timeout=600)
     found, right = content(out), wanted(tmp_path, files)
     for name, rows in right.items():
         assert found[name] == rows, (name, rows - found[name], found[name] - rows)

@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parent.parent / "cer"))  # random queries and
 from ceql_drawing import Case, draw
 from ceql_running import answers_in, complaint, pattern_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.spark
 
 BEGIN = dt.datetime(2024, 3, 10, tzinfo=dt.UTC)
 SCHEMA = "p long, at timestamp, types string, v long, w long, t string, n long, k long, j long"

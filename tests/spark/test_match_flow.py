@@ -12,7 +12,7 @@ import pytest
 
 import penstock as ps
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("kind", pa.string()), ("v", pa.int64())])
 QUERY = "SELECT MAX * WHERE open AS x ; try+ AS y ; close FILTER y[v > 2] WITHIN 20 SECONDS CONSUME BY PARTITION"
@@ -69,11 +69,11 @@ def test_matches_of_a_flow_that_is_rescaled_and_started_again_are_those_of_batch
     run.scale(workers=4)
     while run.progress["epoch"] < 5:
         assert run.active, run.exception
-    run.shutdown(drain=False, timeout=100)
+    run.shutdown(drain=False, timeout=600)
     run = flow_of(tmp_path / "in", name).start(spark, **options)
     assert run.progress["epoch"] < len(files) - 2, "the test wants files to be left"
     run.scale(workers=3)
-    run.shutdown(drain=True, timeout=100)
+    run.shutdown(drain=True, timeout=600)
     assert {len(set(run.routing(region))) for region in run.regions} == {3}
 
     events = [row for rows in files for row in rows]

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import penstock as ps
 from penstock.errors import DeclarationError, QueryError
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.spark
 
 EVENT = "at timestamp, kind string, k string, v double"
 ROWS = [("A", "x", 1.0), ("B", "x", None), ("A", "y", 2.0), ("A", None, 3.0), (None, "y", 4.0), ("B", "y", 5.0)]

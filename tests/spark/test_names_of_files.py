@@ -59,7 +59,7 @@ def write(path, seconds, columns):
 def collected(spark, tmp_path, flow, stream):
     out = ps.memory(f"names {tmp_path}")
     stream.sink(out)
-    flow.start(spark, checkpoint=tmp_path / "c", workers=1, trigger="available_now").await_termination(120)
+    flow.start(spark, checkpoint=tmp_path / "c", workers=1, trigger="available_now").await_termination(600)
     return out.rows()
 
 

@@ -9,7 +9,7 @@ import pytest
 import penstock as ps
 from penstock.spark.slices import Slices
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 NESTED = pa.schema([("k", pa.int64()), ("a b", pa.list_(pa.struct([("x", pa.int32()), ("y", pa.string())])))])
 FLAT = pa.schema([("k", pa.int64()), ("v", pa.float64())])
@@ -23,7 +23,7 @@ def run(spark, folder, name):
     flow.source("files", ps.files(str(folder / "nested"), "k long, `a b` array<struct<x:int,y:string>>")).sink(sinks["files"])
     flow.source("frame", frame.selectExpr("coalesce(k, 0L) as k", "struct(1 as one, v) as s")).sink(sinks["frame"])
     flow.source("union", frame.union(frame).selectExpr("k", "v is null as lacks")).sink(sinks["union"])
-    flow.start(spark, checkpoint=str(folder / name), trigger="available_now").await_termination(200)
+    flow.start(spark, checkpoint=str(folder / name), trigger="available_now").await_termination(600)
     return {n: sorted(map(str, sink.rows())) for n, sink in sinks.items()}
 
 

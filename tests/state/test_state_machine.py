@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pyarrow.fs as pafs
@@ -59,8 +58,6 @@ def perform(state, model, steps):
 class StateOfOneWorker(RuleBasedStateMachine):
     @initialize()
     def begin(self):
-        self.no_fsync = mock.patch("penstock.state.files._force")  # nothing here loses power, and it takes most of the time
-        self.no_fsync.start()
         self.root = tempfile.mkdtemp(prefix="penstock-state-")
         self.fs = pafs.LocalFileSystem()
         self.model = {}
@@ -73,7 +70,6 @@ class StateOfOneWorker(RuleBasedStateMachine):
         for host in (0, 1):
             LocalStore.open(self.host(host), "me", "boot", 1 << 26).close()
         shutil.rmtree(self.root)
-        self.no_fsync.stop()
 
     def host(self, number):
         return f"{self.root}/host-{number}"

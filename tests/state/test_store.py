@@ -284,7 +284,7 @@ def start(task, root, local, made):
 
 def test_catch_up_when_disk_is_full_then_says_so_and_store_is_as_before(fs, root, local):
     made = versions(fs, root, {b"00a": b"1"}, {b"00%05d" % n: b"x" * 500 for n in range(2000)})
-    out, wrong = start("full", root, local, made).communicate(timeout=60)
+    out, wrong = start("full", root, local, made).communicate(timeout=600)
     assert re.search(f"{local} cannot grow .* because the disk is full or failing; free space there", out), wrong
     assert "CatchUp(rebuilt=False, files=0, rows=0)" in out
 
@@ -293,7 +293,7 @@ def test_at_when_processes_want_different_versions_at_once_then_each_sees_its_ow
     made = versions(fs, root, *({b"00a": b"%d" % n, b"00b%d" % n: b"x"} for n in range(6)))
     running = [start(str(number), root, local, made) for number in range(3)]
     for process in running:
-        out, wrong = process.communicate(timeout=120)
+        out, wrong = process.communicate(timeout=600)
         assert out == "done\n", wrong
 
 
