@@ -165,16 +165,28 @@ def enumeration(spark: SparkSession, _work: Path) -> dict[str, float]:
             list_of(events, ("t", "v"), block.positions, block.offsets)
         took.append(time.perf_counter() - start)
     found = {"matches": float(told), "M matches/s/core": told / min(took) / 1e6}
-    frame = spark.range(0, 24).selectExpr("id AS t", "'B' AS kind", "cast(id AS double) AS v").localCheckpoint()
-    matched = ps.match(
-        frame, "SELECT * WHERE B+ WITHIN 21 EVENTS", order_by="t", type="kind", enumerate_with=ps.CountedSplit(light=1000)
-    )
-    heavy = timed(matched)
+    matched = heavy(spark)
     per_task = [r["n"] for r in matched.groupBy(F.spark_partition_id().alias("p")).agg(F.count("*").alias("n")).collect()]
     found["heavy query, matches"] = float(sum(per_task))
-    found["heavy query, s on 2 cores"] = heavy
+    for cores in (1, 2):
+        command = [sys.executable, __file__, "heavy", str(cores)]
+        found[f"heavy query, s on {cores}"] = float(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.split()[-1])
+    found["heavy query, 1 core / 2 cores"] = found["heavy query, s on 1"] / found["heavy query, s on 2"]
     found["balance (max / mean of tasks)"] = max(per_task) / (sum(per_task) / len(per_task))
     return found
+
+
+def heavy(spark: SparkSession) -> DataFrame:
+    """Few events, of which every subset that fits into the window is a match."""
+    frame = spark.range(0, 24).selectExpr("id AS t", "'B' AS kind", "cast(id AS double) AS v").localCheckpoint()
+    many = ps.CountedSplit(light=1000)
+    return ps.match(frame, "SELECT * WHERE B+ WITHIN 21 EVENTS", order_by="t", type="kind", enumerate_with=many)
+
+
+def heavy_alone(cores: int) -> None:
+    """Print the seconds of the heavy query where all of Spark, Java's threads too, has so many cores."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    print(timed(heavy(session(f"local[{cores}]"))))
 
 
 # ---------------------------------------------------------------------------------------------------------- batch and flow
@@ -291,6 +303,9 @@ PARTS = {"kernel": kernel, "enumeration": enumeration, "batch": batch, "streamin
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["heavy"]:  # a process of its own, see `enumeration`
+        heavy_alone(int(sys.argv[2]))
+        return
     chosen = sys.argv[1:] or list(PARTS)
     if unknown := [name for name in chosen if name not in PARTS]:
         raise SystemExit(f"There is no part {unknown[0]!r}; there are {', '.join(PARTS)}.")
