@@ -170,7 +170,9 @@ def enumeration(spark: SparkSession, _work: Path) -> dict[str, float]:
     found["heavy query, matches"] = float(sum(per_task))
     for cores in (1, 2):
         command = [sys.executable, __file__, "heavy", str(cores)]
-        found[f"heavy query, s on {cores}"] = float(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.split()[-1])
+        found[f"heavy query, s on {cores}"] = float(
+            subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.split()[-1]
+        )
     found["heavy query, 1 core / 2 cores"] = found["heavy query, s on 1"] / found["heavy query, s on 2"]
     found["balance (max / mean of tasks)"] = max(per_task) / (sum(per_task) / len(per_task))
     return found

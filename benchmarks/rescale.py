@@ -3,8 +3,9 @@
     python benchmarks/rescale.py                 1 M keys, then 5 M
     python benchmarks/rescale.py 1000000 offline   one size, and some of the parts: budget, doubled, at once, offline
 
-Three workers become four under steady load, so 25 % of the state moves. Durations are those of whole epochs, from deciding to
-committed. Writes JSON under benchmarks/results and a plot under docs/images.
+Three workers become four under steady load, so 25 % of the state moves; and back, until there are enough epochs. Durations are those of
+whole epochs, from deciding to committed. An epoch for which the host of a virtual machine took its cores away says nothing about
+penstock: the ratios leave such epochs out, and beside them stand the same figures of all epochs. Writes JSON under benchmarks/results and a plot under docs/images.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import json
 import os
 import platform
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,13 +31,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.runtime.checkpoint import Checkpoint
 from penstock.spark.session import session
 from penstock.types import BINS
 
 SCHEMA = "k long, at timestamp, v double"
 EVENTS = 20_000
-WARM_UP, BEFORE, SETTLE, AFTER = 60, 50, 10, 50  # epochs
+WARM_UP, BEFORE, SETTLE, AFTER, DURING = 60, 50, 10, 50, 60  # epochs
+STOLEN = 0.05
+"""An epoch counts for the ratios if the host of this virtual machine took no more of its cores' time; ``raw_`` figures are of all."""
 
 
 def write(folder: Path, number: int, keys: np.ndarray[Any, Any]) -> None:
@@ -109,12 +110,18 @@ class Memory:
         return self.peak
 
 
+def stolen_s() -> float:
+    """Seconds of cores that the host of this virtual machine has kept from it so far; 0 where nothing tells."""
+    stat = Path("/proc/stat")
+    return int(stat.read_text().split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK") if stat.exists() else 0.0
+
+
 def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> dict[str, Any]:
-    """One flow that scales from 3 to 4 workers under way."""
+    """One flow that scales from 3 to 4 workers under way, and back, until enough of its epochs were left in peace."""
     folder, checkpoint = work / "in", work / "checkpoint"
     first = load(folder, keys)
     seen.clear()
-    starts: list[float] = []
+    began: list[tuple[float, float]] = []
     rows: list[dict[str, Any]] = []
     held: list[Any] = []
     flow = ps.Flow("bench")
@@ -123,51 +130,72 @@ def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> d
 
     def before(step: str) -> None:
         if step == "decide":
-            starts.append(time.perf_counter())
+            began.append((time.perf_counter(), stolen_s()))
         elif step == "committed":
             seen.append(1)
             figures = held[0].regions.get("k", {}).get("rescale", {}) if held else {}
-            rows.append({"s": time.perf_counter() - starts[-1], **figures})
+            took = time.perf_counter() - began[-1][0]
+            lost = (stolen_s() - began[-1][1]) / took / (os.cpu_count() or 1)
+            rows.append({"s": took, "stolen": lost, **figures})
 
+    def in_peace(some: list[dict[str, Any]]) -> list[float]:
+        return [row["s"] for row in some if row["stolen"] <= STOLEN]
+
+    def steady(epochs: int) -> list[dict[str, Any]]:
+        since = len(rows)
+        wait(run, lambda: len(in_peace(rows[since:])) >= epochs or len(rows) >= since + 3 * epochs)
+        return rows[since:]
+
+    spans, moved = [], []
     with feeding(folder, first, keys):
         memory = Memory()
         run = flow.start(spark, checkpoint=str(checkpoint), workers=3, trigger="0 seconds", step_budget=budget, before=before)
         held.append(run)
-        wait(run, lambda: len(rows) >= first + WARM_UP + BEFORE)
-        begun, handle = len(rows), run.scale("k", 4)
-        assert handle.wait()
-        figures = run.regions["k"]["last_rescale"]
-        ended, peak = len(rows), memory.stop()
-        wait(run, lambda: len(rows) >= ended + SETTLE + AFTER)
+        wait(run, lambda: len(rows) >= first + WARM_UP)
+        others = steady(BEFORE)
+        for workers in (4, 3, 4, 3):
+            begun, handle = len(rows), run.scale("k", workers)
+            assert handle.wait()
+            spans.append((begun, len(rows)))
+            moved.append(run.regions["k"]["last_rescale"])
+            wait(run, lambda: len(rows) >= spans[-1][1] + SETTLE)
+            others += steady(AFTER)
+            during = [row for a, b in spans for row in rows[a : b + 1]]
+            if len(in_peace(during)) >= DURING:
+                break
         run.shutdown(drain=False)
-    record = Checkpoint(str(checkpoint)).last()
-    took = [r["s"] for r in rows]
-    earlier, during, later = took[first + WARM_UP : begun], took[begun : ended + 1], took[ended + SETTLE :]
-    steady = earlier + later
+    told = {"": (in_peace(others), in_peace(during)), "raw_": tuple([row["s"] for row in some] for some in (others, during))}
     return {
         "keys": keys,
-        "epochs_ms": [round(t * 1000, 1) for t in took[first:]],
+        "epochs_ms": [round(row["s"] * 1000, 1) for row in rows[first:]],
+        "stolen": [round(row["stolen"], 3) for row in rows[first:]],
         "steps": [{n: r[n] for n in ("step_bytes", "cost_us", "moved_keys")} for r in rows if "step_bytes" in r],
-        "rescale_epochs": [begun - first, ended - first],
-        "rescale_s": sum(during),
-        **phase("before", earlier),
-        **phase("after", later),
-        "steady_p50_ms": 1000 * statistics.median(steady),
-        "steady_p99_ms": 1000 * float(np.quantile(steady, 0.99)),
-        **phase("during", during),
-        "p99_ratio": float(np.quantile(during, 0.99) / np.quantile(steady, 0.99)),
-        "max_ratio": max(during) / float(np.quantile(steady, 0.99)),
-        "moved_keys": figures.get("moved_keys"),
-        "moved_bytes": figures.get("moved_bytes"),
-        "python_peak_bytes": peak,
-        "workers": record.regions["k"].workers,
+        "rescale_epochs": [(a - first, b - first) for a, b in spans],
+        "rescale_s": sum(row["s"] for row in rows[spans[0][0] : spans[0][1] + 1]),
+        **{name: value for prefix, (calm, busy) in told.items() for name, value in compared(prefix, calm, busy).items()},
+        "moved_keys": moved[0].get("moved_keys"),
+        "moved_bytes": moved[0].get("moved_bytes"),
+        "python_peak_bytes": memory.stop(),
+    }
+
+
+def compared(prefix: str, steady: list[float], during: list[float]) -> dict[str, float]:
+    """Durations, and those during a rescale as multiples of the steady p99."""
+    if not steady or not during:
+        return {f"{prefix}steady_epochs": len(steady), f"{prefix}during_epochs": len(during)}
+    p99 = float(np.quantile(steady, 0.99))
+    return {
+        **phase(f"{prefix}steady", steady),
+        **phase(f"{prefix}during", during),
+        f"{prefix}p99_ratio": float(np.quantile(during, 0.99)) / p99,
+        f"{prefix}max_ratio": max(during) / p99,
     }
 
 
 def phase(name: str, took: list[float]) -> dict[str, float]:
     """Duration of epochs: half of them, 99 % of them, and all of them took no longer."""
     p50, p99 = (1000 * float(np.quantile(took, q)) for q in (0.5, 0.99))
-    return {f"{name}_p50_ms": p50, f"{name}_p99_ms": p99, f"{name}_max_ms": 1000 * max(took)}
+    return {f"{name}_epochs": len(took), f"{name}_p50_ms": p50, f"{name}_p99_ms": p99, f"{name}_max_ms": 1000 * max(took)}
 
 
 def wait(run: Any, ready: Any) -> None:
@@ -231,9 +259,13 @@ def plot(results: dict[str, Any], path: Path) -> None:
     shown = {n: r for n, r in results.items() if "epochs_ms" in r}
     figure, axes = plt.subplots(len(shown), 1, figsize=(9, 2.6 * len(shown)), sharey=False, squeeze=False)
     for axis, (name, r) in zip(axes[:, 0], shown.items(), strict=True):
-        begin, end = r["rescale_epochs"]
-        axis.axvspan(begin, end, color="#f2c14e", alpha=0.4, label=f"rescale, {r['rescale_s']:.1f} s")
+        for i, (begin, end) in enumerate(r["rescale_epochs"]):
+            label = None if i else f"rescale, {r['rescale_s']:.1f} s"
+            axis.axvspan(begin, end, color="#f2c14e", alpha=0.4, label=label)
         axis.plot(r["epochs_ms"], color="#20639b", linewidth=1, marker=".", markersize=3)
+        lost = [(i, r["epochs_ms"][i]) for i, share in enumerate(r.get("stolen", ())) if share > STOLEN]
+        if lost:
+            axis.plot(*zip(*lost, strict=True), "x", color="#999999", markersize=4, label="cores taken away")
         axis.axhline(r["steady_p99_ms"], color="#777777", linewidth=0.8, linestyle="--", label="steady p99")
         axis.set_title(f"{name}: 3 to 4 workers, {r['keys']:,} keys; max {r['max_ratio']:.2f} × steady p99", fontsize=10)
         axis.set_ylabel("epoch, ms")
