@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.operators.base import Context
+from penstock.operators.keys import KeyCodec
+from penstock.operators.rows import Order
 from penstock.runtime.driver import part_number
 from penstock.runtime.lateness import Base, behind, late_rows
 from penstock.types import MAX_TIME, MIN_TIME, whole_partition
@@ -58,3 +62,11 @@ def test_number_of_a_partition_tells_its_source_and_a_whole_number_is_read_back(
     assert part >> 48 == ordinal
     if not isinstance(partition, str):
         assert whole_partition(part) == partition
+
+
+def test_position_of_a_row_names_its_partition_as_the_source_does():
+    partitions = [None, -3, 4, -(1 << 47) + 1]
+    same = np.full(len(partitions), 7)
+    order = Order(same, np.array([part_number(1, p) for p in partitions]), same, same)
+    context = Context("r", 0, 0, KeyCodec(pa.schema([])), (), pa.schema([]), sources=("a", "b"))
+    assert [context.position_text(order, row) for row in range(len(partitions))] == [f"b/{p} @ 7" for p in partitions]
