@@ -3,9 +3,10 @@
     python benchmarks/rescale.py                 1 M keys, then 5 M
     python benchmarks/rescale.py 1000000 offline   one size, and some of the parts: budget, doubled, at once, offline
 
-Three workers become four under steady load, so 25 % of the state moves; and back, until there are enough epochs. Durations are those of
-whole epochs, from deciding to committed. An epoch for which the host of a virtual machine took its cores away says nothing about
-penstock: the ratios leave such epochs out, and beside them stand the same figures of all epochs. Writes JSON under benchmarks/results and a plot under docs/images.
+Three workers become four under steady load, so 25 % of the state moves; and back, until there are enough epochs. Durations are
+those of whole epochs, from deciding to committed. An epoch for which the host of a virtual machine took its cores away says nothing
+about penstock: the ratios leave such epochs out, and beside them stand the same figures of all epochs. Writes JSON under
+benchmarks/results and a plot under docs/images.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> d
         wait(run, lambda: len(in_peace(rows[since:])) >= epochs or len(rows) >= since + 3 * epochs)
         return rows[since:]
 
-    spans, moved = [], []
+    spans, figures = [], {}
     with feeding(folder, first, keys):
         memory = Memory()
         run = flow.start(spark, checkpoint=str(checkpoint), workers=3, trigger="0 seconds", step_budget=budget, before=before)
@@ -157,7 +158,7 @@ def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> d
             begun, handle = len(rows), run.scale("k", workers)
             assert handle.wait()
             spans.append((begun, len(rows)))
-            moved.append(run.regions["k"]["last_rescale"])
+            figures = figures or run.regions["k"]["last_rescale"]  # of the first
             wait(run, lambda: len(rows) >= spans[-1][1] + SETTLE)
             others += steady(AFTER)
             during = [row for a, b in spans for row in rows[a : b + 1]]
@@ -173,8 +174,8 @@ def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> d
         "rescale_epochs": [(a - first, b - first) for a, b in spans],
         "rescale_s": sum(row["s"] for row in rows[spans[0][0] : spans[0][1] + 1]),
         **{name: value for prefix, (calm, busy) in told.items() for name, value in compared(prefix, calm, busy).items()},
-        "moved_keys": moved[0].get("moved_keys"),
-        "moved_bytes": moved[0].get("moved_bytes"),
+        "moved_keys": figures.get("moved_keys"),
+        "moved_bytes": figures.get("moved_bytes"),
         "python_peak_bytes": memory.stop(),
     }
 

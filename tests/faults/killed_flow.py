@@ -94,7 +94,7 @@ def content(urls):
         query = f"SELECT {', '.join(columns)} FROM {table}"
         url = urls[database]
         if url.startswith("sqlite"):
-            with sqlite3.connect(url.removeprefix("sqlite:///"), timeout=600) as connection:
+            with sqlite3.connect(url.removeprefix("sqlite:///"), timeout=60) as connection:
                 rows = connection.execute(query).fetchall()
             rows = [
                 tuple(_time(v) if c in ("at", "window_start") else v for c, v in zip(columns, r, strict=True)) for r in rows

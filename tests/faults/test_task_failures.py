@@ -335,8 +335,8 @@ def test_driver_when_it_wakes_up_after_another_took_over_is_fenced(place, spark,
         children.end_group(process)
 
 
-def _until(true, seconds=600):
-    deadline = time.monotonic() + seconds
+def _until(true):
+    deadline = time.monotonic() + 600
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -490,8 +490,8 @@ def test_flow_when_stopped_and_started_again_goes_on_and_its_state_can_be_read(s
         start(trigger="100 milliseconds")
 
 
-def _until(true, seconds=600):
-    deadline = time.monotonic() + seconds
+def _until(true):
+    deadline = time.monotonic() + 600
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)

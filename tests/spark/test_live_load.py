@@ -59,8 +59,8 @@ def wanted(tmp_path, files):
     return content(out)
 
 
-def wait_for(condition, run, seconds=600):
-    until = time.monotonic() + seconds
+def wait_for(condition, run):
+    until = time.monotonic() + 600
     while not condition():
         assert run.active, run.exception
         assert time.monotonic() < until, run.progress

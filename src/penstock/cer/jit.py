@@ -1,8 +1,8 @@
 """How the kernels are compiled.
 
 numba counts references to every array that a function is given, unpacks or hands on, with an atomic instruction each: two thirds
-and more of the recogniser's time went there. The kernels are compiled without; in return they cannot make arrays, so all that they write to
-is the caller's. (numba refuses one that does make an array.)
+and more of the recogniser's time went there. The kernels are compiled without; in return they cannot make arrays, so all that they
+write to is the caller's. (numba refuses one that does make an array.)
 """
 
 from __future__ import annotations

@@ -123,7 +123,10 @@ class Arena:
         self.count = kernel.sweep(roots, lows, self.count, self.arrays, np.empty(self.count, np.int64))
 
     def counted(self, roots: NDArray[np.int32], lows: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """How many matches each heap holds inside its window, low and high words (uint64[2, roots]); and the low words of all heaps, for the last root."""
+        """How many matches each heap holds inside its window, as low and high words (uint64[2, roots]).
+
+        And the low words of all heaps (uint64[heaps]), as they are for the last root.
+        """
         totals, done = np.zeros((2, self.count), np.uint64), np.zeros(self.count, np.int64)
         words = np.empty((2, len(roots)), np.uint64)
         matches.count(roots, lows, self.arrays, totals, done, 1, np.empty(3 * self.count + 3, np.int32), words)
