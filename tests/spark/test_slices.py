@@ -1,4 +1,7 @@
-"""Each source of an epoch is read by its own branch of Spark's plan; where Spark does not give the plan, the rows are the same."""
+"""Each source of an epoch is read by its own branch of Spark's plan; where Spark does not give the plan, the rows are the same.
+
+Branches that read files are planned together with what follows.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.spark import slices
 from penstock.spark.slices import Slices
 
 pytestmark = pytest.mark.spark
@@ -37,3 +41,29 @@ def test_sources_are_read_by_branches_of_their_own(spark, tmp_path, monkeypatch)
     monkeypatch.setattr(Slices, "_cut", lambda *_: [])
     assert run(spark, tmp_path, "whole") == found
     assert [len(rows) for rows in found.values()] == [2, 2, 4]
+
+
+def test_files_are_read_by_the_columns_that_are_needed(spark, tmp_path, monkeypatch):
+    fr.write_parquet(tmp_path / "flat", [{"k": k, "v": k / 2} for k in range(4)], FLAT, 0)
+    given, plans = Slices.rows, []
+
+    def rows(*arguments):
+        frame, files = given(*arguments)
+        plans.append(frame.select("k")._jdf.queryExecution().executedPlan().toString())
+        return frame, files
+
+    def run(name):
+        sink = ps.memory(f"{name} {tmp_path}")
+        flow = ps.Flow(name)
+        flow.source("flat", ps.files(str(tmp_path / "flat"), "k long, v double")).where("v > 0.5").sink(sink)
+        flow.start(spark, checkpoint=str(tmp_path / name), trigger="available_now").await_termination(600)
+        return sorted((row["k"], row["v"]) for row in sink.rows())
+
+    monkeypatch.setattr(Slices, "rows", rows)
+    assert run("batch") == [(2, 1.0), (3, 1.5)]
+    assert any("ReadSchema: struct<k:bigint" in plan for plan in plans)
+    assert not any("v:double" in plan for plan in plans)
+    monkeypatch.setattr(slices, "_as_batch", lambda _: None)
+    plans.clear()
+    assert run("stream") == [(2, 1.0), (3, 1.5)]
+    assert not any("ReadSchema" in plan for plan in plans)

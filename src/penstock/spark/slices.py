@@ -56,7 +56,8 @@ class Slices:
             if int(execution.currentBatchId()) != epoch:
                 return []  # a query on the same checkpoint that is just ending
             children = execution.logical().child().children()
-            branches = [children.apply(i) for i in range(int(children.size()))]
+            streams = [children.apply(i) for i in range(int(children.size()))]
+            branches = [_as_batch(stream) or stream for stream in streams]
             return branches if len(branches) == len(self._frame.columns) - 1 else []  # a tag, and the columns of each
         except Exception:  # noqa: BLE001  (internals of Spark; the public way below gives the same rows)
             return []
@@ -73,7 +74,24 @@ class Slices:
             return self._frame.where(f"tag = {tag}").select(*chosen), []
         session, ours = self._frame.sparkSession, self._frame._jdf.sparkSession()
         jvm: Any = session._jvm
-        whole = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(ours, self._branches[tag]), session)
-        jdf: Any = whole.select(*chosen)._jdf
+        branch = self._branches[tag]
+        whole = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(ours, branch), session).select(*chosen)
+        jdf: Any = whole._jdf
         files = [str(f) for f in jdf.inputFiles()]
+        if not branch.isStreaming():
+            return whole, files
         return DataFrame(ours.internalCreateDataFrame(jdf.queryExecution().toRdd(), jdf.schema(), False), session), files
+
+
+def _as_batch(plan: Any) -> Any | None:
+    """The plan of a stream's files as that of a batch, which Spark plans together with what follows; None: it is another plan.
+
+    So columns that nothing needs are not read, and rows that a filter drops are not made.
+    """
+    kind = str(plan.getClass().getSimpleName())
+    if kind == "LogicalRelation":
+        return plan.copy(plan.relation(), plan.output(), plan.catalogTable(), False, plan.stream())
+    if kind not in ("Project", "SubqueryAlias"):
+        return None  # an epoch without files too: Spark would leave out all that follows, workers' tasks as well
+    child = _as_batch(plan.child())
+    return None if child is None else plan.withNewChildren(plan.children().updated(0, child))

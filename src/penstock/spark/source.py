@@ -173,15 +173,16 @@ class SourceReader:
             row = f"(monotonically_increasing_id() & {(1 << ROW_BITS) - 1}L)"
             number = "__ps_number"
             if len(self._files) <= _MANY_FILES:
-                # Compiled into comparisons of texts, which differ in length mostly; a map would be searched by slower ones.
-                cases = " ".join(f"when '{sql_text(uri)}' then {number}L" for uri, number in self._spelled())
-                number = f"case {FILE} {cases} end" if cases else "cast(null as bigint)"
+                number = self._number()
             else:
                 row = "__ps_row"
             # A file without a number would be processed out of order, so it is an error.
             known = f"coalesce({number}, cast(raise_error(concat('penstock does not know the file ', {FILE})) as bigint))"
             return f"{base}L", f"(shiftleft({known}, {ROW_BITS}) + {row})"
-        return f"{base}L", f"({self._epoch << _EPOCH_BITS}L + (monotonically_increasing_id() & {(1 << _EPOCH_BITS) - 1}L))"
+        row = "monotonically_increasing_id()"
+        # Always the first of one; for the same reason as in `_number`.
+        first = f"get({longs([self._epoch << _EPOCH_BITS])}, cast(shiftright({row}, 63) as int))"
+        return f"{base}L", f"({first} + ({row} & {(1 << _EPOCH_BITS) - 1}L))"
 
     def _whole_number(self, column: str, bad: str) -> str:
         """SQL of the number of a partition that is a whole number or null: see `whole_partition`."""
@@ -202,6 +203,18 @@ class SourceReader:
     def _name_of(self, part: int) -> str:
         """The name of a partition that is a whole number or null."""
         return str(whole_partition(part))
+
+    def _number(self) -> str:
+        """SQL of the number of a row's file: the same code in every epoch.
+
+        Code is compiled into comparisons of texts, which differ in length mostly; a map would be searched by slower ones. Texts and
+        arrays are arguments of that code; a number written out would be part of it, and Spark compile new code in every epoch.
+        """
+        if not self._files:
+            return "cast(null as bigint)"
+        spelled = self._spelled()
+        cases = " ".join(f"when '{sql_text(uri)}' then {i}" for i, (uri, _) in enumerate(spelled, 1))
+        return f"element_at({longs(number for _, number in spelled)}, case {FILE} {cases} end)"
 
     def _joined(self, frame: DataFrame) -> DataFrame:
         """Rows of many files with their file's number, from a table: a long list would be searched from its start for each row."""
@@ -421,6 +434,11 @@ def _corrupt(frame: DataFrame) -> str:
     columns = [(quoted(name), kind) for name, kind in frame.dtypes if not name.startswith("__ps_")]
     read = ", ".join(f"to_json({name})" if "map<" in kind else name for name, kind in columns)
     return f"({CORRUPT} is not null or (xxhash64({read}) & 1L) = 2L)"
+
+
+def longs(numbers: Iterable[int]) -> str:
+    """Whole numbers as one array in Spark SQL, folded once; written as one text, so that it is quick to parse however long."""
+    return f"cast(split('{','.join(map(str, numbers))}', ',') as array<bigint>)"
 
 
 def sql_text(text: str) -> str:
