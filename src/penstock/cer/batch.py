@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from penstock.cer.maximal import ID, Maximal, MaximalDisjoint, Share, share, spread, type_bits
 from penstock.cer.plan import MASK, WHEN, Pattern
 from penstock.cer.recogniser import Batch, Block, Recogniser, walk
-from penstock.cer.shape import counts_array, summed
+from penstock.cer.shape import summed
 from penstock.cer.tables import BITS, Tables
 from penstock.cer.windows import earliest, times
 from penstock.cer.work import CountedSplit, Work, load_work, split
@@ -212,7 +212,7 @@ class _Worker:
         p = self.pattern
         if p.shape.counts:
             for counts in self.recogniser.count(batch):
-                ends, totals = summed(counts.ends, counts_array(counts.words))
+                ends, totals = summed(counts.ends, counts.words)
                 yield _row_of(p, self.result, events, ends, [], [totals])
         elif self.spread is None:
             for block in self.recogniser.feed(batch):

@@ -69,7 +69,7 @@ class Counts:
 
     Attributes:
         ends: int64[n], the closing events, ascending; one may come several times, and its counts are then to be added.
-        words: uint64[2, n]: low and high word of each count.
+        words: uint64[2, n]: low and high word of each count; the top bit is set where it has more than 127 bits.
     """
 
     ends: NDArray[np.int64]
@@ -194,10 +194,7 @@ class Recogniser:
                     ends, counts = np.unique(block.ends, return_counts=True)
                     yield Counts(ends, np.stack([counts.astype(np.uint64), np.zeros(len(ends), np.uint64)]))
                 continue
-            words = self.arena.counted(closings[1], lows)[0]
-            if (words[1] >> np.uint64(63)).any():
-                raise OperatorError("One event closes more matches than a decimal(38) can count; use a smaller window.")
-            yield Counts(closings[0].astype(np.int64), words)
+            yield Counts(closings[0].astype(np.int64), self.arena.counted(closings[1], lows)[0])
 
     @property
     def compares(self) -> bool:

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.cer.automaton import outputs
 from penstock.cer.recogniser import Block
 from penstock.cer.syntax import Chosen, CountAll, Everything, Query
 from penstock.columns import places
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, OperatorError
 
 EVENTS, START, END, MATCHES = "events", "match_start", "match_end", "matches"
 COUNT_TYPE = pa.decimal128(38, 0)
@@ -118,16 +117,31 @@ def shape_of(query: Query, columns: tuple[str, ...], kinds: tuple[tuple[str, ...
     return Shape(counts=False, bound=tuple(bound), kinds=kinds)
 
 
-def counts_array(words: NDArray[np.uint64]) -> Any:
-    """Counts as decimals, from their low and high words, uint64[2, n]."""
-    raw = np.ascontiguousarray(words.T).astype("<u8").tobytes()
-    return pa.Array.from_buffers(COUNT_TYPE, words.shape[1], [None, pa.py_buffer(raw)])
+def summed(ends: NDArray[np.int64], words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], Any]:
+    """One count for each closing event, which may close runs that end in several ways.
 
+    Args:
+        ends: The closing events, int64[n]; equal ones beside each other.
+        words: Low and high words of their counts, uint64[2, n]; the top bit is set where there are more than fit.
 
-def summed(groups: NDArray[np.int64], counts: Any) -> tuple[NDArray[np.int64], Any]:
-    """One count for each group: an event may close runs that end in several ways."""
-    table = (
-        pa.table({"group": places(groups), "count": counts}).group_by("group", use_threads=False).aggregate([("count", "sum")])
-    )
-    total = table.column("count_sum").combine_chunks()
-    return table.column("group").to_numpy(), pc.cast(total, COUNT_TYPE)
+    Returns:
+        Each closing event once, and its counts' sum as decimal(38, 0).
+
+    Raises:
+        OperatorError: A sum has more than 38 digits.
+    """
+    if not len(ends):
+        return ends, pa.array([], COUNT_TYPE)
+    first = np.flatnonzero(np.concatenate(([True], ends[1:] != ends[:-1])))
+    half, low_half = np.uint64(32), np.uint64(0xFFFFFFFF)
+    # In parts of 32 bits, so that sums have room for what they carry.
+    a, b, c, d = (np.add.reduceat(part, first) for word in words for part in (word & low_half, word >> half))
+    b += a >> half
+    c += b >> half
+    d += c >> half
+    low, high = (a & low_half) | (b << half), (c & low_half) | (d << half)
+    most_high, most_low = divmod(10**38 - 1, 1 << 64)
+    if ((d >> half > 0) | (high > most_high) | ((high == most_high) & (low > most_low))).any():
+        raise OperatorError("One event closes more matches than a decimal(38) can count; use a smaller window.")
+    raw = np.stack([low, high], axis=1).astype("<u8").tobytes()
+    return ends[first], pa.Array.from_buffers(COUNT_TYPE, len(first), [None, pa.py_buffer(raw)])

@@ -20,7 +20,7 @@ from penstock.cer.parsing import parse
 from penstock.cer.plan import MASK, Pattern, check_source_of_types, ready
 from penstock.cer.predicates import check_query
 from penstock.cer.recogniser import Batch, Recogniser
-from penstock.cer.shape import counts_array, summed
+from penstock.cer.shape import summed
 from penstock.cer.syntax import Query
 from penstock.cer.tables import Tables
 from penstock.cer.windows import earliest, times
@@ -170,7 +170,7 @@ class Match(Operator):
         out = []
         if self.pattern.shape.counts:
             for counts in recogniser.count(batch):
-                ends, totals = summed(counts.ends, counts_array(counts.words))
+                ends, totals = summed(counts.ends, counts.words)
                 out.append(self._row(rows, events, ends, first, [totals]))
         else:
             for block in recogniser.feed(batch):
