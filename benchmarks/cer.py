@@ -267,38 +267,46 @@ def streaming(spark: SparkSession, work: Path) -> dict[str, float]:
     for millions in (1.25, 5):
         folder, rows = work / f"stream{millions}", int(millions * 1e6)
         write_events(folder, 7 * rows, 10_000, 14)
-        part = spark.read.parquet(*(str(folder / f"00{i}.parquet") for i in range(2)))
         for query, text in QUERIES.items():
-            base = millions / timed(ps.match(part, text, order_by="at", type="kind"))
-            rate = flow_rate(spark, folder, text, work / f"{millions} {query}")
-            found |= {
-                f"epochs of {millions} M, {query}: M events/s": rate,
-                f"epochs of {millions} M, {query}: / batch": rate / base,
-            }
+            epoch, ratio = beside_batch(spark, folder, text, work / f"{millions} {query}")
+            name = f"epochs of {millions} M, {query}"
+            found |= {f"{name}: M events/s": millions / epoch, f"{name}: / batch": ratio}
         shutil.rmtree(folder)
     return found
 
 
-def flow_rate(spark: SparkSession, folder: Path, query: str, checkpoint: Path) -> float:
-    """Millions of events per second of a flow that reads two files per epoch, one per core: epochs 2 to 6, from commit to commit.
+def beside_batch(spark: SparkSession, folder: Path, query: str, checkpoint: Path) -> tuple[float, float]:
+    """Seconds of a flow's epoch that reads two files, one per core, from commit to commit; and batch / epoch.
 
-    While the first two run, the JVM still compiles; batch leaves its first run out, too.
+    Between each two epochs the same query runs in batch, over two files as well: the machine's speed drifts, so an epoch is compared
+    with what was run right before and after it. Medians of epochs 3 to 7: in those before, the JVM still compiles.
     """
-    flow, committed = ps.Flow("flow"), []
+    part = spark.read.parquet(*(str(folder / f"00{i}.parquet") for i in range(2)))
+    matched = ps.match(part, query, order_by="at", type="kind")
+    flow = ps.Flow("flow")
     source = ps.files(folder, "k long, at timestamp, kind string, v double", max_files_per_epoch=2)
     events = flow.source("events", source, time="at", lateness="1 second")
     events.key_by("k").match(query, type="kind").sink(ps.noop())
+    epochs: list[float] = []
+    batches: list[float] = []
+    begun = 0.0
 
     def before(step: str) -> None:
+        nonlocal begun
         if step == "committed":
-            committed.append(time.perf_counter())
+            epochs.append(time.perf_counter() - begun)
+            start = time.perf_counter()
+            matched.write.format("noop").mode("append").save()
+            begun = time.perf_counter()
+            batches.append(begun - start)
 
     run = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="0 seconds", before=before)
-    while len(committed) < 7:
+    while len(batches) < 7:
         time.sleep(0.02)
-    rows = run.progress["rows_in"]  # of every epoch alike
     run.shutdown(drain=False, timeout=120)
-    return rows / median([b - a for a, b in pairwise(committed[1:7])]) / 1e6
+    around = [(a + b) / 2 for a, b in pairwise(batches[:7])]
+    ratios = [batch / epoch for batch, epoch in zip(around, epochs[1:7], strict=True)]
+    return median(epochs[2:7]), median(ratios[1:])
 
 
 PARTS = {"kernel": kernel, "enumeration": enumeration, "batch": batch, "streaming": streaming}
