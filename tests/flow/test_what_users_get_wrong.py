@@ -71,6 +71,14 @@ DECLARATIONS = {
         lambda s: s.map_batches(lambda b: b, pa.schema([("k", pa.string()), ("k", pa.int64())])),
         "the schema of map_batches names column 'k' twice",
     ),
+    "mode of the reader": (
+        lambda _: ps.files("none", COLUMNS, "json", Mode="DROPMALFORMED"),
+        r"files\(Mode=...\) cannot be chosen: penstock finds malformed records itself, and on_error= of the source says what",
+    ),
+    "columns of the reader": (
+        lambda _: ps.files("none", COLUMNS, "csv", columnPruning=True),
+        r"files\(columnPruning=...\) cannot be",
+    ),
     "no schema": (lambda _: ps.files("none", None), "must be text such as 'tail string, delay double', or a pyarrow.Schema"),
     "no name": (lambda s: s._flow.source("", ps.files("none", COLUMNS)), "The name of a source must be text, not ''"),
     "column that is none": (lambda _: ps.sum(None), "The column of sum must be text, not None"),

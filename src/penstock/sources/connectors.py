@@ -13,6 +13,8 @@ from penstock.errors import DeclarationError
 from penstock.schema import as_number, as_schema, as_text
 
 FORMATS = ("csv", "json", "parquet")
+OURS = ("mode", "columnnameofcorruptrecord", "columnpruning")
+"""Options of Spark's readers, in small letters, by which a malformed record could be lost, or be malformed only if all of it is read."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ def files(
         **options: Options of Spark's reader for this format.
 
     Raises:
-        DeclarationError: The format is not known, or the schema is none, or an argument is out of range.
+        DeclarationError: The format is not known, or the schema is none, or an argument is out of range, or an option is one
+            that would lose malformed records.
     """
     if format not in FORMATS:
         raise DeclarationError(f"files(format={format!r}) is not known; use one of {', '.join(FORMATS)}.")
@@ -67,6 +70,12 @@ def files(
         as_number(max_files_per_epoch, "max_files_per_epoch of files")
     if missing_columns not in ("fail", "null"):
         raise DeclarationError(f'files(missing_columns={missing_columns!r}) is not known; use "fail" or "null".')
+    for name in options:
+        if name.lower() in OURS:
+            raise DeclarationError(
+                f"files({name}=...) cannot be chosen: penstock finds malformed records itself, and on_error= of the source says "
+                "what becomes of them."
+            )
     path = as_text(os.fspath(path) if isinstance(path, os.PathLike) else path, "The path of files")
     if "://" not in path:
         path = str(Path.cwd() / path)  # the JVM may have another working directory

@@ -24,7 +24,7 @@ from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
 from penstock.spark.columns import arrow_schema, empty_frame, named, spark_schema, to_utc, with_order
 from penstock.spark.logs import input_of
-from penstock.spark.slices import Slices
+from penstock.spark.slices import Slices, as_rdd, never_without_rows
 from penstock.spark.source import SourceReader
 from penstock.spark.task import task
 from penstock.types import ORDER, TIME
@@ -96,7 +96,9 @@ class SparkBackend:
         for other in ports[1:]:
             whole = whole.unionByName(other)
         hashes = ", ".join(f"c{i}" for i, n in enumerate(spec.in_schema.names) if n.endswith(HASH))
-        shuffled = whole.repartitionById(work.workers, F.expr(routing_sql(work.routing, f"coalesce({hashes})")))
+        shuffled = never_without_rows(whole).repartitionById(
+            work.workers, F.expr(routing_sql(work.routing, f"coalesce({hashes})"))
+        )
         assignment = self._assign(compiled, work)
         return self._mark(shuffled.mapInArrow(task(assignment), spark_schema(spec.out_schema)))
 
@@ -116,7 +118,8 @@ class SparkBackend:
         return self._mark(frame.where(named(OUT) == out).select(*columns))
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        kept = frame.persist()
+        # Spark computes kept frames anew that read files of a folder into which the same application writes.
+        kept = as_rdd(frame).persist()
         self._kept.append(kept)
         if id(frame) in self._from_region:
             self._mark(kept)

@@ -80,7 +80,26 @@ class Slices:
         files = [str(f) for f in jdf.inputFiles()]
         if not branch.isStreaming():
             return whole, files
-        return DataFrame(ours.internalCreateDataFrame(jdf.queryExecution().toRdd(), jdf.schema(), False), session), files
+        return as_rdd(whole), files
+
+
+def as_rdd(frame: DataFrame) -> DataFrame:
+    """The same rows as an RDD of Spark: what follows is planned apart, and what becomes of the files it reads is not looked at again."""
+    jdf: Any = frame._jdf
+    rows = jdf.sparkSession().internalCreateDataFrame(jdf.queryExecution().toRdd(), jdf.schema(), False)
+    return DataFrame(rows, frame.sparkSession)
+
+
+def never_without_rows(frame: DataFrame) -> DataFrame:
+    """The same rows, of which Spark does not know that there are none.
+
+    Where it is certain (``where("1 = 0")``) it leaves out all that follows: a region's tasks, which also close windows and answer the
+    controller.
+    """
+    spark, jdf = frame.sparkSession, frame._jdf
+    context: Any = spark.sparkContext._jsc
+    none: Any = jdf.sparkSession().internalCreateDataFrame(context.emptyRDD().rdd(), jdf.schema(), False)
+    return frame.union(DataFrame(none, spark))
 
 
 def _as_batch(plan: Any) -> Any | None:
@@ -92,6 +111,6 @@ def _as_batch(plan: Any) -> Any | None:
     if kind == "LogicalRelation":
         return plan.copy(plan.relation(), plan.output(), plan.catalogTable(), False, plan.stream())
     if kind not in ("Project", "SubqueryAlias"):
-        return None  # an epoch without files too: Spark would leave out all that follows, workers' tasks as well
+        return None
     child = _as_batch(plan.child())
     return None if child is None else plan.withNewChildren(plan.children().updated(0, child))

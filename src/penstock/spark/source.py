@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, PenstockError
 from penstock.flow.plan import SourceNode
 from penstock.operators.keys import Ints
 from penstock.operators.rows import running_max
@@ -26,12 +26,15 @@ from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import case_counts, named, spark_schema
 from penstock.spark.file_times import CHUNK_BITS, ROW_BITS, FileTimes
 from penstock.spark.files import is_below, number_files, read_footers
-from penstock.spark.slices import Slices
+from penstock.spark.slices import Slices, as_rdd
 from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, PART, PART_BITS, PART_MASK, SUB, TIME, whole_partition
 
 CORRUPT: Final = "__ps_corrupt"
 FILE: Final = "__ps_file"
-_EPOCH_BITS: Final = 43
+_EPOCHS_BITS: Final = 27  # of an offset that is local to its epoch: at five epochs per second almost a year
+_PARTS_BITS: Final = 10
+_ROWS_BITS: Final = 26
+_SPARK_ROW_BITS: Final = 33  # of Spark's monotonically_increasing_id
 _MANY_FILES: Final = 16
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 BAD: Final = "__ps_bad"
@@ -179,10 +182,7 @@ class SourceReader:
             # A file without a number would be processed out of order, so it is an error.
             known = f"coalesce({number}, cast(raise_error(concat('penstock does not know the file ', {FILE})) as bigint))"
             return f"{base}L", f"(shiftleft({known}, {ROW_BITS}) + {row})"
-        row = "monotonically_increasing_id()"
-        # Always the first of one; for the same reason as in `_number`.
-        first = f"get({longs([self._epoch << _EPOCH_BITS])}, cast(shiftright({row}, 63) as int))"
-        return f"{base}L", f"({first} + ({row} & {(1 << _EPOCH_BITS) - 1}L))"
+        return f"{base}L", self._local_offset()
 
     def _whole_number(self, column: str, bad: str) -> str:
         """SQL of the number of a partition that is a whole number or null: see `whole_partition`."""
@@ -205,7 +205,7 @@ class SourceReader:
         return str(whole_partition(part))
 
     def _number(self) -> str:
-        """SQL of the number of a row's file: the same code in every epoch.
+        """SQL of the number of a row's file: the same code in every epoch of as many files.
 
         Code is compiled into comparisons of texts, which differ in length mostly; a map would be searched by slower ones. Texts and
         arrays are arguments of that code; a number written out would be part of it, and Spark compile new code in every epoch.
@@ -215,6 +215,25 @@ class SourceReader:
         spelled = self._spelled()
         cases = " ".join(f"when '{sql_text(uri)}' then {i}" for i, (uri, _) in enumerate(spelled, 1))
         return f"element_at({longs(number for _, number in spelled)}, case {FILE} {cases} end)"
+
+    def _local_offset(self) -> str:
+        """SQL of an offset of this epoch's own: its number, then that of the scan's partition, then that of the row in it."""
+        name = sql_text(self._source.name)
+        if self._epoch >> _EPOCHS_BITS:
+            raise PenstockError(
+                f"Source {self._source.name!r} has been read in {self._epoch:,} epochs, more than positions of a source without "
+                "position= can tell; start again with a new checkpoint, or declare position=."
+            )
+        row = "monotonically_increasing_id()"
+        part, place = f"shiftright({row}, {_SPARK_ROW_BITS})", f"({row} & {(1 << _SPARK_ROW_BITS) - 1}L)"
+        # Always the first of one; for the same reason as in `_number`.
+        begin = f"get({longs([self._epoch << (_PARTS_BITS + _ROWS_BITS)])}, cast(shiftright({row}, 63) as int))"
+        many = (
+            f"source {name} has more than {1 << _PARTS_BITS} partitions or {1 << _ROWS_BITS} records of one partition in an epoch; "
+            "read less per epoch, or declare position="
+        )
+        fits = f"{part} < {1 << _PARTS_BITS}L and {place} < {1 << _ROWS_BITS}L"
+        return f"if({fits}, {begin} + shiftleft({part}, {_ROWS_BITS}) + {place}, cast(raise_error('{many}') as bigint))"
 
     def _joined(self, frame: DataFrame) -> DataFrame:
         """Rows of many files with their file's number, from a table: a long list would be searched from its start for each row."""
@@ -322,7 +341,7 @@ class SourceReader:
             guilty = self._guilty(rows, suspects) if found is None else _chunks_with(found, suspects)
         if not guilty:
             return SourceFrames(rows, None, bad)
-        marked = self._marked(rows, guilty).persist()
+        marked = as_rdd(self._marked(rows, guilty)).persist()
         self._kept.append(marked)
         late_rows = marked.where("__ps_late").count()
         late = marked.where("__ps_late").selectExpr(*kept)
