@@ -220,13 +220,14 @@ def write_events(folder: Path, events: int, keys: int, files: int) -> None:
         pq.write_table(table, folder / f"{i:03d}.parquet")
 
 
+def once(frame: DataFrame) -> float:
+    start = time.perf_counter()
+    frame.write.format("noop").mode("append").save()
+    return time.perf_counter() - start
+
+
 def timed(frame: DataFrame) -> float:
-    took = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        frame.write.format("noop").mode("append").save()
-        took.append(time.perf_counter() - start)
-    return median(took[1:])
+    return median([once(frame) for _ in range(REPEATS)][1:])
 
 
 def batch(spark: SparkSession, work: Path) -> dict[str, float]:
@@ -295,13 +296,11 @@ def beside_batch(spark: SparkSession, folder: Path, query: str, checkpoint: Path
         nonlocal begun
         if step == "committed":
             epochs.append(time.perf_counter() - begun)
-            start = time.perf_counter()
-            matched.write.format("noop").mode("append").save()
+            batches.append(once(matched))
             begun = time.perf_counter()
-            batches.append(begun - start)
 
     run = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="0 seconds", before=before)
-    while len(batches) < 7:
+    while run.active and len(batches) < 7:
         time.sleep(0.02)
     run.shutdown(drain=False, timeout=120)
     around = [(a + b) / 2 for a, b in pairwise(batches[:7])]

@@ -7,8 +7,9 @@
 Both make the events themselves from their numbers, in the JVM, by the same formula: 5 M events, 10 k keys, 9 types. Both use all cores
 of this machine, give the three events of each match, and store nothing. Both must give as many matches, or there is no result.
 
-Beside each whole job stands what Spark needs to hand the same events to Python, one row of each batch coming back: without a shuffle, and brought
-together by key and sorted. No recogniser that is called by Spark can take less.
+Beside each whole job stands what Spark needs to hand the same events to Python, one row of each batch coming back: as they come, and
+by key and sorted. No recogniser that Spark calls in Python can take less than the first, nor one that leaves shuffle and sort to Spark less
+than the second.
 """
 
 from __future__ import annotations

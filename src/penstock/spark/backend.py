@@ -22,7 +22,7 @@ from penstock.runtime.record import SourceState
 from penstock.runtime.spec import HASH, OUT, Port, RegionSpec
 from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
-from penstock.spark.columns import arrow_schema, empty_frame, named, spark_schema, to_utc, with_order
+from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, spark_schema, to_utc, with_order
 from penstock.spark.logs import input_of
 from penstock.spark.slices import Slices, as_rdd, never_without_rows
 from penstock.spark.source import SourceReader
@@ -145,12 +145,10 @@ class SparkBackend:
 def routing_sql(table: Routing, hashed: str) -> str:
     """The table as Spark SQL over a key's hash.
 
-    The table is one string literal that Spark folds into an array once, so that neither parsing nor code grows with it; an even
-    table too, as other code would have to be compiled in the epoch in which bins begin to move.
+    An even table is an array too, as other code would have to be compiled in the epoch in which bins begin to move.
     """
     at = f"pmod({hashed}, {len(table.owners)})"
-    owners = ",".join(map(str, table.owners))
-    out = f"element_at(cast(split('{owners}', ',') as array<int>), cast({at} as int) + 1)"
+    out = f"element_at({array_sql(table.owners, 'int')}, cast({at} as int) + 1)"
     if table.splits:
         cases = " ".join(
             f"when {b}L then if(shiftright({hashed}, 12) & {SUBS - 1}L < {s.upto}L, {s.to}, {table.owners[b]})"
@@ -158,10 +156,8 @@ def routing_sql(table: Routing, hashed: str) -> str:
         )
         out = f"case {at} {cases} else {out} end"
     if table.apart:
-        keys = ",".join(map(str, table.apart))
-        placed = ",".join(map(str, table.apart.values()))
-        found = f"array_position(cast(split('{keys}', ',') as array<bigint>), {hashed})"
-        out = f"coalesce(get(cast(split('{placed}', ',') as array<int>), cast({found} as int) - 1), {out})"
+        found = f"array_position({array_sql(table.apart)}, {hashed})"
+        out = f"coalesce(get({array_sql(table.apart.values(), 'int')}, cast({found} as int) - 1), {out})"
     return out
 
 

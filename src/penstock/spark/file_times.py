@@ -21,7 +21,7 @@ from penstock.spark.files import columns_of_folders
 from penstock.state.files import resolve
 
 ROW_BITS: Final = 33
-"""A record's offset is its file's number, shifted left by so many bits, and its row in the file."""
+"""A record's offset is its file's number, shifted left by so many bits, and its row in the file: as many as Spark's own ids have for rows."""
 CHUNK_BITS: Final = 12
 """A chunk is so many bits of offsets."""
 _YEAR_1901: Final = -2_177_452_800_000_000

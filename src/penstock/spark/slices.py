@@ -76,11 +76,8 @@ class Slices:
         jvm: Any = session._jvm
         branch = self._branches[tag]
         whole = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(ours, branch), session).select(*chosen)
-        jdf: Any = whole._jdf
-        files = [str(f) for f in jdf.inputFiles()]
-        if not branch.isStreaming():
-            return whole, files
-        return as_rdd(whole), files
+        files = [str(f) for f in whole._jdf.inputFiles()]
+        return as_rdd(whole) if branch.isStreaming() else whole, files
 
 
 def as_rdd(frame: DataFrame) -> DataFrame:

@@ -23,7 +23,7 @@ from penstock.runtime.lateness import Base, Chunk, ChunkId, behind, chunks_of, l
 from penstock.runtime.record import SourceState
 from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
-from penstock.spark.columns import case_counts, named, spark_schema
+from penstock.spark.columns import array_sql, case_counts, named, spark_schema
 from penstock.spark.file_times import CHUNK_BITS, ROW_BITS, FileTimes
 from penstock.spark.files import is_below, number_files, read_footers
 from penstock.spark.slices import Slices, as_rdd
@@ -34,7 +34,6 @@ FILE: Final = "__ps_file"
 _EPOCHS_BITS: Final = 27  # of an offset that is local to its epoch: at five epochs per second almost a year
 _PARTS_BITS: Final = 10
 _ROWS_BITS: Final = 26
-_SPARK_ROW_BITS: Final = 33  # of Spark's monotonically_increasing_id
 _MANY_FILES: Final = 16
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 BAD: Final = "__ps_bad"
@@ -207,14 +206,13 @@ class SourceReader:
     def _number(self) -> str:
         """SQL of the number of a row's file: the same code in every epoch of as many files.
 
-        Code is compiled into comparisons of texts, which differ in length mostly; a map would be searched by slower ones. Texts and
-        arrays are arguments of that code; a number written out would be part of it, and Spark compile new code in every epoch.
+        Compiled into comparisons of texts, which differ in length mostly; a map would be searched by slower ones.
         """
         if not self._files:
             return "cast(null as bigint)"
         spelled = self._spelled()
         cases = " ".join(f"when '{sql_text(uri)}' then {i}" for i, (uri, _) in enumerate(spelled, 1))
-        return f"element_at({longs(number for _, number in spelled)}, case {FILE} {cases} end)"
+        return f"element_at({array_sql(number for _, number in spelled)}, case {FILE} {cases} end)"
 
     def _local_offset(self) -> str:
         """SQL of an offset of this epoch's own: its number, then that of the scan's partition, then that of the row in it."""
@@ -225,9 +223,9 @@ class SourceReader:
                 "position= can tell; start again with a new checkpoint, or declare position=."
             )
         row = "monotonically_increasing_id()"
-        part, place = f"shiftright({row}, {_SPARK_ROW_BITS})", f"({row} & {(1 << _SPARK_ROW_BITS) - 1}L)"
-        # Always the first of one; for the same reason as in `_number`.
-        begin = f"get({longs([self._epoch << (_PARTS_BITS + _ROWS_BITS)])}, cast(shiftright({row}, 63) as int))"
+        part, place = f"shiftright({row}, {ROW_BITS})", f"({row} & {(1 << ROW_BITS) - 1}L)"
+        # Always the first of one: the epoch's number as an array, so that the next epoch needs no other code.
+        begin = f"get({array_sql([self._epoch << (_PARTS_BITS + _ROWS_BITS)])}, cast(shiftright({row}, 63) as int))"
         many = (
             f"source {name} has more than {1 << _PARTS_BITS} partitions or {1 << _ROWS_BITS} records of one partition in an epoch; "
             "read less per epoch, or declare position="
@@ -453,11 +451,6 @@ def _corrupt(frame: DataFrame) -> str:
     columns = [(quoted(name), kind) for name, kind in frame.dtypes if not name.startswith("__ps_")]
     read = ", ".join(f"to_json({name})" if "map<" in kind else name for name, kind in columns)
     return f"({CORRUPT} is not null or (xxhash64({read}) & 1L) = 2L)"
-
-
-def longs(numbers: Iterable[int]) -> str:
-    """Whole numbers as one array in Spark SQL, folded once; written as one text, so that it is quick to parse however long."""
-    return f"cast(split('{','.join(map(str, numbers))}', ',') as array<bigint>)"
 
 
 def sql_text(text: str) -> str:
