@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from penstock.errors import OperatorError
 
 _UTC: Final = pa.timestamp("us", "UTC")
+_FEW: Final = 1 << 12  # below, one sort by comparing is as fast
+_LONG_RUNS: Final = 64  # of so many values on average, that sort has little to do
+GATHERED_ROWS: Final = 1 << 16
+GATHERED_BYTES: Final = 64 << 20
 _EPOCH: Final = pa.scalar(0, _UTC).as_py()
 
 
@@ -66,3 +71,63 @@ def whole(batches: Sequence[pa.RecordBatch], schema: pa.Schema | None = None) ->
             "read less per epoch (max_files_per_epoch) or use more workers."
         ) from error
     return joined
+
+
+def gathered(
+    batches: Iterable[pa.RecordBatch], rows: int = GATHERED_ROWS, size: int = GATHERED_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches: Spark hands over small ones, see `penstock.spark.session.HANDING`.
+
+    Args:
+        batches: Of one schema; empty ones are left out.
+        rows: A batch is given when it has at least so many rows,
+        size: or so many bytes.
+    """
+    held: list[pa.RecordBatch] = []
+    count = filled = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            count += batch.num_rows
+            filled += batch.nbytes
+        if count >= rows or filled >= size:
+            yield whole(held)
+            held, count, filled = [], 0, 0
+    if held:
+        yield whole(held)
+
+
+def lexicographic(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The permutation that sorts rows by several columns, the first counting most; rows that are equal stay in order.
+
+    As ``numpy.lexsort``, which takes two or three times as long.
+    """
+    *before, index = columns
+    index = ascending(index)
+    for column in reversed(before):
+        index = index[ascending(column[index])]
+    return index
+
+
+def ascending(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The permutation that sorts int64 values and keeps the order of equal ones.
+
+    NumPy sorts 16 bits by counting and 64 by comparing, which is quick only for what is almost sorted. Two passes bring values to their
+    place by the upper 32 of the bits in which they differ; where more differ, the sort of what is then almost sorted costs little.
+    """
+    values = values.astype(np.int64, copy=False)
+    descents = np.count_nonzero(values[1:] < values[:-1])
+    if descents == 0:
+        return np.arange(len(values))
+    if len(values) < _FEW or descents < len(values) // _LONG_RUNS:
+        return np.argsort(values, kind="stable")
+    least = int(values.min())
+    bits = (int(values.max()) - least).bit_length()
+    lower = max(0, bits - 32)
+    digits = (values.view(np.uint64) - np.uint64(least % (1 << 64))) >> np.uint64(lower)
+    index = np.argsort(digits.astype(np.uint16), kind="stable")
+    if bits > 16:
+        index = index[np.argsort((digits >> np.uint64(16)).astype(np.uint16)[index], kind="stable")]
+    if lower:
+        index = index[np.argsort(values[index], kind="stable")]
+    return index

@@ -279,6 +279,13 @@ def test_disk_when_it_is_full_is_named_and_after_making_room_the_flow_goes_on(pl
     place.check()
 
 
+def test_batch_of_rows_when_there_is_no_memory_for_it_is_named():
+    said = "Task 1 in stage 0.0 failed 1 times: org.apache.arrow.memory.OutOfMemoryException: Failure allocating buffer."
+    told = translated(RuntimeError(said), "The query")
+    assert isinstance(told, errors.RecordError)
+    assert "The query failed: Spark had no memory for a batch of rows on its way to Python; lower spark.sql.exec" in str(told)
+
+
 # ------------------------------------------------------------------------------------------------------------- two at once
 
 

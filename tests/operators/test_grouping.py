@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.operators import rows as grouping
+from penstock import columns
 from penstock.operators.keys import KeyCodec
-from penstock.operators.rows import Order, by_hash, group_rows
+from penstock.operators.rows import Order, group_rows
 
 _EDGES = [-(1 << 63), -(1 << 63) + 1, -(1 << 32), -1, 0, 1, (1 << 32) - 1, 1 << 32, (1 << 63) - 1]
 _HASHES = st.one_of(st.sampled_from(_EDGES), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 40))
@@ -18,21 +18,28 @@ _HASHES = st.one_of(st.sampled_from(_EDGES), st.integers(-(1 << 63), (1 << 63) -
 def test_counting_sorts_as_comparing_does(drawn):
     hashes = np.array(drawn, np.int64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grouping, "_FEW", 0)
-        assert by_hash(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
+        patch.setattr(columns, "_FEW", 0)
+        patch.setattr(columns, "_LONG_RUNS", 1 << 62)
+        assert columns.ascending(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
 
 
 @pytest.mark.parametrize("alike", [1, 1 << 16, 1 << 32, 1 << 48])
 def test_many_rows_are_sorted_by_all_bits_of_their_hashes(alike):
     rng = np.random.default_rng(3)
     hashes = rng.integers(-(1 << 14), 1 << 14, 50_000) * alike  # differing in some sixteen bits, and only there
-    assert (by_hash(hashes) == np.argsort(hashes, kind="stable")).all()
+    assert (columns.ascending(hashes) == np.argsort(hashes, kind="stable")).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(_EDGES), st.integers(0, 99)), min_size=1, max_size=60))
+def test_rows_are_sorted_by_several_columns_as_numpy_does(drawn):
+    some = np.array(drawn, np.int64).T
+    assert columns.lexicographic(list(some)).tolist() == np.lexsort(some[::-1]).tolist()
 
 
 @pytest.mark.parametrize("in_order", [True, False])
 def test_many_rows_of_keys_with_one_hash_are_told_apart(in_order):
     rng = np.random.default_rng(5)
-    n = 3 * grouping._FEW
+    n = 3 * columns._FEW
     keys = rng.integers(0, 50, n)
     time = np.arange(n) if in_order else rng.permutation(n)
     order = Order(time, np.zeros(n, np.int64), np.arange(n), np.zeros(n, np.int64))

@@ -5,11 +5,13 @@ import subprocess
 import sys
 import textwrap
 
+import pyarrow as pa
 import pytest
 
+from penstock.columns import gathered
 from penstock.errors import DeclarationError
 from penstock.spark import session as module
-from penstock.spark.session import complaints, session
+from penstock.spark.session import complaints, session, settings
 
 pytestmark = pytest.mark.spark
 
@@ -150,3 +152,27 @@ def test_cores_when_master_names_them_are_taken_from_it():
 
 def test_driver_memory_is_between_one_and_eight_gibibytes():
     assert 1024 <= module._driver_mib() <= 8192
+
+
+def test_settings_of_a_while_leave_what_the_session_says_itself_and_go_again(spark):
+    rows, text = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.parquet.filterPushdown"
+    before = spark.conf.getAll
+    assert rows in before
+    assert text not in before
+    with settings(spark, {"spark.sql.adaptive.enabled": "true"}, {rows: "7", text: "false"}):
+        said = spark.conf.getAll
+        assert (said["spark.sql.adaptive.enabled"], said[rows], said[text]) == ("true", before[rows], "false")
+    with pytest.raises(KeyError), settings(spark, {text: "false"}, {}):
+        raise KeyError
+    assert spark.conf.getAll == before
+
+
+def test_batches_to_python_are_small_and_put_together_again(spark):
+    def sizes(batches):
+        seen = [batch.num_rows for batch in batches]
+        parts = [pa.RecordBatch.from_arrays([pa.array([0] * n)], names=["n"]) for n in seen]
+        together = [batch.num_rows for batch in gathered(parts)]
+        yield pa.RecordBatch.from_arrays([pa.array([max(seen), max(together)])], names=["n"])
+
+    found = spark.range(0, 200_000, 1, 1).mapInArrow(sizes, "n long").collect()
+    assert [row.n for row in found] == [2048, 65_536]

@@ -17,13 +17,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.cer.maximal import ID, Maximal, MaximalDisjoint, Share, share, spread, type_bits
-from penstock.cer.plan import MASK, WHEN, Pattern
+from penstock.cer.plan import HASHED, MASK, WHEN, Pattern
 from penstock.cer.recogniser import Batch, Block, Recogniser, walk
 from penstock.cer.shape import summed
+from penstock.cer.sorting import different
 from penstock.cer.tables import BITS, Tables
 from penstock.cer.windows import earliest, times
 from penstock.cer.work import CountedSplit, Work, load_work, split
-from penstock.columns import places, whole
+from penstock.columns import gathered, places, whole
 from penstock.errors import RecordError
 
 CHUNK_ROWS = 1 << 18
@@ -109,10 +110,10 @@ def matches_of(
     Args:
         pattern: what to look for.
         columns: the input's columns: ``pattern.needed``, ``pattern.key_columns``, the test results as ``__ps_mask0`` and so
-            on, and ``__ps_when`` where the window is not measured in the first order column.
+            on, and ``__ps_when`` where the window is not measured in the first order column. Others are not looked at.
         batches: the input, sorted by key and order; by order alone if ``pattern.mixed``.
         spread: if given, many matches are not enumerated here but given as work, see ``enumerated``.
-        chunk_rows: how many events to read at a time, at least.
+        chunk_rows: how many events to read at a time, at least, unless they are large.
 
     Yields:
         Results, in the order of their closing events; with a ``spread``, rows of ``spread_schema``.
@@ -122,21 +123,8 @@ def matches_of(
         OperatorError: an event closes more matches than allowed.
     """
     worker = _Worker(pattern, columns, spread)
-    for chunk in _chunks(batches, chunk_rows):
+    for chunk in gathered(batches, chunk_rows):
         yield from worker.read(chunk)
-
-
-def _chunks(batches: Iterator[pa.RecordBatch], chunk_rows: int) -> Iterator[pa.RecordBatch]:
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        held.append(batch)
-        rows += batch.num_rows
-        if rows >= chunk_rows:
-            yield whole(held)
-            held, rows = [], 0
-    if rows:
-        yield whole(held)
 
 
 @dataclass
@@ -293,9 +281,9 @@ class _Worker:
         new[0] = self.last is None
         for name in self.pattern.key_columns:
             column = chunk.column(name)
-            new[1:] |= _differ(column[1:], column[:-1])
+            new[1:] |= different(column[1:], column[:-1])
             if self.last is not None:
-                new[:1] |= _differ(column[:1], self.last.column(name))
+                new[:1] |= different(column[:1], self.last.column(name))
         return new
 
     def _check_order(self, chunk: pa.RecordBatch, new: NDArray[np.bool_]) -> None:
@@ -354,18 +342,10 @@ class _Worker:
         shown = {
             names.get(name, name): events.column(name)[row].as_py()
             for name in events.schema.names
-            if name in names or not name.startswith((MASK, WHEN))
+            if name in names or not name.startswith((MASK, WHEN, HASHED))
         }
         return "(" + ", ".join(f"{name} {value!s:.60}" for name, value in list(shown.items())[:6]) + ")"
 
 
 def _words(chunk: pa.RecordBatch, index: int) -> NDArray[np.uint64]:
     return np.asarray(chunk.column(f"{MASK}{index}").to_numpy(), np.int64).view(np.uint64)
-
-
-def _differ(one: Any, other: Any) -> NDArray[np.bool_]:
-    """Where the keys of two columns differ; all NaN are one key, as in Spark."""
-    differ = pc.not_equal(one, other)
-    if pa.types.is_floating(one.type):
-        differ = pc.and_not(differ, pc.and_(pc.is_nan(one), pc.is_nan(other)))
-    return np.asarray(differ.to_numpy(zero_copy_only=False), np.bool_)

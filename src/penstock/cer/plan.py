@@ -23,7 +23,7 @@ from penstock.cer.timeouts import STRATEGY, Stopping
 from penstock.errors import DeclarationError, QueryError
 from penstock.schema import as_number, as_text, quoted, unknown_column
 
-MASK, WHEN, KEY = "__ps_mask", "__ps_when", "__ps_key"
+MASK, WHEN, KEY, HASHED = "__ps_mask", "__ps_when", "__ps_key", "__ps_hash"
 MAX_MATCHES_PER_EVENT = 10_000_000
 
 

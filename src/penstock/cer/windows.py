@@ -40,7 +40,7 @@ def times(pattern: Pattern, chunk: pa.RecordBatch, place: Ints) -> Ints:
     if column.null_count:
         raise RecordError(f"An event has no value of {window.attribute!r}, which its window needs; leave such events out.")
     if pa.types.is_floating(column.type):
-        return _ordered(np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False)))
+        return ordered(np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False)))
     return micros(column)
 
 
@@ -59,12 +59,12 @@ def earliest(pattern: Pattern, chunk: pa.RecordBatch, when: Ints) -> Ints:
     if window is None:
         return np.full(len(when), _ALL)
     if window.kind == "attribute" and pa.types.is_floating(chunk.column(WHEN).type):
-        return _ordered(_least_start(_values(when), window.size))
+        return ordered(_least_start(_values(when), window.size))
     size = floor(window.size)
     return np.where(when >= _ALL + size, when - size, _ALL)
 
 
-def _ordered(values: NDArray[np.float64]) -> Ints:
+def ordered(values: NDArray[np.float64]) -> Ints:
     """Integers in the order of the values; -0.0 and 0.0 are one."""
     bits = (values + 0.0).view(np.int64)
     return np.where(bits < 0, _SIGN - bits, bits)

@@ -15,14 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import places, values_of, whole
+from penstock.columns import ascending, lexicographic, places, values_of, whole
 from penstock.errors import OperatorError
 from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
 from penstock.types import BINS
 
 _SUB_BITS: Final = 16
 _SUB_LIMIT: Final = 1 << 47
-_FEW: Final = 1 << 12  # below, one sort by comparing is as fast
 
 
 @dataclass(frozen=True)
@@ -178,29 +177,13 @@ def grouped(hashes: Ints, order: Order, codes: Ints | None = None) -> tuple[Ints
     Returns:
         The permutation (int64, n), and the hashes and the positions in that order.
     """
-    index = by_hash(hashes)
+    index = ascending(hashes)
     there, ordered = hashes[index], order.take(index)
     if codes is None and ascending_within(there, ordered):
         return index, there, ordered
     varying = [c for c in order.columns() if len(c) and (c != c[0]).any()]
-    index = np.lexsort([*reversed(varying), *([codes] if codes is not None else []), hashes])
+    index = lexicographic([hashes, *([codes] if codes is not None else []), *varying])
     return index, hashes[index], order.take(index)
-
-
-def by_hash(hashes: Ints) -> Ints:
-    """The permutation that sorts int64 hashes and keeps the order of equal ones.
-
-    NumPy sorts 16 bits by counting and 64 by comparing. Two passes over the upper half bring nearly all hashes to their place; where
-    different hashes share it, the sort of what is almost sorted costs little.
-    """
-    if len(hashes) < _FEW:
-        return np.argsort(hashes, kind="stable")
-    index = np.argsort((hashes >> 32).astype(np.uint16), kind="stable")
-    index = index[np.argsort((hashes >> 48).astype(np.int16)[index], kind="stable")]
-    there = hashes[index]
-    if (there[1:] < there[:-1]).any():
-        index = index[np.argsort(there, kind="stable")]
-    return index
 
 
 def ascending_within(group: Ints, order: Order) -> bool:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.columns import gathered
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
@@ -95,10 +96,11 @@ class SparkBackend:
         whole = ports[0]
         for other in ports[1:]:
             whole = whole.unionByName(other)
-        hashes = ", ".join(f"c{i}" for i, n in enumerate(spec.in_schema.names) if n.endswith(HASH))
-        shuffled = never_without_rows(whole).repartitionById(
-            work.workers, F.expr(routing_sql(work.routing, f"coalesce({hashes})"))
-        )
+        hashes = hashes_sql(spec)
+        routed = F.expr(routing_sql(work.routing, f"coalesce({', '.join(hashes.values())})"))
+        shuffled = never_without_rows(whole).repartitionById(work.workers, routed)
+        # Hashes cannot be compressed, so they are computed once more instead of being shuffled.
+        shuffled = shuffled.selectExpr(*(f"{hashes.get(i, f'c{i}')} as c{i}" for i in range(len(spec.in_schema))))
         assignment = self._assign(compiled, work)
         return self._mark(shuffled.mapInArrow(task(assignment), spark_schema(spec.out_schema)))
 
@@ -176,9 +178,8 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
         fn, schema, names = node.fn, node.schema, frame.columns
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                if batch.num_rows:
-                    yield map_batch(fn, to_utc(batch).rename_columns(names), schema)
+            for batch in gathered(batches):
+                yield map_batch(fn, to_utc(batch).rename_columns(names), schema)
 
         plain = frame.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow does not quote names
         return plain.mapInArrow(run, spark_schema(with_order(schema)))
@@ -194,7 +195,7 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
 
 
 def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
-    """A port's rows in the columns of the task's input, named by place: ``mapInArrow`` does not quote names."""
+    """A port's rows in the columns of the task's input but for hashes, named by place: ``mapInArrow`` does not quote names."""
     port = spec.ports[index]
     names = [*port.schema.names, *ORDER]
     if port.partial_of is not None:
@@ -202,14 +203,28 @@ def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
         assert isinstance(operator, AggregateStep)
         frame = partial_frame(operator, frame, spec.keys.names)
         names = port.schema.names
-    own = [quoted(n) for n in names] + [f"xxhash64({', '.join(quoted(k) for k in spec.keys.names)})"]
+    own = [quoted(n) for n in names]
     if len(spec.ports) == 1:
         return frame.selectExpr(*(f"{sql} as c{i}" for i, sql in enumerate(own)))
     columns = [f"{index} as c0"]
     for i, field in enumerate(spark_schema(spec.in_schema).fields[1:], 1):
+        if field.name.endswith(HASH):
+            continue
         mine = field.name.startswith(f"{index}.")
         columns.append(f"cast({own.pop(0) if mine else 'null'} as {field.dataType.simpleString()}) as c{i}")
     return frame.selectExpr(*columns)
+
+
+def hashes_sql(spec: RegionSpec) -> dict[int, str]:
+    """SQL of the hash of each port's keys, over columns as of `port_frame`, by its place among the columns of the task's input."""
+    names = spec.in_schema.names
+    found = {}
+    for i, name in enumerate(names):
+        if name.endswith(HASH):
+            port = name.removesuffix(HASH)  # "", or "0." and so on of several
+            sql = f"xxhash64({', '.join(f'c{names.index(port + key)}' for key in spec.keys.names)})"
+            found[i] = f"if(c0 = {port[:-1]}, {sql}, null)" if port else sql
+    return found
 
 
 def partial_columns(operator: AggregateStep, schema: pa.Schema) -> list[str] | None:

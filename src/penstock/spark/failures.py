@@ -25,6 +25,14 @@ def translated(error: BaseException, what: str = "The flow") -> PenstockError:
         return FencedError(SEEN_BY_SPARK)
     if "No space left on device" in text:
         return errors.StateError("The disk is full; the epoch was not committed. Make room and start the flow again.")
+    if (
+        "org.apache.arrow.memory.OutOfMemoryException" in text
+        or "org.apache.arrow.vector.util.OversizedAllocationException" in text
+    ):
+        return errors.RecordError(
+            f"{what} failed: Spark had no memory for a batch of rows on its way to Python; lower spark.sql.execution.arrow.maxRecordsPerBatch, "
+            "or raise spark.driver.memory or spark.executor.memory."
+        )
     if read := re.search(r"\[FAILED_READ_FILE[.\w]*\] (.+)", text):
         causes = re.findall(r"^Caused by: (?!.*FAILED_READ_FILE)[\w.$]+: (.+)$", text, re.MULTILINE)
         told = re.sub(r"\s*SQLSTATE.*|\s*$", "", read[1])

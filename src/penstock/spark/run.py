@@ -29,6 +29,7 @@ from penstock.spark.failures import SEEN_BY_SPARK, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
 from penstock.spark.options import check_patterns, interval_ms, step_limits, workers_of
+from penstock.spark.session import HANDING, settings
 from penstock.spark.ship import ship_user_code
 from penstock.spark.slices import Slices, one_stream
 from penstock.spark.source import read_stream, whole_files
@@ -41,7 +42,6 @@ _FORCED = {
     "spark.sql.adaptive.enabled": "false",
     # The plan of an epoch is run piecewise as batch plans; Spark would refuse because its leaves are streams.
     "spark.sql.streaming.unsupportedOperationCheck": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
 }
 
 
@@ -177,24 +177,17 @@ class Run:
         return True
 
     def _start_query(self, *, available_now: bool) -> Any:
-        saved: dict[str, Any] = {k: self._spark.conf.get(k, None) for k in _FORCED}
         try:
-            for key, value in _FORCED.items():
-                self._spark.conf.set(key, value)
-            stream = self._stream()
-            writer = stream.writeStream.foreachBatch(self._epoch).option("checkpointLocation", self._uri(self._driver.last.log))
-            trigger = {"availableNow": True} if available_now else {"processingTime": f"{self._interval_ms} milliseconds"}
-            return writer.trigger(**trigger).start()
+            with settings(self._spark, _FORCED, HANDING):
+                stream = self._stream()
+                writer = stream.writeStream.foreachBatch(self._epoch)
+                writer = writer.option("checkpointLocation", self._uri(self._driver.last.log))
+                trigger = {"availableNow": True} if available_now else {"processingTime": f"{self._interval_ms} milliseconds"}
+                return writer.trigger(**trigger).start()
         except PenstockError:
             raise
         except Exception as error:
             raise translated(error) from error
-        finally:
-            for key, value in saved.items():
-                if value is None:
-                    self._spark.conf.unset(key)
-                else:
-                    self._spark.conf.set(key, value)
 
     def _uri(self, *parts: str) -> str:
         """A path of the checkpoint as Spark and Hadoop write it."""

@@ -1,0 +1,167 @@
+"""Events in order, in memory and over files, against Python's own sort."""
+
+from __future__ import annotations
+
+import math
+from datetime import date, datetime
+from itertools import groupby, pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from penstock.cer import sorting
+from penstock.cer.sorting import Sorting, is_sortable, is_whole
+from penstock.errors import RecordError
+
+ROW_BYTES = 24
+
+
+def batches_of(rows, cuts, kind):
+    columns = {"hash": pa.int64(), "key": pa.int64(), "at": kind}
+    table = pa.table({name: pa.array([row[i] for row in rows], t) for i, (name, t) in enumerate(columns.items())})
+    places = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
+    whole = table.combine_chunks()
+    for begin, end in pairwise(places):
+        yield from whole.slice(begin, end - begin).to_batches() or [pa.RecordBatch.from_pylist([], whole.schema)]
+
+
+def rows_of(batches):
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+KINDS = st.sampled_from(
+    [
+        (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
+        (pa.int64(), st.one_of(st.integers(-3, 3), st.sampled_from([-(2**63), 2**63 - 1]))),
+        (pa.float64(), st.floats(allow_nan=False)),
+        (pa.float32(), st.floats(allow_nan=False, width=32)),
+        (pa.timestamp("us"), st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))),  # noqa: DTZ001
+        (pa.date32(), st.dates(date(1900, 1, 1), date(2200, 1, 1))),
+    ]
+)
+
+
+@st.composite
+def cases(draw):
+    kind, values = draw(KINDS)
+    hashes = draw(st.sampled_from([1, 2, 50]))
+    rows = draw(st.lists(st.tuples(st.integers(0, 6), values), max_size=60))
+    return kind, [(key % hashes - 1, key, at) for key, at in rows]
+
+
+@given(cases(), st.lists(st.integers(0, 60), max_size=4), st.integers(1, 25))
+def test_sorted_events_are_all_events_key_by_key_in_order(case, cuts, held_rows):
+    kind, rows = case
+    by_hash = Sorting(("hash", "at"), ("key",), held_bytes=held_rows * ROW_BYTES)
+    try:
+        found = rows_of(by_hash.sorted(batches_of(rows, cuts, kind)))
+    except RecordError:
+        event("keys of one hash, and too many")
+        longest = max(len(list(group)) for _, group in groupby(sorted(row[0] for row in rows)))
+        assert longest > held_rows / 3
+        return
+    assert sorted(found) == sorted(rows)
+    assert [row[0] for row in found] == sorted(row[0] for row in rows)
+    stretches = [(key, [row[2] for row in group]) for key, group in groupby(found, lambda row: row[1])]
+    assert len(stretches) == len({key for key, _ in stretches})
+    assert all(times == sorted(times) for _, times in stretches)
+    event("over files" if len(rows) > held_rows else "in memory")
+
+
+@given(cases(), st.integers(1, 25))
+def test_sorted_events_without_keys_are_in_order(case, held_rows):
+    kind, rows = case
+    found = rows_of(Sorting(("at",), held_bytes=held_rows * ROW_BYTES).sorted(batches_of(rows, [7, 20], kind)))
+    assert sorted(found) == sorted(rows)
+    assert [row[2] for row in found] == sorted(row[2] for row in rows)
+
+
+def test_keys_of_one_hash_when_few_then_are_not_mixed():
+    rows = [(5, key, at) for at in range(4) for key in (1, 2, 3)]
+    found = rows_of(Sorting(("hash", "at"), ("key",)).sorted(batches_of(rows, [], pa.int64())))
+    assert found == [(5, key, at) for key in (1, 2, 3) for at in range(4)]
+
+
+def test_keys_of_one_hash_when_more_than_is_held_then_are_refused():
+    rows = [(5, key, at) for at in range(100) for key in (1, 2)]
+    with pytest.raises(RecordError, match=r"Two keys, \{'hash': 5, 'key': . *\} and .* name a further column in PARTITION BY"):
+        list(Sorting(("hash", "at"), ("key",), held_bytes=20 * ROW_BYTES).sorted(batches_of(rows, [30, 90], pa.int64())))
+
+
+def test_nan_comes_last_and_any_nan_is_the_same():
+    other = np.array([0xFFF8000000000001], np.uint64).view(np.float64)[0]
+    times = [math.nan, 1.0, math.inf, other, -0.0, -math.inf]
+    batch = pa.RecordBatch.from_arrays([pa.array(times)], names=["at"])
+    (found,) = Sorting(("at",)).sorted([batch])
+    assert found.column(0).to_pylist()[:4] == [-math.inf, 0.0, 1.0, math.inf]
+
+
+def test_nan_keys_of_one_hash_are_one_key():
+    batch = pa.RecordBatch.from_pydict({"hash": [1, 1, 1], "key": [math.nan, 2.0, math.nan], "at": [3, 2, 1]})
+    found = [row for batch in Sorting(("hash", "at"), ("key",)).sorted([batch]) for row in batch.to_pylist()]
+    assert [row["at"] for row in found] == [2, 1, 3]
+
+
+def test_nulls_of_the_order_do_no_harm():
+    batch = pa.RecordBatch.from_arrays([pa.array([3, None, 1])], names=["at"])
+    (found,) = Sorting(("at",)).sorted([batch])
+    assert sorted(found.column(0).drop_null().to_pylist()) == [1, 3]
+    assert found.num_rows == 3
+
+
+def test_what_is_held_is_bounded_and_files_are_gone(tmp_path, monkeypatch):
+    rng = np.random.default_rng(5)
+    rows, held = 200_000, 10_000
+    seen = []
+
+    def watched(runs, begins, ends, joined=sorting._joined):
+        assert len(list(tmp_path.rglob("*"))) > len(runs)
+        seen.append(sum(ends) - sum(begins))
+        return joined(runs, begins, ends)
+
+    monkeypatch.setattr(sorting, "_joined", watched)
+    keys = rng.integers(0, 50, rows)
+    keys[: rows // 2] = 7  # more than can be held
+    whole = pa.RecordBatch.from_arrays(
+        [pa.array(keys), pa.array(rng.permutation(rows)), pa.array(keys)], names=["key", "at", "other"]
+    )
+    parts = [whole.slice(i, 1000) for i in range(0, rows, 1000)]
+    given = Sorting(("key", "at"), held_bytes=held * ROW_BYTES).sorted(iter(parts), str(tmp_path))
+    found = np.concatenate([np.stack([b.column(i).to_numpy() for i in range(2)]) for b in given], axis=1)
+    order = np.lexsort((whole.column(1).to_numpy(), keys))
+    assert (found == np.stack([keys[order], whole.column(1).to_numpy()[order]])).all()
+    assert len(seen) > 10
+    assert max(seen) < 3 * held
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_are_gone_when_nobody_reads_on(tmp_path):
+    batches = [pa.RecordBatch.from_arrays([pa.array(range(1000))], names=["at"]) for _ in range(9)]
+    given = Sorting(("at",), held_bytes=4000).sorted(iter(batches), str(tmp_path))
+    next(given)
+    given.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_events_give_none():
+    assert list(Sorting(("at",)).sorted([])) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "sortable"),
+    [
+        (pa.int8(), True, True),
+        (pa.timestamp("us", "UTC"), True, True),
+        (pa.float32(), False, True),
+        (pa.string(), False, False),
+        (pa.decimal128(10, 2), False, False),
+        (pa.bool_(), False, False),
+        (pa.duration("us"), False, False),
+    ],
+)
+def test_types_by_which_events_are_sorted(kind, whole, sortable):
+    assert is_whole(kind) == whole
+    assert is_sortable(kind) == sortable
