@@ -4,6 +4,8 @@
 
     python benchmarks/flink.py ENVIRONMENT N    N events; writes no JSON file
 
+Each query runs in both in turn, five times or for four minutes, as the speed of a machine may drift; what counts is the median of the ratios.
+
 Both make the events themselves from their numbers, in the JVM, by the same formula: 5 M events, 10 k keys, 9 types. Both use all cores
 of this machine, give the three events of each match, and store nothing. Both must give as many matches, or there is no result.
 
@@ -33,6 +35,7 @@ from penstock.spark.session import session
 
 EVENTS = int(sys.argv[2]) if len(sys.argv) > 2 else 5_000_000
 WORKERS = os.cpu_count() or 2
+ROUNDS, LONGEST_S = 5, 240.0
 FORMULAS = {
     "k": "MOD(MOD(id * 22695477 + 1, 4294967296) / 65536, 10000)",
     "kind": "MOD(MOD(id * 1103515245 + 12345, 2147483648) / 65536, 9)",
@@ -57,54 +60,70 @@ def first_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch.slice(0, 1)
 
 
-def timed(frame: DataFrame) -> float:
-    took = []
-    for _ in range(3):
-        start = time.perf_counter()
-        frame.write.format("noop").mode("append").save()
-        took.append(time.perf_counter() - start)
-    return statistics.median(took)
+def once(frame: DataFrame) -> float:
+    start = time.perf_counter()
+    frame.write.format("noop").mode("append").save()
+    return time.perf_counter() - start
 
 
-def ours() -> dict[str, float]:
-    spark = session(f"local[{WORKERS}]")
-    whole = {name: sql.replace("/ 65536", "div 65536") for name, sql in FORMULAS.items()}
-    events = spark.range(0, EVENTS, 1, 4 * WORKERS).selectExpr("id", f"{whole['k']} AS k", f"{whole['kind']} AS kind")
-    found: dict[str, float] = {}
-    for name, (_, query) in QUERIES.items():
-        matched = ps.match(events, query, order_by="id", define=KINDS)
-        found[f"{name}: matches"] = matched.count()
-        found[f"{name}: s"] = timed(matched)
-    together = events.repartition("k").sortWithinPartitions("k", "id")
-    for name, frame in (("as they come", events), ("by key, sorted", together)):
-        found[f"events handed to Python {name}: s"] = timed(frame.mapInArrow(first_rows, events.schema))
-    spark.stop()
+class Flink:
+    """Flink in a process of its own, which does what it is asked to do, and nothing else meanwhile."""
+
+    def __init__(self, environment: Path) -> None:
+        given = json.dumps([EVENTS, WORKERS, FORMULAS, {name: pattern for name, (pattern, _) in QUERIES.items()}])
+        words = [str(environment / "bin" / "python"), str(Path(__file__).with_name("flink_side.py")), given]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, name: str | None, what: str) -> float:
+        """The number of matches, or the seconds that a query takes; of no query: reading the events."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([name, what]) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith('{"answer"'):
+                return json.loads(line)["answer"]
+        raise SystemExit("Flink ended.")
+
+
+def side_by_side(flink: Flink, name: str, frames: dict[str, DataFrame]) -> dict[str, float]:
+    """Seconds of Flink and of each frame, in turn; medians, and that of the ratios."""
+    matches, own = flink.ask(name, "matches"), frames["penstock"].count()
+    if matches != own or not own:
+        raise SystemExit(f"{name}: Flink gives {matches:,} matches, penstock {own:,}.")
+    for frame in frames.values():
+        once(frame)
+    rounds: list[dict[str, float]] = []
+    begun = time.perf_counter()
+    while len(rounds) < ROUNDS and time.perf_counter() < begun + LONGEST_S:
+        rounds.append({"Flink": flink.ask(name, "s"), **{of: once(frame) for of, frame in frames.items()}})
+        print(name, rounds[-1], file=sys.stderr)
+    found: dict[str, float] = {"matches that both give": own}
+    found |= {f"{of}: s": statistics.median(row[of] for row in rounds) for of in rounds[0]}
+    found["Flink / penstock"] = statistics.median(row["Flink"] / row["penstock"] for row in rounds)
     return found
 
 
-def theirs(environment: Path) -> dict[str, float]:
-    given = json.dumps([EVENTS, WORKERS, FORMULAS, {name: pattern for name, (pattern, _) in QUERIES.items()}])
-    ensure_java()
-    words = [str(environment / "bin" / "python"), str(Path(__file__).with_name("flink_side.py")), given]
-    answered = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return json.loads(answered.strip().splitlines()[-1])
-
-
 def main() -> None:
-    flink, own = theirs(Path(sys.argv[1])), ours()
-    for name in QUERIES:
-        key = f"{name}: matches"
-        if flink[key] != own[key] or not own[key]:
-            raise SystemExit(f"{name}: Flink gives {flink[key]:,} matches, penstock {own[key]:,}.")
-    results: dict[str, object] = {"machine": f"{WORKERS} cores, {platform.machine()}", "flink": flink, "penstock": own}
-    results["matches that both give"] = {name: own[f"{name}: matches"] for name in QUERIES}
-    for name in QUERIES:
-        results[f"{name}: × Flink"] = flink[f"{name}: s"] / own[f"{name}: s"]
+    ensure_java()
+    flink, spark = Flink(Path(sys.argv[1])), session(f"local[{WORKERS}]")
+    whole = {name: sql.replace("/ 65536", "div 65536") for name, sql in FORMULAS.items()}
+    events = spark.range(0, EVENTS, 1, 4 * WORKERS).selectExpr("id", f"{whole['k']} AS k", f"{whole['kind']} AS kind")
+    together = events.repartition("k").sortWithinPartitions("k", "id")
+    handed = {
+        "events handed to Python as they come": events.mapInArrow(first_rows, events.schema),
+        "events handed to Python by key and sorted": together.mapInArrow(first_rows, events.schema),
+    }
+    results: dict[str, object] = {
+        "machine": f"{WORKERS} cores, {platform.machine()}",
+        "Flink's source alone: s": flink.ask(None, "s"),
+    }
+    for name, (_, query) in QUERIES.items():
+        results[name] = side_by_side(flink, name, {"penstock": ps.match(events, query, order_by="id", define=KINDS), **handed})
     print(json.dumps(results, indent=2, ensure_ascii=False))
-    folder = Path(__file__).parent / "results"
-    if len(sys.argv) > 2:
-        return
-    (folder / "flink.json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+    if len(sys.argv) == 2:
+        path = Path(__file__).parent / "results" / "flink.json"
+        path.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

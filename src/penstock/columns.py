@@ -91,10 +91,17 @@ def gathered(
             count += batch.num_rows
             filled += batch.nbytes
         if count >= rows or filled >= size:
-            yield whole(held)
-            held, count, filled = [], 0, 0
+            count = filled = 0
+            yield _emptied(held)
     if held:
-        yield whole(held)
+        yield _emptied(held)
+
+
+def _emptied(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of a list of batches, which holds on to none of them while somebody looks at the rows."""
+    joined = whole(held)
+    held.clear()
+    return joined
 
 
 def lexicographic(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -30,6 +30,13 @@ def test_many_rows_are_sorted_by_all_bits_of_their_hashes(alike):
     assert (columns.ascending(hashes) == np.argsort(hashes, kind="stable")).all()
 
 
+@pytest.mark.parametrize("bits", [2, 15, 16, 17, 18, 31, 32, 33, 34, 62, 63])
+def test_many_values_that_differ_in_the_first_and_last_of_so_many_bits_are_sorted(bits):
+    rng = np.random.default_rng(bits)
+    values = (rng.integers(0, 2, 50_000) << (bits - 1)) + rng.integers(0, 2, 50_000) - 7
+    assert (columns.ascending(values) == np.argsort(values, kind="stable")).all()
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(_EDGES), st.integers(0, 99)), min_size=1, max_size=60))
 def test_rows_are_sorted_by_several_columns_as_numpy_does(drawn):
     some = np.array(drawn, np.int64).T

@@ -71,23 +71,24 @@ class Sorting:
         Raises:
             RecordError: Two keys have one hash, and more events than are sorted at a time.
         """
-        pieces = gathered(batches, sys.maxsize, self.held_bytes)
-        first = next(pieces, None)
-        second = next(pieces, None)
+        batches = iter(batches)
+        first = next(gathered(batches, sys.maxsize, self.held_bytes), None)
         if first is None:
             return
-        if second is None:
+        another = next(batches, None)
+        if another is None:
             yield from self._given(first)
             return
         with tempfile.TemporaryDirectory(prefix="penstock-sort-", dir=folder) as own:
-            runs = [self._run(piece, Path(own, str(i))) for i, piece in enumerate(chain([first, second], pieces))]
-            del first, second
+            rest = gathered(chain([first, another], batches), sys.maxsize, self.held_bytes)
+            del first
+            runs = [self._run(piece, Path(own, str(i))) for i, piece in enumerate(rest)]
             last: pa.RecordBatch | None = None
             for rows in self._ranges(runs):
                 given = self._given(rows)
-                first = next(given)
-                self._check_apart(last, first)
-                for last in chain([first], given):
+                head = next(given)
+                self._check_apart(last, head)
+                for last in chain([head], given):
                     yield last
 
     def _numbers(self, rows: pa.RecordBatch) -> list[Ints]:
