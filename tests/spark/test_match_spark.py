@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
 
 import penstock as ps
+from penstock.cer.sorting import Sorting
 from penstock.errors import DeclarationError, QueryError
 
 pytestmark = pytest.mark.spark
@@ -415,3 +417,18 @@ def test_event_without_what_its_window_measures_or_going_back_in_it_is_refused(s
         "penstock.errors.RecordError: A window of 'n' needs values that never decrease within a key, but that of (at 3) is less than "
         "the one before."
     )
+
+
+@pytest.mark.parametrize("key", ["id * 7919 % 97", "cast(id * 7919 % 97 as string)", "1"])
+def test_matches_are_the_same_when_events_are_sorted_over_files(spark, monkeypatch, key):
+    kinds = "element_at(array('A', 'B', 'C'), 1 + cast(xxhash64(id) & 1 as int)) as kind"
+    df = spark.range(20_000).orderBy(F.expr("xxhash64(id)")).selectExpr("id as at", f"{key} as k", kinds)
+
+    def found():
+        rows = match(df, "SELECT A[at], B[at] WHERE A : B PARTITION BY [k]", order_by="at", type="kind").collect()
+        return sorted((row.k, row.match_start, row.match_end) for row in rows)
+
+    in_memory = found()
+    assert len(in_memory) > 2000
+    monkeypatch.setattr("penstock.spark.match.Sorting", partial(Sorting, held_bytes=40_000))
+    assert found() == in_memory
