@@ -17,6 +17,7 @@ _FEW: Final = 1 << 12  # below, one sort by comparing is as fast
 _LONG_RUNS: Final = 64  # of so many values on average, that sort has little to do
 GATHERED_ROWS: Final = 1 << 16
 GATHERED_BYTES: Final = 64 << 20
+Integers = NDArray[np.int64] | NDArray[np.bool_]
 _EPOCH: Final = pa.scalar(0, _UTC).as_py()
 
 
@@ -104,10 +105,10 @@ def _emptied(held: list[pa.RecordBatch]) -> pa.RecordBatch:
     return joined
 
 
-def lexicographic(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+def lexicographic(columns: Sequence[Integers]) -> NDArray[np.int64]:
     """The permutation that sorts rows by several columns, the first counting most; rows that are equal stay in order.
 
-    As ``numpy.lexsort``, which takes two or three times as long.
+    As ``numpy.lexsort`` with the columns the other way round, which takes two or three times as long.
     """
     *before, index = columns
     index = ascending(index)
@@ -116,8 +117,8 @@ def lexicographic(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return index
 
 
-def ascending(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The permutation that sorts int64 values and keeps the order of equal ones.
+def ascending(values: Integers) -> NDArray[np.int64]:
+    """The permutation that sorts values and keeps the order of equal ones.
 
     NumPy sorts 16 bits by counting and 64 by comparing, which is quick only for what is almost sorted. Two passes bring values to their
     place by the upper 32 of the bits in which they differ; where more differ, the sort of what is then almost sorted costs little.

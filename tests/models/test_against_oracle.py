@@ -238,6 +238,15 @@ def test_aggregate_that_changes_its_state_in_place_does_so_in_one_window_only():
     check(keyed_flow(totals), {"a": [(i // 4, x) for i, x in enumerate(rows)]}, drawing.CALM)
 
 
+def test_aggregates_of_a_key_that_was_on_hold_go_by_the_place_of_its_records():
+    source = r.Source("a", timed=False, lateness_us=0, partitions=(0, 1))
+    keyed = r.KeyBy(source, ("k",), "first")
+    totals = r.Totals(keyed, (("j", "first", "j"), ("v", "last", "v"), ("extra", "collect", "v")), None, "update")
+    rows = [(0, row(0, 0, p=0, k="x" * 300, v=1, j=1)), (5, row(0, 0, p=1, k="x" * 300, v=2, j=2))]
+    course = drawing.Course(workers=3, steering={3: [("scale", None, 1)]}, limits=(40, 60))
+    check(r.Recipe([source, keyed, totals], [totals]), {"a": rows}, course)
+
+
 def test_keyed_stream_when_filtered_for_one_reader_stays_whole_for_others():
     flow = ps.Flow("branches")
     keyed = flow.source("a", r.Reader(r.TIMED), time="at", position=("p", "o"), partitions=[0]).key_by("k")

@@ -7,14 +7,18 @@ import threading
 from collections import Counter
 from typing import ClassVar
 
+import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.operators.holding import dequeue, enqueue
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.runtime import upkeep
 from penstock.runtime.inspect import view_region
 from penstock.spark.maintenance import Maintenance
+from penstock.state import MemoryState
 from penstock.testing import Harness
+from penstock.types import TIME
 
 BEGIN = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 STEPS = Limits(first_bytes=2_000, least_bytes=2_000, most_bytes=4_000, hold_bytes=4_000, measure_entries=500)
@@ -215,3 +219,12 @@ def _hashes(*keys):
     from penstock.routing.hashing import spark_xxhash64
 
     return spark_xxhash64([pa.array(keys, pa.string())]).tolist()
+
+
+def test_rows_without_event_time_that_are_queued_in_two_regions_keep_the_order_in_which_they_came_into_the_flow():
+    state = MemoryState()
+    columns = pa.schema([("v", pa.int64()), (TIME, pa.int64())])
+    batch = pa.record_batch([pa.array([1, 2, 3]), pa.array([0, -1, -4])], columns)
+    enqueue(state, 0, 5, {7: batch})
+    assert [rows.to_pydict() for rows in dequeue(state, 0, 8, [7], in_turn=True)] == [{"v": [1, 2, 3], TIME: [-3, -4, -7]}]
+    assert dequeue(state, 0, 8, [7], in_turn=True) == []

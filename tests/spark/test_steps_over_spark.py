@@ -14,6 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import penstock as ps
 from penstock.errors import DeclarationError
+from penstock.runtime.compile import compile_flow
+from penstock.spark.backend import partial_schema, port_frame, schema_of
+from penstock.spark.columns import spark_schema, with_order
 
 pytestmark = pytest.mark.spark
 
@@ -103,3 +106,16 @@ def test_rate_when_the_flow_is_stopped_and_started_again_counts_on_without_a_gap
     values = [r["value"] for r in out.rows()]
     assert sorted(values) == list(range(len(values)))
     assert {(r["value"], r["n"]) for r in counts.rows()} == {(v, v // 3 + 1) for v in values}, "in order, once each"
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_partial_aggregates_of_order_know_the_event_time_but_not_the_epochs_in_which_rows_came(spark, tmp_path, timed):
+    flow = ps.Flow("partial")
+    files = ps.files(str(tmp_path), "k string, at timestamp, v long")
+    keyed = flow.source("events", files, time="at" if timed else None).key_by("k")
+    keyed.aggregate(first=ps.first("v"), emit="update").sink(ps.memory("partial"))
+    compiled = compile_flow(flow.plan(), schema_of(spark), partial_schema(spark))
+    rows = [("a", None, 1, 0, 0, 1, 0), ("a", None, 2, -3, 0, 2, 0)]  # the second waited for three epochs in a region before
+    frame = spark.createDataFrame(rows, spark_schema(with_order(SCHEMA)))
+    found = port_frame(compiled.regions["k"].spec, 0, frame).collect()
+    assert [[*row.c1][-1] for row in found] == [2 if timed else 1]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import places
+from penstock.columns import lexicographic, places
 from penstock.errors import DeclarationError
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import decode, encode
@@ -110,7 +110,9 @@ class AggregateStep(Operator):
         panes = np.zeros(len(rows), np.int64) if self.window is None else self.window.panes(rows.order.time)
         new = np.concatenate(([True], (rows.group[1:] != rows.group[:-1]) | (panes[1:] != panes[:-1])))
         starts = np.flatnonzero(new)
-        order = rows.order.columns()
+        time, part, offset, sub = rows.order.columns()
+        # When a record came must not count: the result would depend on the cut into epochs.
+        order = (time if self.context.timed else np.zeros_like(time), part, offset, sub)
         states = [
             bound.lift_reduce(None if kernel.column is None else rows.column(kernel.column), order, len(rows), starts)
             for (_, kernel), bound in zip(self.kernels, self._bounds, strict=True)
@@ -149,7 +151,7 @@ class AggregateStep(Operator):
         if self.window is not None:
             index, starts = self.window.spread(panes)
             if self.window.size_us != self.window.slide_us:
-                by_window = np.lexsort((starts, group[index]))
+                by_window = lexicographic([group[index], starts])
                 index, starts = index[by_window], starts[by_window]
                 group, states = group[index], take_columns(states, index)
                 first = np.flatnonzero(np.concatenate(([True], (group[1:] != group[:-1]) | (starts[1:] != starts[:-1]))))

@@ -53,6 +53,7 @@ class Context:
         frontier_before: Frontier (µs) up to which earlier epochs have processed.
         frontier: Frontier (µs) of this epoch: every record before it is here.
         sources: Names of the flow's sources by ordinal, to name positions in errors.
+        timed: Whether rows have an event time. If not, that in their order says how many epochs ago they came into the flow.
         skipped: Records whose function raised and that were left out, as (key, position, error, record as text).
     """
 
@@ -65,6 +66,7 @@ class Context:
     frontier_before: int = MIN_TIME
     frontier: int = MAX_TIME
     sources: tuple[str, ...] = ()
+    timed: bool = True
     skipped: list[tuple[str, str, str, str]] = field(default_factory=list)
 
     def position_text(self, order: Order, row: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import places
+from penstock.columns import lexicographic, places
 from penstock.errors import DeclarationError
 from penstock.operators.base import KeyedState, Operator, Output
 from penstock.operators.keys import Ints, KeyCodec, biased, unbiased
@@ -60,7 +60,7 @@ class Deduplicate(Operator):
             codec = KeyCodec(pa.schema([rows.data.schema.field(c) for c in self.columns]))
             encoded = codec.encode([rows.column(c) for c in self.columns])
             codes = np.unique(np.array(encoded, object), return_inverse=True)[1]
-            index = np.lexsort((codes, group))
+            index = lexicographic([group, codes])
             new = np.flatnonzero(np.concatenate(([True], (np.diff(group[index]) != 0) | (np.diff(codes[index]) != 0))))
             subs = [_short(encoded[i]) for i in index[new].tolist()]
         else:

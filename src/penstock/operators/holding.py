@@ -60,8 +60,8 @@ def dequeue(view: StateView, port: int, epoch: int, keys: Sequence[int], *, in_t
         port: The input's index.
         epoch: Number of this epoch.
         keys: Hashes of the keys.
-        in_turn: The rows have no event time: give each epoch's a hidden time before the later ones', so that sorting by time and
-            position keeps the order in which they came.
+        in_turn: The rows have no event time: their hidden one says how many epochs ago they came into the flow, so that sorting by
+            it and position keeps the order in which they came.
     """
     out, gone = [], []
     for key in keys:
@@ -70,7 +70,8 @@ def dequeue(view: StateView, port: int, epoch: int, keys: Sequence[int], *, in_t
             if in_turn and TIME in rows.schema.names:
                 at = rows.schema.get_field_index(TIME)
                 arrived = int.from_bytes(name[12:20], "big")
-                rows = rows.set_column(at, rows.schema.field(at), pa.array(np.full(rows.num_rows, arrived - epoch, np.int64)))
+                times = rows.column(at).to_numpy() + (arrived - epoch)  # of a queue in a region before this one, too
+                rows = rows.set_column(at, rows.schema.field(at), pa.array(times))
             out.append(rows)
             gone.append(name)
     if gone:

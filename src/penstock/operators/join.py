@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import values_of
+from penstock.columns import lexicographic, values_of
 from penstock.errors import DeclarationError
 from penstock.operators.base import Context, KeyedState, Operator, Output
 from penstock.operators.keys import Ints
@@ -94,7 +94,7 @@ class IntervalJoin(Operator):
         fresh = np.concatenate([np.zeros(len(old), bool), np.ones(len(rows), bool)])
         matched = np.concatenate([np.array([e[4] for _, e in old], bool), np.zeros(len(rows), bool)])
         data = [e[5] for _, e in old] + list(zip(*map(values_of, rows.data.columns), strict=True))
-        index = np.lexsort((*reversed(order.columns()), group))
+        index = lexicographic([group, *order.columns()])
         return _Side(group[index], order.take(index), fresh[index], matched[index], [data[i] for i in index.tolist()])
 
     def _pairs(self, left: _Side, right: _Side) -> tuple[Ints, Ints]:
@@ -117,7 +117,7 @@ class IntervalJoin(Operator):
         order = Order(*(np.where(later, x, y) for x, y in zip(left.columns(), right.columns(), strict=True)))
         partner = Order(*(np.where(later, y, x) for x, y in zip(left.columns(), right.columns(), strict=True)))
         group = sides[LEFT].group[a]
-        index = np.lexsort((*reversed(partner.columns()), later, *reversed(order.columns()), group))
+        index = lexicographic([group, *order.columns(), later, *partner.columns()])
         a, b, group, order, later = a[index], b[index], group[index], order.take(index), later[index]
         same = np.concatenate(([False], (group[1:] == group[:-1]) & (later[1:] == later[:-1])))
         for column in order.columns():

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import places
+from penstock.columns import lexicographic, places
 from penstock.operators.aggregate import as_times, bind_kernels, check_names, concat_columns, result_schema, take_columns
 from penstock.operators.aggregates.base import Columns, Kernel
 from penstock.operators.aggregates.codec import decode, encode
@@ -130,7 +130,7 @@ class SessionStep(Operator):
             np.concatenate([stored.last, new.last]),
             concat_columns([stored.states, new.states]),
         )
-        both = both.take(np.lexsort((both.first, both.group)))
+        both = both.take(lexicographic([both.group, both.first]))
         reach = running_max(both.group, both.last)
         cut = (both.group[1:] != both.group[:-1]) | (both.first[1:] - reach[:-1] >= self.window.gap_us)
         starts = np.flatnonzero(np.concatenate(([True], cut)))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import places, values_of
+from penstock.columns import lexicographic, places, values_of
 from penstock.errors import DeclarationError, OperatorError, StateError
 from penstock.operators.aggregate import TIMESTAMP, as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
@@ -225,7 +225,7 @@ def _in_windows(rows: Rows, window: Sliding | None) -> tuple[_Spread, list[bytes
         spread = _Spread(rows.data, rows.order, rows.starts, np.arange(len(rows.keys)), np.arange(len(rows)))
         return spread, None, None
     index, starts = window.spread(rows.order.time - rows.order.time % window.pane_us)
-    by_window = np.lexsort((index, starts, rows.group[index]))
+    by_window = lexicographic([rows.group[index], starts, index])
     index, starts = index[by_window], starts[by_window]
     group = rows.group[index]
     first = np.flatnonzero(np.concatenate(([True], (group[1:] != group[:-1]) | (starts[1:] != starts[:-1]))))

@@ -17,7 +17,7 @@ from penstock.cer.plan import MASK
 from penstock.cer.recogniser import Batch, Block, Recogniser, filtered
 from penstock.cer.timeouts import Stopping
 from penstock.cer.windows import micros
-from penstock.columns import places, whole
+from penstock.columns import lexicographic, places, whole
 from penstock.operators.base import KeyedState, Output
 from penstock.operators.keys import Ints
 from penstock.operators.match import Match
@@ -117,7 +117,7 @@ class Timeouts(Match):
         all_times = np.concatenate([time, pairs[1] + self._size])
         row = np.concatenate([np.arange(len(group)), np.full(pairs.shape[1], -1)])
         all_letters = np.concatenate([letters, np.full(pairs.shape[1], close, np.int32)]).astype(np.int32)
-        order = np.lexsort((row, row < 0, all_times, all_groups))
+        order = lexicographic([all_groups, all_times, row < 0, row])
         return _Line(all_groups[order], all_times[order], row[order], all_letters[order])
 
     def _expired(self, block: Block, at: Ints) -> Block:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.columns import lexicographic
 from penstock.operators.keys import Ints
 from penstock.operators.rows import running_max
 from penstock.runtime.record import PartitionState, SourceState
@@ -54,7 +55,7 @@ def chunks_of(part: Ints, chunk: Ints, offset: Ints, time: Ints, name_of: Callab
     """
     if not len(part):
         return ()
-    index = np.lexsort((chunk, part))
+    index = lexicographic([part, chunk])
     part, chunk, offset, time = part[index], chunk[index], offset[index], time[index]
     first = np.flatnonzero(np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1]))))
     found = (part[first], chunk[first], np.minimum.reduceat(time, first), np.maximum.reduceat(time, first))
@@ -179,7 +180,7 @@ def late_rows(part: Ints, chunk: Ints, offset: Ints, time: Ints, suspects: dict[
     same = (part[1:] == part[:-1]) & (later_chunk | ((chunk[1:] == chunk[:-1]) & (offset[1:] >= offset[:-1])))
     index: Any = slice(None)
     if not (new_part | same).all():  # files are read in this order
-        index = np.lexsort((offset, chunk, part))
+        index = lexicographic([part, chunk, offset])
         part, chunk, time = part[index], chunk[index], time[index]
     new = np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1])))
     group, first = np.cumsum(new) - 1, np.flatnonzero(new)

@@ -143,10 +143,9 @@ class _Chain:
     def __init__(self, spec: RegionSpec, frontier: Frontier, state: WorkerState) -> None:
         self.spec = spec
         self.codec = KeyCodec(spec.keys)
+        about = (frontier.before, frontier.now, spec.sources, spec.timed)
         self.contexts = [
-            Context(
-                spec.name, i, spec.ordinal, self.codec, s.in_schemas, s.out_schema, frontier.before, frontier.now, spec.sources
-            )
+            Context(spec.name, i, spec.ordinal, self.codec, s.in_schemas, s.out_schema, *about)
             for i, s in enumerate(spec.steps)
         ]
         self.operators = [copy.copy(s.operator) for s in spec.steps]

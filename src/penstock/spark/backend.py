@@ -201,6 +201,8 @@ def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
     if port.partial_of is not None:
         operator = spec.steps[port.partial_of].operator
         assert isinstance(operator, AggregateStep)
+        if not spec.timed:  # as `AggregateStep.on_data`
+            frame = frame.withColumn(TIME, F.lit(0).cast("long"))
         frame = partial_frame(operator, frame, spec.keys.names)
         names = port.schema.names
     own = [quoted(n) for n in names]

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.columns import lexicographic
 from penstock.errors import DeclarationError, PenstockError
 from penstock.flow.plan import SourceNode
 from penstock.operators.keys import Ints
@@ -465,7 +466,7 @@ def _falls(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return
     part, chunk, offset, time = (c.to_numpy() for c in pa.Table.from_batches(tables).columns)
     if not ((part[1:] == part[:-1]) & (offset[1:] > offset[:-1])).all():
-        index = np.lexsort((offset, part))
+        index = lexicographic([part, offset])
         part, chunk, offset, time = part[index], chunk[index], offset[index], time[index]
     new = np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1])))
     first = np.flatnonzero(new)

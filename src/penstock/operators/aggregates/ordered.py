@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import lexicographic
 from penstock.errors import StateError
 from penstock.operators.aggregates.base import (
     BOOL,
@@ -234,7 +235,7 @@ class CollectBound(Bound):
         if not some.all():
             items, order, ids = items[some], order[some], ids[some]
         if not _is_sorted([ids, *order.T]):
-            by = np.lexsort((order[:, 3], order[:, 2], order[:, 1], order[:, 0], ids))
+            by = lexicographic([ids, *order.T])
             items, order = items[by], order[by]
         packed, held = np.ascontiguousarray(order, dtype="<i8").tobytes(), items.tolist()
         ends = np.cumsum(np.bincount(ids, minlength=groups)).tolist()

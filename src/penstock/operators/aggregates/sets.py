@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns import lexicographic
 from penstock.operators.aggregates.base import (
     OBJECT,
     Array,
@@ -149,7 +150,7 @@ def bits(data: Array) -> Array:
 
 def _packed(data: Array, ids: Array, groups: int) -> Array:
     """Sorted distinct values of each group as bytes."""
-    by = np.lexsort((data, ids))
+    by = lexicographic([ids, data])
     data, ids = data[by], ids[by]
     fresh = np.ones(len(data), dtype=bool)
     fresh[1:] = (data[1:] != data[:-1]) | (ids[1:] != ids[:-1])
