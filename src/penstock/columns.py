@@ -117,6 +117,11 @@ def lexicographic(columns: Sequence[Integers]) -> NDArray[np.int64]:
     return index
 
 
+def in_long_runs(values: Integers) -> bool:
+    """Whether values are not in order but ascend for long stretches, so that sorting them costs little."""
+    return 0 < int(np.count_nonzero(values[1:] < values[:-1])) < len(values) // _LONG_RUNS
+
+
 def ascending(values: Integers) -> NDArray[np.int64]:
     """The permutation that sorts values and keeps the order of equal ones.
 
@@ -124,10 +129,9 @@ def ascending(values: Integers) -> NDArray[np.int64]:
     place by the upper 32 of the bits in which they differ; where more differ, the sort of what is then almost sorted costs little.
     """
     values = values.astype(np.int64, copy=False)
-    descents = np.count_nonzero(values[1:] < values[:-1])
-    if descents == 0:
+    if not (values[1:] < values[:-1]).any():
         return np.arange(len(values))
-    if len(values) < _FEW or descents < len(values) // _LONG_RUNS:
+    if len(values) < _FEW or in_long_runs(values):
         return np.argsort(values, kind="stable")
     least = int(values.min())
     bits = (int(values.max()) - least).bit_length()

@@ -120,16 +120,18 @@ def routing_changes_with_every_run(patch):
 
 
 def rows_in_order_of_arrival(patch):
-    def by_key(hashes, order, codes=None):
-        index = np.argsort(hashes, kind="stable")
+    def by_key(hashes, order, chosen=None, codes=None):
+        rows = np.arange(len(hashes)) if chosen is None else chosen
+        index = rows[np.argsort(hashes[rows], kind="stable")]
         return index, hashes[index], order.take(index)
 
     patch.setattr(rows_module, "grouped", by_key)
 
 
 def ties_in_event_time_in_order_of_arrival(patch):
-    def by_time(hashes, order, codes=None):
-        index = np.lexsort((order.time, *([] if codes is None else [codes]), hashes))
+    def by_time(hashes, order, chosen=None, codes=None):
+        rows = np.arange(len(hashes)) if chosen is None else chosen
+        index = rows[np.lexsort((order.time[rows], *([] if codes is None else [codes[rows]]), hashes[rows]))]
         return index, hashes[index], order.take(index)
 
     patch.setattr(rows_module, "grouped", by_time)

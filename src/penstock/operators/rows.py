@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import ascending, lexicographic, places, values_of, whole
+from penstock.columns import in_long_runs, lexicographic, places, values_of, whole
 from penstock.errors import OperatorError
 from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
 from penstock.types import BINS
@@ -169,20 +169,35 @@ def numbered(order: Order, trigger: Ints) -> Order:
     return Order(order.time, order.part, order.offset, (order.sub << _SUB_BITS) + nth)
 
 
-def grouped(hashes: Ints, order: Order, codes: Ints | None = None) -> tuple[Ints, Ints, Order]:
+def grouped(hashes: Ints, order: Order, chosen: Ints | None = None, codes: Ints | None = None) -> tuple[Ints, Ints, Order]:
     """Group rows by key, and sort each key's rows.
 
-    Rows mostly arrive in order, so a stable sort by hash often suffices; only if not are all columns sorted by.
+    Rows mostly arrive in order, so a stable sort by hash often suffices; only if not are all columns sorted by. Rows of several files come in
+    a few long runs, and sorting these by all costs little more.
+
+    Args:
+        hashes: int64, n: xxhash64 of each row's key.
+        order: Their positions.
+        chosen: The rows to take (ascending); None for all.
+        codes: int64, n: numbers that tell keys of one hash apart.
 
     Returns:
-        The permutation (int64, n), and the hashes and the positions in that order.
+        Which row comes where (int64), and the hashes and the positions of these rows.
     """
-    index = ascending(hashes)
-    there, ordered = hashes[index], order.take(index)
-    if codes is None and ascending_within(there, ordered):
-        return index, there, ordered
-    varying = [c for c in order.columns() if len(c) and (c != c[0]).any()]
-    index = lexicographic([hashes, *([codes] if codes is not None else []), *varying])
+
+    def permuted(by: list[Ints]) -> Ints:
+        return lexicographic(by) if chosen is None else chosen[lexicographic([column[chosen] for column in by])]
+
+    varies = [len(c) > 0 and (c != c[0]).any() for c in order.columns()]
+    varying = [c for c, v in zip(order.columns(), varies, strict=True) if v]
+    # One number that stands for a column is quicker to take from.
+    order = Order(*(c if v else np.broadcast_to(c[:1], c.shape) for c, v in zip(order.columns(), varies, strict=True)))
+    if codes is None and not (varying and in_long_runs(varying[0])):
+        index = permuted([hashes])
+        there, ordered = hashes[index], order.take(index)
+        if ascending_within(there, ordered):
+            return index, there, ordered
+    index = permuted([hashes, *([codes] if codes is not None else []), *varying])
     return index, hashes[index], order.take(index)
 
 
@@ -198,7 +213,12 @@ def ascending_within(group: Ints, order: Order) -> bool:
 
 
 def group_rows(
-    data: pa.RecordBatch, order: Order, hashes: Ints, key_columns: Sequence[Any], codec: KeyCodec, chosen: Ints | None = None
+    data: pa.RecordBatch,
+    order: Order,
+    hashes: Ints,
+    key_columns: Sequence[str] | Sequence[Any],
+    codec: KeyCodec,
+    chosen: Ints | None = None,
 ) -> Rows:
     """Group and sort rows.
 
@@ -206,32 +226,31 @@ def group_rows(
         data: The user's columns, n rows in any order.
         order: Their positions.
         hashes: int64, n: xxhash64 of each row's key.
-        key_columns: The key's columns, n rows each.
+        key_columns: The key's columns: their names if they are among the user's, or n rows each.
         codec: The region's key codec.
         chosen: The rows to take (ascending); None for all.
     """
-    if chosen is not None:
-        order, hashes = order.take(chosen), hashes[chosen]
-    n = len(hashes)
+    n = len(hashes) if chosen is None else len(chosen)
     if n == 0:
-        empty = Keys(tuple(pa.array([], f.type) for f in codec.schema), np.empty(0, np.int64), codec)
-        return Rows(data.slice(0, 0), order, empty, np.zeros(1, np.int64))
+        none = np.empty(0, np.int64)
+        empty = Keys(tuple(pa.array([], f.type) for f in codec.schema), none, codec)
+        return Rows(data.slice(0, 0), order.take(none), empty, np.zeros(1, np.int64))
 
     def in_groups(codes: Ints | None = None) -> tuple[Any, Ints, Order, list[Any], Any, Any]:
-        index, there, ordered = grouped(hashes, order, codes)
-        at = places(index if chosen is None else chosen[index])
-        keys = [c.take(at) for c in key_columns]
-        return at, there, ordered, keys, *_changes(there, keys)
+        index, there, ordered = grouped(hashes, order, chosen, codes)
+        taken = data.take(places(index))
+        keys = [taken.column(c) if isinstance(c, str) else c.take(places(index)) for c in key_columns]
+        return taken, there, ordered, keys, *_changes(there, keys)
 
-    at, there, ordered, keys, new_hash, new_key = in_groups()
+    taken, there, ordered, keys, new_hash, new_key = in_groups()
     if (new_key & ~new_hash).any():  # two different keys of one hash: tell them apart by their values
-        encoded = pa.array(codec.encode(key_columns), pa.binary())
+        encoded = pa.array(codec.encode([data.column(c) if isinstance(c, str) else c for c in key_columns]), pa.binary())
         codes = pc.rank(encoded, tiebreaker="dense").to_numpy().astype(np.int64)
-        at, there, ordered, keys, new_hash, new_key = in_groups(codes if chosen is None else codes[chosen])
+        taken, there, ordered, keys, new_hash, new_key = in_groups(codes)
     first = np.flatnonzero(new_hash | new_key)
     at_first = places(first)
     distinct = Keys(tuple(k.take(at_first) for k in keys), there[first], codec)
-    return Rows(data.take(at), ordered, distinct, np.append(first, n))
+    return Rows(taken, ordered, distinct, np.append(first, n))
 
 
 def _changes(hashes: Ints, keys: Sequence[Any]) -> tuple[Any, Any]:

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
-from penstock.flow.plan import Node, Output, Plan, Region, RegionOutput, SourceNode, inputs_of, readers, upstream
+from penstock.flow.plan import (
+    Node,
+    Output,
+    Plan,
+    Region,
+    RegionOutput,
+    Select,
+    SourceNode,
+    Union,
+    Where,
+    inputs_of,
+    readers,
+    upstream,
+)
 from penstock.operators.aggregate import AggregateStep, bind_kernels
 from penstock.operators.session import SessionStep
 from penstock.runtime.spec import ERROR_SCHEMA, Input, Out, Port, RegionSpec, Step
+from penstock.schema import quoted
+from penstock.types import PART, SUB, TIME
 
 PartialSchema = Callable[[Region, AggregateStep, pa.Schema], "pa.Schema | None"]
+Known = dict[str, "int | str"]
+_UTC: Final = pa.timestamp("us", "UTC")
 
 
 @dataclass
@@ -47,7 +65,10 @@ class CompiledFlow:
 
 
 def compile_flow(
-    plan: Plan, schema_of: Callable[[Node, dict[int, pa.Schema]], pa.Schema], partial_schema: PartialSchema
+    plan: Plan,
+    schema_of: Callable[[Node, dict[int, pa.Schema]], pa.Schema],
+    partial_schema: PartialSchema,
+    only_partition: Callable[[SourceNode], int | None] = lambda _: None,
 ) -> CompiledFlow:
     """Compile a plan.
 
@@ -55,6 +76,7 @@ def compile_flow(
         plan: The declared flow.
         schema_of: Exact columns of a node, given those of its inputs by ``id(input)``.
         partial_schema: Columns of the partial aggregates that can be computed before the shuffle, or None.
+        only_partition: The value of hidden column PART in all rows of a source, or None: it has several.
 
     Raises:
         DeclarationError: Now that all types are known, something does not fit.
@@ -83,7 +105,8 @@ def compile_flow(
     def build(region: Region) -> None:
         if region.name not in regions:
             inputs = [resolve(i) for i in region.inputs]
-            regions[region.name] = compile_region(plan, region, inputs, wanted.get(region.name, ()), partial_schema)
+            known = [known_positions(node, only_partition) for node in region.inputs]
+            regions[region.name] = compile_region(plan, region, inputs, known, wanted.get(region.name, ()), partial_schema)
 
     for region in plan.regions:
         build(region)
@@ -93,29 +116,40 @@ def compile_flow(
 
 
 def compile_region(
-    plan: Plan, region: Region, inputs: Sequence[pa.Schema], wanted: Sequence[tuple[int, bool]], partial_schema: PartialSchema
+    plan: Plan,
+    region: Region,
+    inputs: Sequence[pa.Schema],
+    known: Sequence[Known],
+    wanted: Sequence[tuple[int, bool]],
+    partial_schema: PartialSchema,
 ) -> CompiledRegion:
-    """Compile one region, given the exact columns of its inputs."""
+    """Compile one region, given the exact columns of its inputs, and what is known of their positions."""
     keys = pa.schema([inputs[0].field(n) for n in region.keys.names])
     for field_ in keys:
         if pa.types.is_nested(field_.type):
             raise DeclarationError(f"Region {region.name!r} cannot be keyed by column {field_.name!r} of type {field_.type}.")
     ports: list[Port] = []
     feeds: list[int] = []
-    known: dict[tuple[int, str], int] = {}
+    made: dict[tuple[int, str], int] = {}
     steps: list[Step] = []
 
     def port(feed: int, kind: str, make: Callable[[], Port]) -> int:
-        if (feed, kind) not in known:
-            known[feed, kind] = len(ports)
+        if (feed, kind) not in made:
+            made[feed, kind] = len(ports)
             ports.append(make())
             feeds.append(feed)
-        return known[feed, kind]
+        return made[feed, kind]
+
+    def plain(feed: int, schema: pa.Schema, *, waits: bool) -> Port:
+        there = {
+            n: v for n, v in known[feed].items() if isinstance(v, int) or (v in schema.names and schema.field(v).type == _UTC)
+        }
+        return Port(schema, None, waits, tuple(there.items()))
 
     wanted = wanted or [(len(region.steps) - 1, False)]
     entries: dict[int, int] = {}
     for own in (-1 - o for o, _ in wanted if o < 0):  # inputs that leave the region as they are
-        entries[-1 - own] = port(own, "ordered", lambda n=own: Port(inputs[n], None, waits=region.timed))  # type: ignore[misc]
+        entries[-1 - own] = port(own, "ordered", lambda n=own: plain(n, inputs[n], waits=region.timed))  # type: ignore[misc]
     for i, step in enumerate(region.steps):
         operator = step.operator
         in_schemas = tuple(inputs[n] if k == "port" else steps[n].out_schema for k, n in step.inputs)
@@ -130,9 +164,9 @@ def compile_region(
                 sources.append(("port", port(n, f"partial {i}", lambda p=partial, i=i: Port(p, i, waits=False))))  # type: ignore[misc]
             elif not operator.ordered:
                 needed = _needed(operator, schema, keys)
-                sources.append(("port", port(n, f"unordered {needed.names}", lambda s=needed: Port(s, None, waits=False))))  # type: ignore[misc]
+                sources.append(("port", port(n, f"unordered {needed.names}", lambda n=n, s=needed: plain(n, s, waits=False))))  # type: ignore[misc]
             else:
-                sources.append(("port", port(n, "ordered", lambda s=schema: Port(s, None, waits=region.timed))))  # type: ignore[misc]
+                sources.append(("port", port(n, "ordered", lambda n=n, s=schema: plain(n, s, waits=region.timed))))  # type: ignore[misc]
         steps.append(Step(operator, tuple(sources), in_schemas, out_schema))
     outs = []
     for operator_index, errors in wanted:
@@ -151,6 +185,20 @@ def compile_region(
         region.timed,
     )
     return CompiledRegion(spec, region, tuple(feeds), {(o.operator, o.errors): i for i, o in enumerate(outs)})
+
+
+def known_positions(node: Node, only_partition: Callable[[SourceNode], int | None]) -> Known:
+    """Hidden columns that say nothing that is not known, see `Port`; the event time is a column's until that column is replaced."""
+    if isinstance(node, SourceNode):
+        part = only_partition(node)
+        return {TIME: node.time or 0, SUB: 0} | ({} if part is None else {PART: part})
+    if not isinstance(node, (Where, Select, Union)):
+        return {}
+    first, *others = (known_positions(before, only_partition) for before in inputs_of(node))
+    kept = {(name, quoted(name)) for name in first.values() if isinstance(name, str)}
+    if isinstance(node, Select) and not kept <= set(node.columns):
+        del first[TIME]
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
 def _needed(operator: object, schema: pa.Schema, keys: pa.Schema) -> pa.Schema:

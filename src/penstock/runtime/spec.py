@@ -27,16 +27,24 @@ class Port:
         schema: Its columns without hidden ones; for partial aggregates key columns, pane, partial columns.
         partial_of: Index of the operator whose partial aggregates these are; None: plain rows.
         waits: Whether rows wait for the frontier before operators see them.
+        known: Hidden columns that are not sent to the worker, as it knows them: the number that all rows have there, or the column
+            that says the same.
     """
 
     schema: pa.Schema
     partial_of: int | None = None
     waits: bool = True
+    known: tuple[tuple[str, int | str], ...] = ()
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Hidden columns that come with it."""
+        """Its hidden columns."""
         return (HASH,) if self.partial_of is not None else (*ORDER, HASH)
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """Those that are sent."""
+        return tuple(name for name in self.hidden if name not in dict(self.known))
 
     @property
     def columns(self) -> pa.Schema:
@@ -89,7 +97,7 @@ class RegionSpec:
     @property
     def in_schema(self) -> pa.Schema:
         """Columns of the task's input: one port as it is, several side by side with prefixes."""
-        return packed([(p.schema, p.hidden) for p in self.ports], PORT)
+        return packed([(p.schema, p.sent) for p in self.ports], PORT)
 
     @property
     def out_schema(self) -> pa.Schema:

@@ -218,7 +218,7 @@ class _Chain:
             return operator.on_partials(batch, hashes, keys, group, self.states[i])
         zero = np.zeros(batch.num_rows, np.int64)
         pane = zero if operator.window is None else batch.column(len(self.spec.keys)).to_numpy()
-        rows = group_rows(batch, Order(pane, zero, zero, zero), hashes, batch.columns[: len(self.spec.keys)], self.codec)
+        rows = group_rows(batch, Order(pane, zero, zero, zero), hashes, self.spec.keys.names, self.codec)
         return operator.on_partials(rows.data, hashes, rows.keys, rows.group, self.states[i])
 
     def output(self, out: Out) -> tuple[pa.RecordBatch, Order | None]:
@@ -233,21 +233,40 @@ class _Chain:
 
 def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[list[pa.RecordBatch]]:
     """The rows of each port."""
-    if len(spec.ports) == 1:
-        schema = spec.in_schema
-        return [[_cast(b, schema) for b in rows if b.num_rows]]
-    out: list[list[pa.RecordBatch]] = [[] for _ in spec.ports]
-    schemas = [port.columns for port in spec.ports]
+    ports = [_Received(port) for port in spec.ports]
+    if len(ports) == 1:
+        return [[ports[0].whole(b.columns) for b in rows if b.num_rows]]
+    out: list[list[pa.RecordBatch]] = [[] for _ in ports]
     for batch in rows:
         tags = batch.column(0).to_numpy(zero_copy_only=False)
         at = 1
-        for i, schema in enumerate(schemas):
-            mine = np.flatnonzero(tags == i)
+        for i, port in enumerate(ports):
+            mine = places(np.flatnonzero(tags == i))
             if len(mine):
-                columns = pa.RecordBatch.from_arrays(batch.columns[at : at + len(schema)], names=schema.names)
-                out[i].append(_cast(columns.take(places(mine)), schema))
-            at += len(schema)
+                out[i].append(port.whole([column.take(mine) for column in batch.columns[at : at + port.width]]))
+            at += port.width
     return out
+
+
+class _Received:
+    """Makes a port's rows of what is sent of them."""
+
+    def __init__(self, port: Port) -> None:
+        self.width = len(port.schema) + len(port.sent)
+        self._columns = port.columns
+        self._sent = [f for f in port.columns if f.name not in dict(port.known)]
+        self._known = sorted((port.columns.get_field_index(name), known) for name, known in port.known)
+
+    def whole(self, columns: Sequence[Any]) -> pa.RecordBatch:
+        """Rows with all columns. Spark's Arrow types may differ from ours in time zone or nullability."""
+        arrays = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, self._sent, strict=True)]
+        for at, known in self._known:
+            if isinstance(known, int):
+                column = pa.repeat(pa.scalar(known, pa.int64()), len(arrays[0]))
+            else:
+                column = arrays[self._columns.get_field_index(known)].cast(pa.int64())
+            arrays.insert(at, column)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
 
 
 def _hold_and_release(
@@ -276,12 +295,6 @@ def _hold_and_release(
     return received
 
 
-def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Spark's Arrow types may differ in time zone or nullability from ours."""
-    arrays = [c if c.type == f.type else c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
 def _due(
     spec: RegionSpec, index: int, port: Port, batches: list[pa.RecordBatch], frontier: Frontier, epoch: int, state: WorkerState
 ) -> Rows:
@@ -301,8 +314,7 @@ def _due(
     order = Order(*(batch.column(at + i).to_numpy() for i in range(len(ORDER))))
     hashes = batch.column(at + len(ORDER)).to_numpy()
     data = pa.RecordBatch.from_arrays(batch.columns[:at], schema=port.schema)
-    keys = [batch.column(port.schema.get_field_index(n)) for n in spec.keys.names]
-    return group_rows(data, order, hashes, keys, KeyCodec(spec.keys), now)
+    return group_rows(data, order, hashes, spec.keys.names, KeyCodec(spec.keys), now)
 
 
 def _pack(spec: RegionSpec, index: int, output: tuple[pa.RecordBatch, Order | None]) -> pa.RecordBatch:

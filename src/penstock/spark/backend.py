@@ -28,7 +28,7 @@ from penstock.spark.logs import input_of
 from penstock.spark.slices import Slices, as_rdd, never_without_rows
 from penstock.spark.source import SourceReader
 from penstock.spark.task import task
-from penstock.types import ORDER, TIME
+from penstock.types import ORDER, PART_BITS, TIME
 
 Assign = Callable[[CompiledRegion, Work], Assignment]
 
@@ -197,7 +197,7 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
 def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
     """A port's rows in the columns of the task's input but for hashes, named by place: ``mapInArrow`` does not quote names."""
     port = spec.ports[index]
-    names = [*port.schema.names, *ORDER]
+    names = [*port.schema.names, *(name for name in port.sent if name != HASH)]
     if port.partial_of is not None:
         operator = spec.steps[port.partial_of].operator
         assert isinstance(operator, AggregateStep)
@@ -263,6 +263,11 @@ def partial_schema(spark: SparkSession) -> Callable[[p.Region, AggregateStep, pa
         return pa.schema([pa.field(n, f.type) for n, f in zip(frame.columns, found, strict=True)])
 
     return give
+
+
+def only_partition(plan: p.Plan) -> Callable[[p.SourceNode], int | None]:
+    """Gives the partition of all rows of a source, as `compile_flow` asks for it: without ``position=`` there is one."""
+    return lambda source: None if source.position else plan.sources.index(source) << PART_BITS
 
 
 def schema_of(spark: SparkSession) -> Callable[[p.Node, dict[int, pa.Schema]], pa.Schema]:

@@ -24,7 +24,7 @@ from penstock.runtime.compile import CompiledFlow, compile_flow
 from penstock.runtime.driver import EpochDriver
 from penstock.runtime.record import EpochRecord, progress_of
 from penstock.runtime.worker import Assignment
-from penstock.spark.backend import SparkBackend, partial_schema, schema_of
+from penstock.spark.backend import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import SEEN_BY_SPARK, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
@@ -96,7 +96,7 @@ def start(
     elif not isinstance(spark, SparkSession):
         raise DeclarationError(f"start needs a SparkSession, or none, not {spark!r}.")
     ship_user_code(plan)
-    compiled = compile_flow(plan, schema_of(spark), partial_schema(spark))
+    compiled = compile_flow(plan, schema_of(spark), partial_schema(spark), only_partition(plan))
     check_patterns(compiled, spark)
     return Run(
         compiled,

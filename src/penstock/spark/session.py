@@ -138,18 +138,18 @@ def settings(spark: SparkSession, forced: Mapping[str, str], offered: Mapping[st
         forced: Settings whatever the session says.
         offered: Settings of which it says nothing itself.
     """
-    said = spark.conf.getAll
-    wanted = {**{name: value for name, value in offered.items() if name not in said}, **forced}
+    said = {name: spark.conf.get(name, None) for name in (*offered, *forced)}  # not Spark's defaults
+    wanted = {**{name: value for name, value in offered.items() if said[name] is None}, **forced}
     try:
         for name, value in wanted.items():
             spark.conf.set(name, value)
         yield
     finally:
         for name in wanted:
-            if name in said:
-                spark.conf.set(name, said[name])
-            else:
+            if (before := said[name]) is None:
                 spark.conf.unset(name)
+            else:
+                spark.conf.set(name, before)
 
 
 def _anywhere() -> dict[str, str]:
