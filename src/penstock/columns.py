@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,13 @@ GATHERED_ROWS: Final = 1 << 16
 GATHERED_BYTES: Final = 64 << 20
 Integers = NDArray[np.int64] | NDArray[np.bool_]
 _EPOCH: Final = pa.scalar(0, _UTC).as_py()
+
+
+class HasColumns(Protocol):
+    """What columns can be had of by name: an Arrow batch, or the rows of an operator."""
+
+    def column(self, name: str, /) -> Any:
+        """A column, of which values can be taken."""
 
 
 def values_of(column: Any) -> list[Any]:

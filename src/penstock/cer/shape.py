@@ -6,7 +6,7 @@ Pure and columnar: from numbers of events to Arrow arrays by ``take``; no match 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from penstock.cer.automaton import outputs
 from penstock.cer.recogniser import Block
 from penstock.cer.syntax import Chosen, CountAll, Everything, Query
-from penstock.columns import places
+from penstock.columns import HasColumns, places
 from penstock.errors import DeclarationError, OperatorError
 
 EVENTS, START, END, MATCHES = "events", "match_start", "match_end", "matches"
@@ -35,6 +35,14 @@ class Bound:
     name: str
     variable: str | None
     attributes: tuple[str, ...]
+
+
+class Table(HasColumns, Protocol):
+    """Events: an Arrow batch, or what gives columns that values can be taken from."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ class Shape:
         arrays = [pa.field(b.name, pa.list_(pa.struct([columns.field(a) for a in b.attributes]))) for b in self.bound]
         return [pa.field(START, order), pa.field(END, order), *arrays]
 
-    def arrays(self, block: Block, events: pa.RecordBatch) -> list[Any]:
+    def arrays(self, block: Block, events: Table) -> list[Any]:
         """The array columns of some matches.
 
         Args:
@@ -72,7 +80,7 @@ class Shape:
         """
         return [self._array(bound, block, events) for bound in self.bound]
 
-    def _array(self, bound: Bound, block: Block, events: pa.RecordBatch) -> Any:
+    def _array(self, bound: Bound, block: Block, events: Table) -> Any:
         positions, offsets = block.positions, block.offsets
         if bound.variable is not None:
             binds = np.array([False, *(bound.variable in kind for kind in self.kinds)])
@@ -82,9 +90,7 @@ class Shape:
         return list_of(events, bound.attributes, positions, offsets)
 
 
-def list_of(
-    events: pa.RecordBatch, attributes: tuple[str, ...], positions: NDArray[np.int32], offsets: NDArray[np.int64]
-) -> Any:
+def list_of(events: Table, attributes: tuple[str, ...], positions: NDArray[np.int32], offsets: NDArray[np.int64]) -> Any:
     """Lists of events as structs: row i has the events at ``positions[offsets[i]:offsets[i + 1]]``."""
     rows = places(positions)
     fields = [events.schema.field(name) for name in attributes]

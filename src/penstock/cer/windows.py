@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.cer.plan import WHEN, Pattern
+from penstock.columns import HasColumns
 from penstock.errors import RecordError
 
 Ints = NDArray[np.int64]
@@ -22,7 +23,7 @@ _ALL = np.iinfo(np.int64).min
 _SIGN = np.int64(_ALL)
 
 
-def times(pattern: Pattern, chunk: pa.RecordBatch, place: Ints) -> Ints:
+def times(pattern: Pattern, chunk: HasColumns, place: Ints) -> Ints:
     """The start of a run that begins with each event, in the window's unit, int64[events].
 
     Args:
@@ -53,7 +54,7 @@ def micros(column: Any) -> Ints:
     return np.asarray(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
 
 
-def earliest(pattern: Pattern, chunk: pa.RecordBatch, when: Ints) -> Ints:
+def earliest(pattern: Pattern, chunk: HasColumns, when: Ints) -> Ints:
     """The least start inside the window of a match that ends with each event, int64[events]."""
     window = pattern.window
     if window is None:

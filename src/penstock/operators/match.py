@@ -82,6 +82,47 @@ def keyed_pattern(
     )
 
 
+@dataclass(frozen=True)
+class Events:
+    """The events that open runs remember, followed by rows. As most are in no match, their columns are not put into order before."""
+
+    remembered: pa.RecordBatch
+    rows: Rows
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the events."""
+        return self.remembered.schema
+
+    def column(self, name: str) -> EventColumn:
+        """One of them."""
+        return EventColumn(self, name)
+
+    def take(self, at: Any) -> pa.RecordBatch:
+        """The events at some places (an Arrow array)."""
+        return pa.RecordBatch.from_arrays([self.column(name).take(at) for name in self.schema.names], schema=self.schema)
+
+
+@dataclass(frozen=True)
+class EventColumn:
+    """A column of `Events`."""
+
+    events: Events
+    name: str
+
+    def take(self, at: Any) -> Any:
+        """The values at some places (an Arrow array)."""
+        index = at.to_numpy()
+        first = self.events.remembered.num_rows
+        new = index >= first
+        fresh = self.events.rows.some(self.name, index[new] - first)
+        if len(fresh) == len(index):
+            return fresh
+        old = self.events.remembered.column(self.name).take(places(index[~new]))
+        where = np.where(new, len(old) + np.cumsum(new), np.cumsum(~new)) - 1
+        return pa.concat_arrays([old, fresh]).take(places(where))
+
+
 @dataclass
 class Match(Operator):
     """Finds the matches of a pattern in each key's events.
@@ -112,17 +153,15 @@ class Match(Operator):
         stored = state.get(names)
         recogniser = self._recogniser()
         before = load(recogniser, stored, self._check, self._columns)
-        data = rows.data
         place = np.arange(len(rows)) - rows.starts[rows.group] + before.places[rows.group]
         when = self._when(rows, place, np.where([v is None for v in stored], _NEVER, before.places))
-        low = earliest(self.pattern, data, when)
+        low = earliest(self.pattern, rows, when)
         masks = np.stack(
             [np.asarray(rows.column(f"{MASK}{i}").to_numpy(), np.int64).view(np.uint64) for i in range(self.pattern.words)]
         )
         letters = recogniser.tables.letters(masks)
         batch = Batch(letters, when, low, rows.starts, np.arange(len(rows.keys)))
-        fresh = pa.RecordBatch.from_arrays([rows.column(name) for name in self._columns.names], schema=self._columns)
-        events = whole([before.events, fresh])
+        events = Events(before.events, rows)
         found = self._results(recogniser, batch, events, rows, len(before.owner))
         self._remember(recogniser, rows, np.concatenate([before.owner, rows.group]), events, batch, names, stored, state)
         return found
@@ -153,7 +192,7 @@ class Match(Operator):
         window = self.pattern.window
         if window is not None and window.kind == "time":
             return rows.order.time
-        when = times(self.pattern, rows.data, place)
+        when = times(self.pattern, rows, place)
         if window is not None and window.kind == "attribute":
             before = np.concatenate([when[:1], when[:-1]])
             before[rows.starts[:-1]] = last
@@ -165,7 +204,7 @@ class Match(Operator):
                 )
         return when
 
-    def _results(self, recogniser: Recogniser, batch: Batch, events: pa.RecordBatch, rows: Rows, first: int) -> Output:
+    def _results(self, recogniser: Recogniser, batch: Batch, events: Events, rows: Rows, first: int) -> Output:
         order = self.pattern.order[0]
         out = []
         if self.pattern.shape.counts:
@@ -181,9 +220,7 @@ class Match(Operator):
         triggers = np.concatenate([trigger for trigger, _ in out])
         return rows.emit(whole([columns for _, columns in out]), triggers)
 
-    def _row(
-        self, rows: Rows, events: pa.RecordBatch, ends: Ints, first: int, arrays: list[Any]
-    ) -> tuple[Ints, pa.RecordBatch]:
+    def _row(self, rows: Rows, events: Events, ends: Ints, first: int, arrays: list[Any]) -> tuple[Ints, pa.RecordBatch]:
         trigger = ends - first
         whose = places(rows.group[trigger])
         keys = [column.take(whose) for column in rows.keys.columns]
@@ -196,7 +233,7 @@ class Match(Operator):
         recogniser: Recogniser,
         rows: Rows,
         owner: Ints,
-        events: pa.RecordBatch,
+        events: Events,
         batch: Batch,
         names: list[bytes],
         stored: Sequence[bytes | None],

@@ -7,7 +7,7 @@ key and a last one with the number of rows. Everything is columnar: Arrow for th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -92,26 +92,48 @@ class Keys:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows grouped by key and in order.
+    """Rows grouped by key and in order. Columns are put into order when somebody asks for them.
 
     Attributes:
-        data: The user's columns, n rows.
+        source: The user's columns, in another order and maybe with further rows.
+        index: int64, n: which row of the source comes where; None: they are these rows.
         order: Position of each row.
         keys: The g distinct keys.
         starts: int64, g + 1: first row of each key, and n.
     """
 
-    data: pa.RecordBatch
+    source: pa.RecordBatch
+    index: Ints | None
     order: Order
     keys: Keys
     starts: Ints
+    _columns: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return self.data.num_rows
+        return int(self.starts[-1])
 
     def column(self, name: str) -> Any:
-        """One of the user's columns as an Arrow array."""
-        return self.data.column(name)  # by name: by index, one that is missing would be the last
+        """One of the user's columns as an Arrow array, n values."""
+        if name not in self._columns:
+            column = self.source.column(name)  # by name: by index, one that is missing would be the last
+            self._columns[name] = column if self.index is None else column.take(places(self.index))
+        return self._columns[name]
+
+    def some(self, name: str, at: Ints) -> Any:
+        """A few values of one of the user's columns."""
+        if self.index is None or name in self._columns:
+            return self.column(name).take(places(at))
+        return self.source.column(name).take(places(self.index[at]))
+
+    @property
+    def data(self) -> pa.RecordBatch:
+        """The user's columns, n rows."""
+        if self.index is not None:
+            schema = self.source.schema
+            whole_ = pa.RecordBatch.from_arrays([self.column(name) for name in schema.names], schema=schema)
+            object.__setattr__(self, "source", whole_)  # the others are not needed any more
+            object.__setattr__(self, "index", None)
+        return self.source
 
     @cached_property
     def group(self) -> Ints:
@@ -234,23 +256,23 @@ def group_rows(
     if n == 0:
         none = np.empty(0, np.int64)
         empty = Keys(tuple(pa.array([], f.type) for f in codec.schema), none, codec)
-        return Rows(data.slice(0, 0), order.take(none), empty, np.zeros(1, np.int64))
+        return Rows(data.slice(0, 0), None, order.take(none), empty, np.zeros(1, np.int64))
+    unsorted = [data.column(c) if isinstance(c, str) else c for c in key_columns]
 
-    def in_groups(codes: Ints | None = None) -> tuple[Any, Ints, Order, list[Any], Any, Any]:
+    def in_groups(codes: Ints | None = None) -> tuple[Ints, Ints, Order, list[Any], Any, Any]:
         index, there, ordered = grouped(hashes, order, chosen, codes)
-        taken = data.take(places(index))
-        keys = [taken.column(c) if isinstance(c, str) else c.take(places(index)) for c in key_columns]
-        return taken, there, ordered, keys, *_changes(there, keys)
+        keys = [column.take(places(index)) for column in unsorted]
+        return index, there, ordered, keys, *_changes(there, keys)
 
-    taken, there, ordered, keys, new_hash, new_key = in_groups()
+    index, there, ordered, keys, new_hash, new_key = in_groups()
     if (new_key & ~new_hash).any():  # two different keys of one hash: tell them apart by their values
-        encoded = pa.array(codec.encode([data.column(c) if isinstance(c, str) else c for c in key_columns]), pa.binary())
-        codes = pc.rank(encoded, tiebreaker="dense").to_numpy().astype(np.int64)
-        taken, there, ordered, keys, new_hash, new_key = in_groups(codes)
+        codes = pc.rank(pa.array(codec.encode(unsorted), pa.binary()), tiebreaker="dense").to_numpy().astype(np.int64)
+        index, there, ordered, keys, new_hash, new_key = in_groups(codes)
     first = np.flatnonzero(new_hash | new_key)
     at_first = places(first)
     distinct = Keys(tuple(k.take(at_first) for k in keys), there[first], codec)
-    return Rows(taken, ordered, distinct, np.append(first, n))
+    known = {name: key for name, key in zip(key_columns, keys, strict=True) if isinstance(name, str)}
+    return Rows(data, index, ordered, distinct, np.append(first, n), known)
 
 
 def _changes(hashes: Ints, keys: Sequence[Any]) -> tuple[Any, Any]:
@@ -297,7 +319,7 @@ def _as_rows(part: Emitted) -> Rows:
     first = np.flatnonzero(np.concatenate(([True], part.group[1:] != part.group[:-1])))
     present = part.group[first]
     keys = part.keys if len(present) == len(part.keys) else part.keys.take(present)
-    return Rows(part.data, part.order, keys, np.append(first, len(part)))
+    return Rows(part.data, None, part.order, keys, np.append(first, len(part)))
 
 
 def running_max(group: Ints, values: Ints) -> Any:
