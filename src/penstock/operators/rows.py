@@ -129,10 +129,9 @@ class Rows:
     def data(self) -> pa.RecordBatch:
         """The user's columns, n rows."""
         if self.index is not None:
-            schema = self.source.schema
-            whole_ = pa.RecordBatch.from_arrays([self.column(name) for name in schema.names], schema=schema)
-            object.__setattr__(self, "source", whole_)  # the others are not needed any more
-            object.__setattr__(self, "index", None)
+            columns = [self.column(name) for name in self.source.schema.names]
+            object.__setattr__(self, "source", pa.RecordBatch.from_arrays(columns, schema=self.source.schema))
+            object.__setattr__(self, "index", None)  # those out of order are not needed any more
         return self.source
 
     @cached_property
