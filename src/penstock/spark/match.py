@@ -36,6 +36,7 @@ from penstock.cer.work import CountedSplit, load_work
 from penstock.columns import values_of
 from penstock.errors import DeclarationError, OperatorError, QueryError
 from penstock.schema import as_function, as_text, check_expression, quoted, unknown_column
+from penstock.spark.memory import keep_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -283,6 +284,7 @@ def _over_batches(
     from pyspark.sql.pandas.types import from_arrow_schema
 
     def run_declared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_memory()
         return run(batch.rename_columns(columns.names).cast(columns) for batch in batches)
 
     numbered = df.toDF(*(f"c{i}" for i in range(len(columns))))

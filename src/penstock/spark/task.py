@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.errors import StateError
 from penstock.runtime.spec import HASH
 from penstock.runtime.worker import Assignment, local_states, run_worker
+from penstock.spark.memory import keep_memory
 
 _CHECKED_EVERY: Final = 32
 """Of the small batches that Spark hands over, one in so many is looked at: rows that are routed by another table are in every one."""
@@ -41,6 +42,7 @@ def task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterato
     def run(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
+        keep_memory()
         context = TaskContext.get()
         assert context is not None
         worker = context.partitionId()

@@ -1,0 +1,37 @@
+"""Memory of Python workers: what one task gave back, the next one has without asking the system for it.
+
+Left to themselves, the C library and Arrow map memory for each large array and unmap it afterwards, so that in every epoch the system clears every page anew for
+arrays as large as those of the epoch before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import lru_cache
+from typing import Any, Final
+
+import pyarrow as pa
+
+KEPT: Final = 1 << 30
+"""So many bytes at the end of the heap may be free before they are given back to the system; larger arrays than this are mapped as ever."""
+_OLD_MOST: Final = 32 << 20  # the largest that glibc before 2.35 takes for _MMAP_THRESHOLD
+_TRIM_THRESHOLD: Final = -1  # as in glibc's malloc.h
+_MMAP_THRESHOLD: Final = -3
+
+
+@lru_cache(maxsize=1)
+def keep_memory() -> bool:
+    """Have this process keep memory for its next task. Meant for worker processes, not for one that is the user's own.
+
+    Returns:
+        Whether it does; only glibc can be told to. Otherwise nothing has changed.
+    """
+    libc: Any = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
+    if not hasattr(libc, "gnu_get_libc_version"):
+        return False
+    if not any(libc.mallopt(_MMAP_THRESHOLD, most) for most in (KEPT, _OLD_MOST)):
+        return False
+    libc.mallopt(_TRIM_THRESHOLD, KEPT)
+    pa.set_memory_pool(pa.system_memory_pool())
+    return True

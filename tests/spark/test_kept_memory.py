@@ -1,0 +1,39 @@
+"""A worker process does not ask the system again for memory it has had."""
+
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+# Rounds of arrays as a worker makes them, of NumPy and of Arrow, all given back; page faults after each round. It takes some until the heap has room for all.
+ROUNDS = """
+import resource, sys
+import numpy as np, pyarrow as pa
+from penstock.spark.memory import keep_memory
+
+if sys.argv[1] == "keep" and not keep_memory():
+    sys.exit("no glibc")
+for _ in range(8):
+    numbers = np.ones(5_000_000)
+    column = pa.concat_arrays([pa.array(numbers), pa.array(numbers)])
+    ordered = column.take(pa.array(np.arange(len(column))))
+    del numbers, column, ordered
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+print(pa.default_memory_pool().backend_name, file=sys.stderr)
+"""
+
+
+def faults_per_round(how: str) -> tuple[list[int], str]:
+    """And by whose means Arrow has its memory."""
+    done = subprocess.run([sys.executable, "-c", ROUNDS, how], capture_output=True, text=True, check=False)
+    if "no glibc" in done.stderr:
+        pytest.skip("this machine's C library cannot be told to keep memory")
+    assert done.returncode == 0, done.stderr
+    return [later - earlier for earlier, later in pairwise(int(line) for line in done.stdout.split())], done.stderr.split()[-1]
+
+
+def test_memory_is_had_again_without_asking_the_system():
+    (kept, pool), (left, _) = faults_per_round("keep"), faults_per_round("leave")
+    assert max(kept[-3:]) * 10 < min(left)
+    assert pool == "system"  # Arrow's own allocators give large arrays back
