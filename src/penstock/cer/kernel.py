@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numba
 
-from penstock.cer.jit import inlined, jit
+from penstock.jit import inlined, jit
 
 DONE, UNKNOWN_STEP, ARENA_FULL, CLOSINGS_FULL = 0, 1, 2, 3
 # counters, shared with the caller

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.cer.jit import jit
+from penstock.jit import jit
 
 DONE, BLOCK_FULL, TOO_MANY = 0, 1, 2
 # counters of a walk, shared with the caller

@@ -28,7 +28,7 @@ class Port:
         partial_of: Index of the operator whose partial aggregates these are; None: plain rows.
         waits: Whether rows wait for the frontier before operators see them.
         known: Hidden columns that are not sent to the worker, as it knows them: the number that all rows have there, or the column
-            that says the same.
+            that says the same. Hashes of keys are never sent: they cannot be compressed.
     """
 
     schema: pa.Schema
@@ -44,7 +44,7 @@ class Port:
     @property
     def sent(self) -> tuple[str, ...]:
         """Those that are sent."""
-        return tuple(name for name in self.hidden if name not in dict(self.known))
+        return tuple(name for name in self.hidden if name != HASH and name not in dict(self.known))
 
     @property
     def columns(self) -> pa.Schema:
@@ -103,6 +103,12 @@ class RegionSpec:
     def out_schema(self) -> pa.Schema:
         """Columns of the task's output."""
         return packed([(o.schema, ORDER if o.positions else ()) for o in self.outs], OUT)
+
+
+def key_columns(spec: RegionSpec) -> list[list[int]]:
+    """Of each port, where the key's columns are in ``spec.in_schema``."""
+    names, alone = spec.in_schema.names, len(spec.ports) == 1
+    return [[names.index(key if alone else f"{i}.{key}") for key in spec.keys.names] for i in range(len(spec.ports))]
 
 
 def packed(parts: list[tuple[pa.Schema, tuple[str, ...]]], tag: str) -> pa.Schema:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import places, whole
+from penstock.columns import gathered, places, whole
 from penstock.errors import OperatorError, PenstockError
 from penstock.operators.base import Context, KeyedState
 from penstock.operators.holding import dequeue, enqueue, split_held
@@ -25,6 +25,7 @@ from penstock.operators.keys import KeyCodec
 from penstock.operators.rows import Emitted, Keys, Order, Rows, group_rows, regroup
 from penstock.operators.waiting import Waiting, forget_struck
 from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Interrogate, Message, Release, Shutdown, Sized, Taken
+from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.moving import GivenUp, give_up, size_up, tell
 from penstock.runtime.spec import ERROR_SCHEMA, HASH, OUT, Out, Port, RegionSpec
 from penstock.state.worker import WorkerState
@@ -233,11 +234,11 @@ class _Chain:
 
 def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[list[pa.RecordBatch]]:
     """The rows of each port."""
-    ports = [_Received(port) for port in spec.ports]
+    ports = [_Received(port, spec.keys.names) for port in spec.ports]
     if len(ports) == 1:
-        return [[ports[0].whole(b.columns) for b in rows if b.num_rows]]
+        return [[ports[0].whole(b.columns) for b in gathered(rows)]]
     out: list[list[pa.RecordBatch]] = [[] for _ in ports]
-    for batch in rows:
+    for batch in gathered(rows):
         tags = batch.column(0).to_numpy(zero_copy_only=False)
         at = 1
         for i, port in enumerate(ports):
@@ -251,11 +252,12 @@ def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[list[pa.Re
 class _Received:
     """Makes a port's rows of what is sent of them."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Port, keys: Sequence[str]) -> None:
         self.width = len(port.schema) + len(port.sent)
         self._columns = port.columns
-        self._sent = [f for f in port.columns if f.name not in dict(port.known)]
+        self._sent = [*port.schema, *(port.columns.field(name) for name in port.sent)]
         self._known = sorted((port.columns.get_field_index(name), known) for name, known in port.known)
+        self._keys = [port.schema.get_field_index(name) for name in keys]
 
     def whole(self, columns: Sequence[Any]) -> pa.RecordBatch:
         """Rows with all columns. Spark's Arrow types may differ from ours in time zone or nullability."""
@@ -266,6 +268,7 @@ class _Received:
             else:
                 column = arrays[self._columns.get_field_index(known)].cast(pa.int64())
             arrays.insert(at, column)
+        arrays.append(pa.array(spark_xxhash64([arrays[i] for i in self._keys])))
         return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
 
 

@@ -20,7 +20,7 @@ from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledRegion
 from penstock.runtime.lateness import Base, ChunkId
 from penstock.runtime.record import SourceState
-from penstock.runtime.spec import HASH, OUT, Port, RegionSpec
+from penstock.runtime.spec import OUT, Port, RegionSpec, key_columns
 from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, spark_schema, to_utc, with_order
@@ -96,11 +96,8 @@ class SparkBackend:
         whole = ports[0]
         for other in ports[1:]:
             whole = whole.unionByName(other)
-        hashes = hashes_sql(spec)
-        routed = F.expr(routing_sql(work.routing, f"coalesce({', '.join(hashes.values())})"))
+        routed = F.expr(routing_sql(work.routing, hash_sql(spec)))
         shuffled = never_without_rows(whole).repartitionById(work.workers, routed)
-        # Hashes cannot be compressed, so they are computed once more instead of being shuffled.
-        shuffled = shuffled.selectExpr(*(f"{hashes.get(i, f'c{i}')} as c{i}" for i in range(len(spec.in_schema))))
         assignment = self._assign(compiled, work)
         return self._mark(shuffled.mapInArrow(task(assignment), spark_schema(spec.out_schema)))
 
@@ -195,9 +192,9 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
 
 
 def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
-    """A port's rows in the columns of the task's input but for hashes, named by place: ``mapInArrow`` does not quote names."""
+    """A port's rows in the columns of the task's input, named by place: ``mapInArrow`` does not quote names."""
     port = spec.ports[index]
-    names = [*port.schema.names, *(name for name in port.sent if name != HASH)]
+    names = [*port.schema.names, *port.sent]
     if port.partial_of is not None:
         operator = spec.steps[port.partial_of].operator
         assert isinstance(operator, AggregateStep)
@@ -210,23 +207,18 @@ def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
         return frame.selectExpr(*(f"{sql} as c{i}" for i, sql in enumerate(own)))
     columns = [f"{index} as c0"]
     for i, field in enumerate(spark_schema(spec.in_schema).fields[1:], 1):
-        if field.name.endswith(HASH):
-            continue
         mine = field.name.startswith(f"{index}.")
         columns.append(f"cast({own.pop(0) if mine else 'null'} as {field.dataType.simpleString()}) as c{i}")
     return frame.selectExpr(*columns)
 
 
-def hashes_sql(spec: RegionSpec) -> dict[int, str]:
-    """SQL of the hash of each port's keys, over columns as of `port_frame`, by its place among the columns of the task's input."""
-    names = spec.in_schema.names
-    found = {}
-    for i, name in enumerate(names):
-        if name.endswith(HASH):
-            port = name.removesuffix(HASH)  # "", or "0." and so on of several
-            sql = f"xxhash64({', '.join(f'c{names.index(port + key)}' for key in spec.keys.names)})"
-            found[i] = f"if(c0 = {port[:-1]}, {sql}, null)" if port else sql
-    return found
+def hash_sql(spec: RegionSpec) -> str:
+    """SQL of the hash of a row's key, over columns as of `port_frame`."""
+    ports = key_columns(spec)
+    hashes = [f"xxhash64({', '.join(f'c{i}' for i in columns)})" for columns in ports]
+    if len(ports) == 1:
+        return hashes[0]
+    return f"case c0 {' '.join(f'when {port} then {sql}' for port, sql in enumerate(hashes))} end"
 
 
 def partial_columns(operator: AggregateStep, schema: pa.Schema) -> list[str] | None:

@@ -9,12 +9,14 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import StateError
-from penstock.runtime.spec import HASH
+from penstock.routing.hashing import spark_xxhash64
+from penstock.runtime.spec import key_columns
 from penstock.runtime.worker import Assignment, local_states, run_worker
 from penstock.spark.memory import keep_memory
 
@@ -46,23 +48,25 @@ def task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterato
         context = TaskContext.get()
         assert context is not None
         worker = context.partitionId()
-        at = [i for i, name in enumerate(assignment.spec.in_schema.names) if name.endswith(HASH)]
-        checked = _checked(rows, worker, assignment, at)
+        checked = _checked(rows, worker, assignment)
         yield from run_worker(assignment, worker, context.taskAttemptId(), local_states(boot_id()), checked)
 
     return run
 
 
-def _checked(rows: Iterable[pa.RecordBatch], worker: int, assignment: Assignment, at: list[int]) -> Iterator[pa.RecordBatch]:
-    """Refuse rows of another worker: the task would apply them to the wrong state. `at`: the columns with hashes."""
+def _checked(rows: Iterable[pa.RecordBatch], worker: int, assignment: Assignment) -> Iterator[pa.RecordBatch]:
+    """Refuse rows of another worker: the task would apply them to the wrong state."""
+    ports = key_columns(assignment.spec)
     region, routing = assignment.spec.name, assignment.routing
     if worker >= len(assignment.versions):
         raise StateError(
             f"Region {region!r} has {len(assignment.versions)} workers, but a task of it ran as number {worker}; report this as a bug."
         )
     for number, batch in enumerate(rows):
-        for i in at if number % _CHECKED_EVERY == 0 else ():
-            hashes = batch.column(i).drop_null().slice(0, 64).to_numpy()
+        for port, columns in enumerate(ports) if number % _CHECKED_EVERY == 0 else ():
+            few: Any = batch.slice(0, 64)
+            mine = few if len(ports) == 1 else few.filter(pc.equal(few.column(0), pa.scalar(port, pa.int32())))
+            hashes = spark_xxhash64([mine.column(i) for i in columns])
             if (routing.workers_of(hashes) != worker).any():
                 raise StateError(f"Region {region!r}: worker {worker} got rows of another worker; report this as a bug.")
         yield batch

@@ -22,7 +22,7 @@ from penstock.runtime.compile import CompiledRegion
 from penstock.runtime.driver import part_number
 from penstock.runtime.lateness import Base, ChunkId, chunks_of, late_rows
 from penstock.runtime.record import SourceState
-from penstock.runtime.spec import HASH, PORT, Port
+from penstock.runtime.spec import PORT, Port
 from penstock.runtime.worker import Assignment, States, run_worker
 from penstock.schema import run_sql, to_duckdb
 from penstock.types import OFFSET, ORDER, PART, SUB, TIME
@@ -187,13 +187,13 @@ def _empty(schema: pa.Schema) -> pa.Table:
 
 
 def _as_port(port: Port, index: int, keys: pa.Schema, table: pa.Table, ports: int) -> tuple[pa.Table, Any]:
-    """A port's columns with the key's hash, prefixed if there are several ports."""
+    """A port's columns, prefixed if there are several ports; and the hashes of the keys."""
     hashes = (
         spark_xxhash64([table.column(n).cast(keys.field(n).type) for n in keys.names])
         if table.num_rows
         else np.empty(0, np.int64)
     )
-    out = table.select([*port.schema.names, *ORDER]).append_column(HASH, pa.array(hashes, pa.int64()))
+    out = table.select([*port.schema.names, *ORDER])
     if ports > 1:
         out = out.rename_columns([f"{index}.{n}" for n in out.column_names])
         out = out.add_column(0, PORT, pa.array(np.full(table.num_rows, index, np.int32)))
