@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from penstock.cer.windows import micros, ordered
 from penstock.columns import gathered, lexicographic, places, whole
 from penstock.errors import RecordError
+from penstock.routing.hashing import spark_xxhash64
 
 HELD_BYTES: Final = 128 << 20
 """How much of its events a worker sorts at a time; it needs three times as much memory to do so."""
@@ -157,6 +158,18 @@ class Sorting:
             )
 
 
+def with_hashes(batches: Iterable[pa.RecordBatch], keys: Sequence[str], name: str) -> Iterator[pa.RecordBatch]:
+    """The same rows with a further column, the hash of their keys.
+
+    Args:
+        batches: Of one schema.
+        keys: The key columns, of types that have a hash.
+        name: Of the further column.
+    """
+    for batch in gathered(batches):
+        yield batch.append_column(name, pa.array(spark_xxhash64(batch.select(list(keys)).columns)))
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """Sorted events on disk; `numbers` are what they are sorted by."""
@@ -205,4 +218,4 @@ def different(one: Any, other: Any) -> NDArray[np.bool_]:
     return np.asarray(differ.to_numpy(zero_copy_only=False), np.bool_)
 
 
-__all__ = ["Sorting", "different", "is_sortable", "is_whole"]
+__all__ = ["Sorting", "different", "is_sortable", "is_whole", "with_hashes"]

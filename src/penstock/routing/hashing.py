@@ -91,6 +91,15 @@ def _decimal_bytes(words: npt.NDArray[np.uint64]) -> tuple[Any, Any, Any]:
     return np.ascontiguousarray(all_16).ravel(), first + np.logical_and.accumulate(unneeded, axis=1).sum(axis=1), first + 16
 
 
+def is_hashable(kind: pa.DataType) -> bool:
+    """Whether `spark_xxhash64` takes columns of a type."""
+    try:
+        spark_xxhash64(pa.array([], kind))
+    except DeclarationError:
+        return False
+    return True
+
+
 def spark_xxhash64(columns: Any) -> Hashes:
     """Spark's ``xxhash64(columns…)``.
 

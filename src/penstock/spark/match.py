@@ -29,12 +29,13 @@ from penstock.cer.plan import (
 )
 from penstock.cer.predicates import check_query, check_time, expressions_of, text_sql
 from penstock.cer.shape import shape_of
-from penstock.cer.sorting import Sorting, is_sortable, is_whole
+from penstock.cer.sorting import Sorting, is_sortable, is_whole, with_hashes
 from penstock.cer.streams import streams_read
 from penstock.cer.syntax import Query
 from penstock.cer.work import CountedSplit, load_work
 from penstock.columns import values_of
 from penstock.errors import DeclarationError, OperatorError, QueryError
+from penstock.routing.hashing import is_hashable
 from penstock.schema import as_function, as_text, check_expression, quoted, unknown_column
 from penstock.spark.memory import keep_memory
 
@@ -248,13 +249,14 @@ def _prepared(df: DataFrame, query: Query, pattern: Pattern, words: list[str]) -
     together = [] if pattern.mixed else names
     shuffled = prepared.repartition(*together) if together else prepared.repartition(1)
     columns = arrow_schema(prepared)
-    if not all(is_sortable(columns.field(name).type) for name in pattern.order):
+    kinds = [columns.field(name).type for name in pattern.key_columns]
+    if not all(is_sortable(columns.field(name).type) for name in pattern.order) or not all(map(is_hashable, kinds)):
         return shuffled.sortWithinPartitions(*together, *order), None
     if not together:
         return shuffled, Sorting(pattern.order)
-    if len(together) == 1 and is_whole(columns.field(pattern.key_columns[0]).type):
+    if len(together) == 1 and is_whole(kinds[0]):
         return shuffled, Sorting((*pattern.key_columns, *pattern.order))
-    return shuffled.withColumn(HASHED, F.xxhash64(*together)), Sorting((HASHED, *pattern.order), pattern.key_columns)
+    return shuffled, Sorting((HASHED, *pattern.order), pattern.key_columns)
 
 
 def _number(order: Sequence[str]) -> Column:
@@ -302,8 +304,11 @@ def _found(
     result = pattern.result(pa.schema([columns.field(name) for name in pattern.needed]), fields)
 
     def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if sorting is None:
+            return batches
         folders = os.environ.get("SPARK_LOCAL_DIRS", "")  # as Spark tells its Python workers
-        return batches if sorting is None else sorting.sorted(batches, folders.split(",")[0] or None)
+        hashed = with_hashes(batches, sorting.keys, HASHED) if sorting.keys else batches
+        return sorting.sorted(hashed, folders.split(",")[0] or None)
 
     if not pattern.spreads and isinstance(split, CountedSplit):
 
