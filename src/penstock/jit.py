@@ -3,15 +3,42 @@
 numba counts references to every array that a function is given, unpacks or hands on, with an atomic instruction each: two thirds
 and more of the recogniser's time went there. The kernels are compiled without; in return they cannot make arrays, so all that they
 write to is the caller's. (numba refuses one that does make an array.)
+
+What they are compiled to is kept on disk: beside the module, in the user's cache, or, where neither can be written to, in a temporary folder of this user's.
 """
 
 from __future__ import annotations
 
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import numba
 
 _njit: Any = numba.njit  # its types leave out _nrt
-jit: Final = _njit(cache=True, nogil=True, boundscheck=False, _nrt=False)
 inlined: Final = _njit(inline="always", _nrt=False)
 """For what is called for every event: to hand on an arena's arrays costs more than what most calls do."""
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile a kernel at its first call, and keep it for other processes."""
+    compiled = _njit(cache=False, nogil=True, boundscheck=False, _nrt=False)(function)
+    try:
+        compiled.enable_caching()
+    except RuntimeError:  # numba found no folder
+        numba.config.CACHE_DIR = str(_own_folder())  # type: ignore[attr-defined]
+        compiled.enable_caching()
+    return compiled
+
+
+def _own_folder() -> Path:
+    """A temporary folder that nobody else can put code into."""
+    folder = Path(tempfile.gettempdir(), f"penstock-kernels-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    about = folder.lstat()
+    if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022:
+        return folder
+    return Path(tempfile.mkdtemp(prefix="penstock-kernels-"))

@@ -35,7 +35,11 @@ def boot_id() -> str:
 
 def local_folder() -> str:
     """Where this host keeps state caches: ``PENSTOCK_LOCAL_DIR``, or a folder of this user in the temporary directory."""
-    return os.environ.get("PENSTOCK_LOCAL_DIR") or str(Path(tempfile.gettempdir()) / f"penstock-{getpass.getuser()}")
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # in a container, by a number that no name belongs to
+        user = str(os.getuid())
+    return os.environ.get("PENSTOCK_LOCAL_DIR") or str(Path(tempfile.gettempdir()) / f"penstock-{user}")
 
 
 def task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
