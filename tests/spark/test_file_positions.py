@@ -14,6 +14,7 @@ import pytest
 import penstock as ps
 from penstock.errors import OperatorError, PenstockError, RecordError
 from penstock.runtime.checkpoint import Checkpoint
+from penstock.spark.file_times import FileTimes
 
 pytestmark = pytest.mark.spark
 
@@ -204,15 +205,29 @@ def test_times_when_they_are_read_by_the_driver_or_collected_or_grouped_by_spark
                 "k": "ab"[j % 2],
                 "at": None
                 if nulls and j % 100 == 0
-                else fr.moment(i * 200 + j / 50 - dice.choice([*[0] * (3 + 10 * i), 3])),  # only in the first epoch very many
+                # In the first epoch very many are late; in the others some, and the first chunk is within a second.
+                else fr.moment(
+                    i * 200
+                    + j / (5_000 if i and j < 4_200 else 50)
+                    - dice.choice([*[0] * (3 + 10 * i), 3]) * (not i or j >= 4_200)
+                ),
                 "v": j,
             }
             for j in range(9_000)
         ]
         fr.write_parquet(tmp_path / "in", rows, SCHEMA, i)
     found, jobs = [], []
-    for name, in_files, most in (("files", 1 << 23, 1 << 18), ("collected", 0, 1 << 18), ("spark", 0, 0)):
-        monkeypatch.setattr("penstock.spark.source._FILE_ROWS", in_files)
+    for name, held, most in (
+        ("files", 1 << 23, 1 << 18),
+        ("suspects read again", 8_192, 1 << 18),
+        ("suspects left to Spark", 0, 1 << 18),
+        ("collected", None, 1 << 18),
+        ("spark", None, 0),
+    ):
+        if held is None:
+            monkeypatch.setattr("penstock.spark.source.FileTimes.of", lambda *_: None)
+        else:
+            monkeypatch.setattr("penstock.spark.source.HELD_ROWS", held)
         monkeypatch.setattr("penstock.spark.source._SMALL_ROWS", most)
         before = spark._jsc.sc().dagScheduler().numTotalJobs()
         flow, out, late = ps.Flow("looked at"), ps.memory(f"{name} {tmp_path}"), ps.memory(f"{name} late {tmp_path}")
@@ -225,7 +240,34 @@ def test_times_when_they_are_read_by_the_driver_or_collected_or_grouped_by_spark
         state = Checkpoint(str(tmp_path / name)).last().sources["events"]
         seen = (state.rows, state.late, state.malformed, {n: (p.latest, p.offset) for n, p in state.partitions.items()})
         found.append((seen, sorted(map(str, out.rows())), sorted(map(str, late.rows()))))
-    assert found[0] == found[1] == found[2]
+    assert all(other == found[0] for other in found)
     assert found[0][0][:1] + found[0][0][2:3] == (27_000 - 270 * nulls, 270 * nulls)
-    assert found[0][0][1] == len(found[0][2]) > 2_500
-    assert jobs[0] == jobs[1] - 3 * (not nulls)  # no job to look at the times of an epoch
+    assert found[0][0][1] == len(found[0][2]) > 2_000
+    assert jobs[0] == jobs[3] - 3 * (not nulls)  # no job to look at the times of an epoch
+    assert nulls or jobs[0] < jobs[1] < jobs[2]  # nor to look at suspects, but where they are too many
+
+
+def test_where_footers_show_that_no_record_can_be_late_no_times_are_read(spark, tmp_path, monkeypatch):
+    for i in range(3):
+        for folder in ("told", "untold"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            at = [fr.moment(i * 200 + (j * 37) % 100) for j in range(2_000)]
+            table = pa.table({"k": ["ab"[j % 2] for j in range(2_000)], "at": at, "v": range(2_000)}, SCHEMA)
+            pq.write_table(table, tmp_path / folder / f"{i}.parquet", row_group_size=700, write_statistics=folder == "told")
+    found, read, chunks = [], [], FileTimes.chunks
+    monkeypatch.setattr(FileTimes, "chunks", lambda files, part: read.append(part) or chunks(files, part))
+    for folder, lateness in (("untold", "2 minutes"), ("told", "2 minutes"), ("told", "1 minute")):
+        read.clear()
+        name = f"{folder} {lateness}"
+        flow, out = ps.Flow("told"), ps.memory(f"{name} {tmp_path}")
+        source = ps.files(str(tmp_path / folder), "k string, at timestamp, v long", max_files_per_epoch=1)
+        events = flow.source("events", source, time="at", lateness=lateness)
+        events.key_by("k").stateful_map(numbered, "v long, n long", "n long").sink(out)
+        flow.start(spark, checkpoint=tmp_path / name, workers=2, trigger="available_now").await_termination(600)
+        state = Checkpoint(str(tmp_path / name)).last().sources["events"]
+        seen = (state.rows, {n: (p.latest, p.offset) for n, p in state.partitions.items()}, sorted(map(str, out.rows())))
+        found.append((seen, state.late, len(read)))
+    assert found[0][0] == found[1][0]
+    assert [late for _, late, _ in found[:2]] == [0, 0]
+    assert [reads for *_, reads in found] == [3, 0, 3]
+    assert found[2][1] > 0

@@ -6,9 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from penstock.spark.file_times import FileTimes
 
+COLUMN = pa.field("at", pa.timestamp("us", "UTC"))
 MOMENTS = [1_700_000_000_000_000, 1_600_000_000_001_000]
 
 
@@ -40,31 +43,69 @@ def test_times_of_a_file_are_read_by_the_driver_only_if_spark_is_sure_to_read_th
     path = tmp_path / folder / f"{name}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path)
-    column = pa.field("at", pa.timestamp("us", "UTC"))
-    found = FileTimes.read({path.as_uri(): 3}, column)
-    assert (found is None) == (wanted is None)
+    files = FileTimes.of({path.as_uri(): 3}, COLUMN)
+    chunks = None if files is None else files.chunks(5)
+    assert (chunks is None) == (wanted is None)
     if wanted is not None:
-        chunks = found.chunks(5)
-        at = found.rows([(c.part, c.number) for c in chunks])[2].tolist() if chunks else []
+        at = files.rows([(c.part, c.number) for c in chunks])[2].tolist() if chunks else []
         assert at == wanted
         assert [(c.least, c.greatest, c.rows) for c in chunks] == ([(min(at), max(at), len(at))] if at else [])
-    assert FileTimes.read({path.as_uri(): 3}, column.with_type(pa.timestamp("us"))) is None
-    assert FileTimes.read({f"{path.as_uri()}.gone": 3}, column) is None
+        assert files.groups(5) == chunks
+    elif files is not None:
+        assert files.groups(5) is None
+    assert FileTimes.of({path.as_uri(): 3}, COLUMN.with_type(pa.timestamp("us"))) is None
+    assert FileTimes.of({f"{path.as_uri()}.gone": 3}, COLUMN) is None
 
 
-def test_chunks_of_files_are_whole_pieces_of_4096_rows_with_the_offsets_that_spark_computes(tmp_path):
-    rng = np.random.default_rng(3)
-    at = {4: rng.integers(1 << 40, 1 << 50, 10_000), 5: rng.integers(1 << 40, 1 << 50, 4_096)}
+def test_footers_without_least_and_greatest_times_say_nothing(tmp_path):
+    path = tmp_path / "1.parquet"
+    pq.write_table(pa.table({"at": of_type("us")}), path, write_statistics=False)
+    files = FileTimes.of({path.as_uri(): 3}, COLUMN)
+    assert files.groups(5) is None
+    assert [(c.least, c.greatest) for c in files.chunks(5)] == [(min(MOMENTS), max(MOMENTS))]
+
+
+def test_times_of_a_file_that_is_gone_are_there_only_if_they_are_held(tmp_path):
+    path = tmp_path / "1.parquet"
+    pq.write_table(pa.table({"at": of_type("us")}), path)
+    held, other, late = (FileTimes.of({path.as_uri(): 3}, COLUMN, rows) for rows in (2, 1, 1))
+    chunks = held.chunks(5)
+    assert other.chunks(5) == chunks
+    path.unlink()
+    assert held.rows([(5, chunks[0].number)])[2].tolist() == MOMENTS
+    assert other.rows([(5, chunks[0].number)]) is None
+    assert late.chunks(5) is None
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_chunks_of_files_are_whole_pieces_of_4096_rows_with_the_offsets_that_spark_computes(tmp_path, data):
+    sizes = data.draw(st.lists(st.sampled_from([0, 1, 4_095, 4_096, 4_097, 9_000, 12_288]), min_size=1, max_size=3))
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    at = {number: rng.integers(1 << 40, 1 << 50, size) for number, size in enumerate(sizes, 4)}
+    group = data.draw(st.sampled_from([1_000, 4_096, 5_000, 1 << 20]))
     for number, times in at.items():
-        pq.write_table(pa.table({"at": pa.array(times).cast(pa.timestamp("us", "UTC"))}), tmp_path / f"{number}.parquet")
-    found = FileTimes.read({(tmp_path / f"{n}.parquet").as_uri(): n for n in at}, pa.field("at", pa.timestamp("us", "UTC")))
-    chunks = found.chunks(7)
-    assert [c.rows for c in chunks] == [4_096, 4_096, 1_808, 4_096]
-    part, offset, time = found.rows([(c.part, c.number) for c in chunks[1:]])
+        table = pa.table({"v": times, "at": pa.array(times).cast(pa.timestamp("us", "UTC"))})
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=group)
+    held = data.draw(st.sampled_from([0, 1 << 23]))
+    files = FileTimes.of({(tmp_path / f"{n}.parquet").as_uri(): n for n in at}, COLUMN, held)
+
+    def seen(of, begin, rows):
+        times = at[of][begin : begin + rows]
+        return (int(times.min()), int(times.max()), (of << 33) + begin + len(times) - 1, len(times))
+
+    def pieces(rows):
+        return [seen(n, begin, rows) for n, times in at.items() for begin in range(0, len(times), rows)]
+
+    chunks = files.chunks(7)
+    assert [(c.least, c.greatest, c.last_offset, c.rows) for c in chunks] == pieces(4_096)
+    assert [(c.least, c.greatest, c.last_offset, c.rows) for c in files.groups(7)] == pieces(group)
+    assert all(c.part == 7 and c.number == c.last_offset >> 12 for c in chunks)
+    chosen = [c for c in chunks if rng.random() < 0.6] or list(chunks[:1])
+    if not chosen:
+        return
+    part, offset, time = files.rows([(c.part, c.number) for c in chosen])
     assert set(part.tolist()) == {7}
-    assert (offset == np.concatenate(((4 << 33) + np.arange(4_096, 10_000), (5 << 33) + np.arange(4_096)))).all()
-    assert (time == np.concatenate((at[4][4_096:], at[5]))).all()
-    for chunk in chunks:
-        part, offset, time = found.rows([(chunk.part, chunk.number)])
-        assert (chunk.least, chunk.greatest, chunk.last_offset) == (time.min(), time.max(), offset[-1])
-        assert set((offset >> 12).tolist()) == {chunk.number}
+    wanted = np.concatenate([np.arange(c.last_offset - c.rows + 1, c.last_offset + 1) for c in chosen])
+    assert (offset == wanted).all()
+    assert time.tolist() == [at[o >> 33][o & ((1 << 33) - 1)] for o in wanted.tolist()]

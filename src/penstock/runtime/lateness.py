@@ -134,6 +134,11 @@ def judge(
     return Judgement(state, suspects)
 
 
+def none_suspect(before: SourceState, chunks: Sequence[Chunk], lateness_us: int) -> bool:
+    """Whether no record of an epoch can be late, as far as these chunks, of any size, tell."""
+    return not judge(before, chunks, lateness_us=lateness_us, idle_after_us=None, declared=(), now_us=0).suspects
+
+
 def go_along(states: dict[str, SourceState], meeting: Sequence[Collection[str]]) -> None:
     """Take sources that are idle as a whole to where the others are; `states` is changed.
 

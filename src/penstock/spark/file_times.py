@@ -1,13 +1,15 @@
-"""Event times of Parquet files, read by the driver: one column, without a job of Spark's.
+"""Event times of Parquet files, found by the driver: one column, without a job of Spark's.
 
-For an epoch of some million records this takes a fifth of what a job takes that looks at them. It is done only where Spark is
-certain to read the very same times.
+Where the least and greatest times in the files' footers show that no record can be late, nothing else is read. Otherwise the times are:
+for an epoch of some million records that takes a fifth of what a job takes that looks at them. It is done only where Spark is certain to
+read the very same times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -24,86 +26,207 @@ ROW_BITS: Final = 33
 """A record's offset is its file's number, shifted left by so many bits, and its row in the file: as many as Spark's own ids have for rows."""
 CHUNK_BITS: Final = 12
 """A chunk is so many bits of offsets."""
+HELD_ROWS: Final = 1 << 23
+"""The times (8 bytes) of an epoch of so many rows are held; those of a larger one are read again where they are asked for."""
+_READ_ROWS: Final = 1 << 20
 _YEAR_1901: Final = -2_177_452_800_000_000
+_THREADS: Final = 16  # a file on an object store takes a while to answer
+_CANNOT_READ: Final = (OSError, CheckpointError, pa.ArrowException)
+
+
+class _Inexact(Exception):  # noqa: N818  (it never leaves this module)
+    """Spark might read some times otherwise, or a file cannot be read."""
 
 
 class FileTimes:
     """The event times of an epoch's files, all of one partition.
 
     Args:
-        times: By the file's number its times (µs) in order of rows, int64 of shape (rows of the file,).
+        files: By their numbers, in the order in which Spark has them.
+        held_rows: See `HELD_ROWS`.
     """
 
-    def __init__(self, times: Mapping[int, Ints]) -> None:
-        self._times = times
+    def __init__(self, files: Mapping[int, _File], held_rows: int = HELD_ROWS) -> None:
+        self._files = files
+        self._held: dict[int, Ints] = {}
+        self._holds = sum(file.about.num_rows for file in files.values()) <= held_rows
 
     @classmethod
-    def read(cls, files: Mapping[str, int], column: Any) -> FileTimes | None:
-        """Read the times of files.
+    def of(cls, files: Mapping[str, int], column: Any, held_rows: int = HELD_ROWS) -> FileTimes | None:
+        """Read the footers of files.
 
         Args:
             files: By URI, their numbers.
             column: The column of event times as it was declared (``pyarrow.Field``).
+            held_rows: See `HELD_ROWS`.
 
         Returns:
-            None if Spark might read some of them otherwise: a column that is no timestamp in UTC, under more than one name (but
-            for case), with nulls, or with times so old that Spark may move them to another calendar; or a file that cannot be opened here.
+            None if Spark might read some of the times otherwise: a column that is no timestamp in UTC, or under more than one name (but for
+            case); or if a file cannot be opened here.
         """
         if not _is_exact(column.type):
             return None
-        with ThreadPoolExecutor(16) as pool:
-            found = list(pool.map(lambda uri: _read(uri, column.name), files))
-        times = {number: at for number, at in zip(files.values(), found, strict=True) if at is not None}
-        return cls(times) if len(times) == len(files) else None
+        try:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                found = list(pool.map(lambda uri: _opened(uri, column.name), files))
+        except _Inexact:
+            return None
+        return cls(dict(zip(files.values(), found, strict=True)), held_rows)
 
-    def chunks(self, part: int) -> tuple[Chunk, ...]:
-        """What there is of each chunk.
+    def groups(self, part: int) -> tuple[Chunk, ...] | None:
+        """What the footers say of each row group, as if it were a chunk; None if they do not, or if `chunks` gives None.
 
         Args:
             part: The partition's number.
         """
-        chunks = []
-        for number, at in self._times.items():
-            if not len(at):
-                continue
-            begins = np.arange(0, len(at), 1 << CHUNK_BITS)
-            ends = np.append(begins[1:], len(at))
-            columns = (begins, ends, np.minimum.reduceat(at, begins), np.maximum.reduceat(at, begins))
+        found: list[Chunk] = []
+        for number, file in self._files.items():
             first = number << ROW_BITS
-            chunks += [
-                Chunk("0", part, (first + begin) >> CHUNK_BITS, least, greatest, first + end - 1, end - begin)
-                for begin, end, least, greatest in zip(*(column.tolist() for column in columns), strict=True)
-            ]
-        return tuple(chunks)
+            for rows, times in file.groups():
+                if times is None or times[0] < _YEAR_1901:
+                    return None
+                if rows:
+                    found.append(Chunk("0", part, first >> CHUNK_BITS, *times, first + rows - 1, rows))
+                first += rows
+        return tuple(found)
 
-    def rows(self, chunks: Iterable[ChunkId]) -> tuple[Ints, Ints, Ints]:
-        """Partition, offset and time of the rows of some chunks, of which there must be one."""
-        found = []
-        for part, chunk in chunks:
+    def chunks(self, part: int) -> tuple[Chunk, ...] | None:
+        """What there is of each chunk. Reads the times.
+
+        Args:
+            part: The partition's number.
+
+        Returns:
+            None if Spark might read some times otherwise: with nulls, or with times so old that Spark may move them to another
+            calendar; or if a file cannot be read here any more.
+        """
+        try:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                return tuple(chunk for of_file in pool.map(lambda n: self._chunks(n, part), self._files) for chunk in of_file)
+        except _Inexact:
+            return None
+
+    def _chunks(self, number: int, part: int) -> list[Chunk]:
+        """Those of one file; its times are held if they may be."""
+        ids, least, greatest, held = [], [], [], []
+        row = 0
+        for at in self._files[number].times():
+            begins = np.append(0, np.arange(-row % (1 << CHUNK_BITS) or 1 << CHUNK_BITS, len(at), 1 << CHUNK_BITS))
+            ids.append((row + begins) >> CHUNK_BITS)
+            least.append(np.minimum.reduceat(at, begins))
+            greatest.append(np.maximum.reduceat(at, begins))
+            if self._holds:
+                held.append(at)
+            row += len(at)
+        if not row:
+            return []
+        if self._holds:
+            self._held[number] = np.concatenate(held)
+        every = np.concatenate(ids)
+        starts = np.flatnonzero(np.diff(every, prepend=-1))
+        begins, ends = every[starts] << CHUNK_BITS, np.append(every[starts][1:] << CHUNK_BITS, row)
+        times = (np.minimum.reduceat(np.concatenate(least), starts), np.maximum.reduceat(np.concatenate(greatest), starts))
+        first = number << ROW_BITS
+        return [
+            Chunk("0", part, (first + begin) >> CHUNK_BITS, oldest, newest, first + end - 1, end - begin)
+            for begin, end, oldest, newest in zip(*(column.tolist() for column in (begins, ends, *times)), strict=True)
+        ]
+
+    def rows(self, chunks: Iterable[ChunkId]) -> tuple[Ints, Ints, Ints] | None:
+        """Partition, offset and time of the rows of some chunks, of which there must be one, by ascending offset.
+
+        None if the times are not held, and a file cannot be read any more.
+        """
+        chosen = sorted(chunks)
+        wanted: dict[int, list[int]] = {}
+        for _, chunk in chosen:
             number, row = divmod(chunk << CHUNK_BITS, 1 << ROW_BITS)
-            at = self._times[number][row : row + (1 << CHUNK_BITS)]
-            found.append((np.full(len(at), part), (chunk << CHUNK_BITS) + np.arange(len(at)), at))
-        part_, offset, time = (np.concatenate(column) for column in zip(*found, strict=True))
-        return part_, offset, time
+            wanted.setdefault(number, []).append(row)
+        offsets, found = [], []
+        try:
+            for number, rows in wanted.items():
+                for row, at in self._pieces(number, rows):
+                    offsets.append((number << ROW_BITS) + row + np.arange(len(at)))
+                    found.append(at)
+        except _Inexact:
+            return None
+        offset = np.concatenate(offsets)
+        return np.full(len(offset), chosen[0][0]), offset, np.concatenate(found)
+
+    def _pieces(self, number: int, rows: Sequence[int]) -> Iterator[tuple[int, Ints]]:
+        """The times of a file's chunks that begin at some rows (ascending), each with the row it begins at; a chunk may come in two pieces."""
+        begin = 0
+        for at in [self._held[number]] if number in self._held else self._files[number].times():
+            end = begin + len(at)
+            for row in rows:
+                here = at[max(0, row - begin) : max(0, row - begin + (1 << CHUNK_BITS))]
+                if len(here):
+                    yield max(row, begin), here
+            begin = end
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file whose column of times Spark reads as we do."""
+
+    uri: str
+    column: str
+    about: Any  # pyarrow's FileMetaData
+    scale: int  # µs
+
+    def groups(self) -> Iterator[tuple[int, tuple[int, int] | None]]:
+        """The rows of each row group, and its least and greatest time if they are told and no time is null."""
+        width = self.about.num_columns
+        leaf = next(i for i in range(width) if self.about.schema.column(i).path == self.column)
+        for i in range(self.about.num_row_groups):
+            group = self.about.row_group(i)
+            told = group.column(leaf).statistics
+            if not group.num_rows:
+                yield 0, (0, 0)
+            elif told is None or not told.has_min_max or not told.has_null_count or told.null_count:
+                yield group.num_rows, None
+            else:
+                yield group.num_rows, (told.min_raw * self.scale, told.max_raw * self.scale)
+
+    def times(self) -> Iterator[Ints]:
+        """The times (µs) in order of rows, a piece at a time.
+
+        Raises:
+            _Inexact: There are nulls or old times, or the file cannot be read.
+        """
+        try:
+            fs, path = resolve(self.uri)
+            with fs.open_input_file(path) as file:
+                parquet = pq.ParquetFile(file, metadata=self.about, pre_buffer=True)
+                for batch in parquet.iter_batches(_READ_ROWS, columns=[self.column]):
+                    column: Any = batch.column(0)
+                    at: Ints = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy(zero_copy_only=False)
+                    if column.null_count or (at < _YEAR_1901).any():
+                        raise _Inexact
+                    yield at
+        except _CANNOT_READ as error:
+            raise _Inexact from error
+
+
+def _opened(uri: str, column: str) -> _File:
+    """A file's footer.
+
+    Raises:
+        _Inexact: Spark might read its times otherwise, or it cannot be opened.
+    """
+    if column.lower() in map(str.lower, columns_of_folders(uri)):
+        raise _Inexact  # the folder's name is the value
+    try:
+        fs, path = resolve(uri)
+        with fs.open_input_file(path) as file:
+            about = pq.read_metadata(file)
+            schema = about.schema.to_arrow_schema()
+    except _CANNOT_READ as error:
+        raise _Inexact from error
+    if [n for n in schema.names if n.lower() == column.lower()] != [column] or not _is_exact(schema.field(column).type):
+        raise _Inexact
+    return _File(uri, column, about, 1 if schema.field(column).type.unit == "us" else 1000)
 
 
 def _is_exact(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) and kind.tz is not None and kind.unit in ("us", "ms")
-
-
-def _read(uri: str, column: str) -> Ints | None:
-    """The times of one file, or None."""
-    if column.lower() in map(str.lower, columns_of_folders(uri)):
-        return None  # the folder's name is the value
-    try:
-        fs, path = resolve(uri)
-        with fs.open_input_file(path) as file:
-            parquet = pq.ParquetFile(file, pre_buffer=True)
-            alike = [n for n in parquet.schema_arrow.names if n.lower() == column.lower()]
-            if alike != [column] or not _is_exact(parquet.schema_arrow.field(column).type):
-                return None
-            times = parquet.read([column]).column(0).cast(pa.timestamp("us", "UTC"))
-    except (OSError, CheckpointError, pa.ArrowException):
-        return None
-    micros: Ints = times.cast(pa.int64()).to_numpy()
-    return None if times.null_count or (micros < _YEAR_1901).any() else micros

@@ -20,12 +20,12 @@ from penstock.flow.plan import SourceNode
 from penstock.operators.keys import Ints
 from penstock.operators.rows import running_max
 from penstock.runtime.backend import Scan, SourceFrames
-from penstock.runtime.lateness import Base, Chunk, ChunkId, behind, chunks_of, late_rows
+from penstock.runtime.lateness import Base, Chunk, ChunkId, behind, chunks_of, late_rows, none_suspect
 from penstock.runtime.record import SourceState
 from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import array_sql, case_counts, named, spark_schema
-from penstock.spark.file_times import CHUNK_BITS, ROW_BITS, FileTimes
+from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, ROW_BITS, FileTimes
 from penstock.spark.files import is_below, number_files, read_footers
 from penstock.spark.slices import Slices, as_rdd
 from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, PART, PART_BITS, PART_MASK, SUB, TIME, whole_partition
@@ -42,7 +42,6 @@ _CHUNK: Final = "__ps_chunk"
 _FOUND: Final = ("least", "greatest", "last", "rows")
 _FEW: Final = 16
 _SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 bytes) are looked at by the driver
-_FILE_ROWS: Final = 1 << 23  # of so many rows of Parquet files the driver reads the times (8 bytes) itself
 _MANY_LATE: Final = 2_000  # more are not written out in an expression
 _KNOWN: Final = "__ps_known"
 _ONE_PARTITION_PER_FILE: Final = {
@@ -255,16 +254,30 @@ class SourceReader:
             self._whole = self._rows(before)
             if source.time is None:
                 return Scan(files=len(self._files), rows=self._file_rows)
-            if 0 < self._file_rows <= _FILE_ROWS:
-                self._in_files = FileTimes.read(self._files, source.connector.schema.field(source.time))
-            if self._in_files is not None:
-                return Scan(self._in_files.chunks(self._ordinal << PART_BITS), files=len(self._files))
+            found = self._chunks_of_files(before) if self._file_rows else None
+            if found is not None:
+                return Scan(found, files=len(self._files))
         columns = [c for c in (source.time, *(source.position or ())) if c]
         rows = self._times = self._rows(before if self._whole is None else None, columns)
         few = 0 < self._file_rows <= _SMALL_ROWS and source.position is None
         chunks, bad = self._grouped_here(rows) if few else self._grouped_there(rows)
         self._rows_by_chunk = {(c.part, c.number): c.rows for c in chunks}
         return Scan(chunks, bad, self._first_malformed() if bad else "", len(self._files))
+
+    def _chunks_of_files(self, before: SourceState) -> tuple[Chunk, ...] | None:
+        """What there is of each chunk, or row group, of Parquet files, without a job; None: a job must find out."""
+        assert self._source.time is not None
+        files = FileTimes.of(self._files, self._source.connector.schema.field(self._source.time), HELD_ROWS)
+        if files is None:
+            return None
+        part = self._ordinal << PART_BITS
+        coarse = files.groups(part)
+        if coarse is not None and none_suspect(before, coarse, self._source.lateness_us):
+            return coarse
+        chunks = files.chunks(part)
+        if chunks is not None:
+            self._in_files = files
+        return chunks
 
     def _grouped_here(self, rows: DataFrame) -> tuple[tuple[Chunk, ...], int]:
         """What there is of each chunk, and how many records are malformed: by the driver, without a shuffle; kept for a closer look."""
@@ -368,7 +381,8 @@ class SourceReader:
     def _seen_of(self, suspects: dict[ChunkId, Base]) -> tuple[Ints, Ints, Ints] | None:
         """Partition, offset and time of the suspects' records, or of all, if they are few enough for the driver."""
         if self._in_files is not None:
-            return self._in_files.rows(suspects)
+            few = len(suspects) << CHUNK_BITS <= HELD_ROWS
+            return self._in_files.rows(suspects) if few else None
         steady = self._source.position is not None or isinstance(self._source.connector, (Files, Rate))
         every = sum(self._rows_by_chunk.values()) <= _SMALL_ROWS
         some = len(suspects) < _FEW and sum(self._rows_by_chunk[c] for c in suspects) <= _SMALL_ROWS
