@@ -62,6 +62,7 @@ bench-rescale: $(STAMP)  ## Measure the latency of a live rescale (several minut
 
 bench-cer: $(STAMP)  ## Measure pattern recognition (several minutes)
 	$(PY) benchmarks/cer.py
+	$(PY) benchmarks/billion.py
 
 bench-flink: $(STAMP)  ## Compare with Flink's MATCH_RECOGNIZE; installs apache-flink (0.9 GB) into .venv-flink
 	test -x .venv-flink/bin/python || { $(PYTHON) -m venv .venv-flink && .venv-flink/bin/pip install -q apache-flink; }
