@@ -79,7 +79,7 @@ def test_times_of_a_file_that_is_gone_are_there_only_if_they_are_held(tmp_path):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_chunks_of_files_are_whole_pieces_of_4096_rows_with_the_offsets_that_spark_computes(tmp_path, data):
+def test_chunks_of_files_are_whole_pieces_of_4096_rows_with_the_offsets_that_spark_computes(tmp_path, monkeypatch, data):
     sizes = data.draw(st.lists(st.sampled_from([0, 1, 4_095, 4_096, 4_097, 9_000, 12_288]), min_size=1, max_size=3))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     at = {number: rng.integers(1 << 40, 1 << 50, size) for number, size in enumerate(sizes, 4)}
@@ -88,6 +88,7 @@ def test_chunks_of_files_are_whole_pieces_of_4096_rows_with_the_offsets_that_spa
         table = pa.table({"v": times, "at": pa.array(times).cast(pa.timestamp("us", "UTC"))})
         pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=group)
     held = data.draw(st.sampled_from([0, 1 << 23]))
+    monkeypatch.setattr("penstock.spark.file_times._READ_ROWS", data.draw(st.sampled_from([700, 4_096, 5_000, 1 << 20])))
     files = FileTimes.of({(tmp_path / f"{n}.parquet").as_uri(): n for n in at}, COLUMN, held)
 
     def seen(of, begin, rows):
