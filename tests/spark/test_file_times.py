@@ -9,10 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.file_times import FileTimes
+from penstock.spark.file_times import HELD_ROWS, FileTimes
+from penstock.spark.files import read_footers
 
 COLUMN = pa.field("at", pa.timestamp("us", "UTC"))
 MOMENTS = [1_700_000_000_000_000, 1_600_000_000_001_000]
+
+
+def times_of(files, column=COLUMN, held_rows=HELD_ROWS):
+    """The times of files, by URI their numbers."""
+    return FileTimes.of(files, read_footers(files, column.name), column, held_rows)
 
 
 def of_type(unit, zone="UTC", values=MOMENTS):
@@ -43,7 +49,7 @@ def test_times_of_a_file_are_read_by_the_driver_only_if_spark_is_sure_to_read_th
     path = tmp_path / folder / f"{name}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path)
-    files = FileTimes.of({path.as_uri(): 3}, COLUMN)
+    files = times_of({path.as_uri(): 3})
     chunks = None if files is None else files.chunks(5)
     assert (chunks is None) == (wanted is None)
     if wanted is not None:
@@ -53,14 +59,14 @@ def test_times_of_a_file_are_read_by_the_driver_only_if_spark_is_sure_to_read_th
         assert files.groups(5) == chunks
     elif files is not None:
         assert files.groups(5) is None
-    assert FileTimes.of({path.as_uri(): 3}, COLUMN.with_type(pa.timestamp("us"))) is None
-    assert FileTimes.of({f"{path.as_uri()}.gone": 3}, COLUMN) is None
+    assert times_of({path.as_uri(): 3}, COLUMN.with_type(pa.timestamp("us"))) is None
+    assert times_of({f"{path.as_uri()}.gone": 3}) is None
 
 
 def test_footers_without_least_and_greatest_times_say_nothing(tmp_path):
     path = tmp_path / "1.parquet"
     pq.write_table(pa.table({"at": of_type("us")}), path, write_statistics=False)
-    files = FileTimes.of({path.as_uri(): 3}, COLUMN)
+    files = times_of({path.as_uri(): 3})
     assert files.groups(5) is None
     assert [(c.least, c.greatest) for c in files.chunks(5)] == [(min(MOMENTS), max(MOMENTS))]
 
@@ -68,7 +74,7 @@ def test_footers_without_least_and_greatest_times_say_nothing(tmp_path):
 def test_times_of_a_file_that_is_gone_are_there_only_if_they_are_held(tmp_path):
     path = tmp_path / "1.parquet"
     pq.write_table(pa.table({"at": of_type("us")}), path)
-    held, other, late = (FileTimes.of({path.as_uri(): 3}, COLUMN, rows) for rows in (2, 1, 1))
+    held, other, late = (times_of({path.as_uri(): 3}, COLUMN, rows) for rows in (2, 1, 1))
     chunks = held.chunks(5)
     assert other.chunks(5) == chunks
     path.unlink()
@@ -89,7 +95,7 @@ def test_chunks_of_files_are_whole_pieces_of_4096_rows_with_the_offsets_that_spa
         pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=group)
     held = data.draw(st.sampled_from([0, 1 << 23]))
     monkeypatch.setattr("penstock.spark.file_times._READ_ROWS", data.draw(st.sampled_from([700, 4_096, 5_000, 1 << 20])))
-    files = FileTimes.of({(tmp_path / f"{n}.parquet").as_uri(): n for n in at}, COLUMN, held)
+    files = times_of({(tmp_path / f"{n}.parquet").as_uri(): n for n in at}, COLUMN, held)
 
     def seen(of, begin, rows):
         times = at[of][begin : begin + rows]

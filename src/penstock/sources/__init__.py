@@ -1,4 +1,4 @@
-"""Where records come from: declarations only; `penstock.spark.source` reads them."""
+"""Where records come from: declarations only; `penstock.spark.streams` reads them."""
 
 from __future__ import annotations
 

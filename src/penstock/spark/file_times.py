@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.errors import CheckpointError
 from penstock.operators.keys import Ints
 from penstock.runtime.lateness import Chunk, ChunkId
-from penstock.spark.files import columns_of_folders
+from penstock.spark.files import CANNOT_READ, THREADS, Footer, columns_of_folders
 from penstock.state.files import resolve
 
 ROW_BITS: Final = 33
@@ -30,8 +29,6 @@ HELD_ROWS: Final = 1 << 23
 """The times (8 bytes) of an epoch of so many rows are held; those of a larger one are read again where they are asked for."""
 _READ_ROWS: Final = 1 << 20
 _YEAR_1901: Final = -2_177_452_800_000_000
-_THREADS: Final = 16  # a file on an object store takes a while to answer
-_CANNOT_READ: Final = (OSError, CheckpointError, pa.ArrowException)
 
 
 class _Inexact(Exception):  # noqa: N818  (it never leaves this module)
@@ -49,29 +46,29 @@ class FileTimes:
     def __init__(self, files: Mapping[int, _File], held_rows: int = HELD_ROWS) -> None:
         self._files = files
         self._held: dict[int, Ints] = {}
-        self._holds = sum(file.about.num_rows for file in files.values()) <= held_rows
+        self._holds = sum(file.footer.rows for file in files.values()) <= held_rows
 
     @classmethod
-    def of(cls, files: Mapping[str, int], column: Any, held_rows: int = HELD_ROWS) -> FileTimes | None:
-        """Read the footers of files.
+    def of(
+        cls, files: Mapping[str, int], footers: Mapping[str, Footer | None], column: Any, held_rows: int = HELD_ROWS
+    ) -> FileTimes | None:
+        """Those of some files.
 
         Args:
             files: By URI, their numbers.
+            footers: By URI.
             column: The column of event times as it was declared (``pyarrow.Field``).
             held_rows: See `HELD_ROWS`.
 
         Returns:
             None if Spark might read some of the times otherwise: a column that is no timestamp in UTC, or under more than one name (but for
-            case); or if a file cannot be opened here.
+            case); or if a file could not be opened here.
         """
         if not _is_exact(column.type):
             return None
-        try:
-            with ThreadPoolExecutor(_THREADS) as pool:
-                found = list(pool.map(lambda uri: _opened(uri, column.name), files))
-        except _Inexact:
-            return None
-        return cls(dict(zip(files.values(), found, strict=True)), held_rows)
+        found = {number: _file(uri, footers[uri], column.name) for uri, number in files.items()}
+        known = {number: file for number, file in found.items() if file is not None}
+        return cls(known, held_rows) if len(known) == len(found) else None
 
     def groups(self, part: int) -> tuple[Chunk, ...] | None:
         """What the footers say of each row group, as if it were a chunk; None if they do not, or if `chunks` gives None.
@@ -82,11 +79,11 @@ class FileTimes:
         found: list[Chunk] = []
         for number, file in self._files.items():
             first = number << ROW_BITS
-            for rows, times in file.groups():
-                if times is None or times[0] < _YEAR_1901:
-                    return None
+            for rows, stored in file.footer.groups:
                 if rows:
-                    found.append(Chunk("0", part, first >> CHUNK_BITS, *times, first + rows - 1, rows))
+                    if stored is None or (least := stored[0] * file.scale) < _YEAR_1901:
+                        return None
+                    found.append(Chunk("0", part, first >> CHUNK_BITS, least, stored[1] * file.scale, first + rows - 1, rows))
                 first += rows
         return tuple(found)
 
@@ -101,7 +98,7 @@ class FileTimes:
             calendar; or if a file cannot be read here any more.
         """
         try:
-            with ThreadPoolExecutor(_THREADS) as pool:
+            with ThreadPoolExecutor(THREADS) as pool:
                 return tuple(chunk for of_file in pool.map(lambda n: self._chunks(n, part), self._files) for chunk in of_file)
         except _Inexact:
             return None
@@ -171,22 +168,8 @@ class _File:
 
     uri: str
     column: str
-    about: Any  # pyarrow's FileMetaData
+    footer: Footer
     scale: int  # µs
-
-    def groups(self) -> Iterator[tuple[int, tuple[int, int] | None]]:
-        """The rows of each row group, and its least and greatest time if they are told and no time is null."""
-        width = self.about.num_columns
-        leaf = next(i for i in range(width) if self.about.schema.column(i).path == self.column)
-        for i in range(self.about.num_row_groups):
-            group = self.about.row_group(i)
-            told = group.column(leaf).statistics
-            if not group.num_rows:
-                yield 0, (0, 0)
-            elif told is None or not told.has_min_max or not told.has_null_count or told.null_count:
-                yield group.num_rows, None
-            else:
-                yield group.num_rows, (told.min_raw * self.scale, told.max_raw * self.scale)
 
     def times(self) -> Iterator[Ints]:
         """The times (µs) in order of rows, a piece at a time.
@@ -197,35 +180,25 @@ class _File:
         try:
             fs, path = resolve(self.uri)
             with fs.open_input_file(path) as file:
-                parquet = pq.ParquetFile(file, metadata=self.about, pre_buffer=True)
+                parquet = pq.ParquetFile(file, pre_buffer=True)
                 for batch in parquet.iter_batches(_READ_ROWS, columns=[self.column]):
                     column: Any = batch.column(0)
                     at: Ints = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy(zero_copy_only=False)
                     if column.null_count or (at < _YEAR_1901).any():
                         raise _Inexact
                     yield at
-        except _CANNOT_READ as error:
+        except CANNOT_READ as error:
             raise _Inexact from error
 
 
-def _opened(uri: str, column: str) -> _File:
-    """A file's footer.
-
-    Raises:
-        _Inexact: Spark might read its times otherwise, or it cannot be opened.
-    """
-    if column.lower() in map(str.lower, columns_of_folders(uri)):
-        raise _Inexact  # the folder's name is the value
-    try:
-        fs, path = resolve(uri)
-        with fs.open_input_file(path) as file:
-            about = pq.read_metadata(file)
-            schema = about.schema.to_arrow_schema()
-    except _CANNOT_READ as error:
-        raise _Inexact from error
+def _file(uri: str, footer: Footer | None, column: str) -> _File | None:
+    """None if Spark might read the file's times otherwise."""
+    if footer is None or column.lower() in map(str.lower, columns_of_folders(uri)):  # the folder's name would be the value
+        return None
+    schema = footer.schema
     if [n for n in schema.names if n.lower() == column.lower()] != [column] or not _is_exact(schema.field(column).type):
-        raise _Inexact
-    return _File(uri, column, about, 1 if schema.field(column).type.unit == "us" else 1000)
+        return None
+    return _File(uri, column, footer, 1 if schema.field(column).type.unit == "us" else 1000)
 
 
 def _is_exact(kind: pa.DataType) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -17,6 +18,9 @@ from penstock.errors import CheckpointError, RecordError
 from penstock.sources.connectors import Files
 from penstock.state.files import resolve
 
+THREADS: Final = 16
+"""How many files are looked at a time: one on an object store takes a while to answer."""
+CANNOT_READ: Final = (OSError, CheckpointError, pa.ArrowException)
 _GLOB: Final = {"*": "[^/]*", "?": "[^/]", "{": "(?:", ",": "|", "}": ")"}
 
 
@@ -66,41 +70,57 @@ def number_files(files: Sequence[str], before: int) -> dict[str, int]:
     return {uri: before + i for i, uri in enumerate(sorted(plain, key=place))}
 
 
-def read_footers(source: str, connector: Files, uris: Iterable[str], *, sensitive: bool) -> int:
-    """Count the rows of Parquet files, and refuse one without a declared column: Spark takes that for null and says nothing.
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What is kept of a Parquet file's footer, which may itself be large.
 
-    A file that pyarrow cannot open is left to Spark to read, or to refuse.
+    Attributes:
+        rows: The number of rows.
+        schema: The columns.
+        groups: The rows of each row group with the column's least and greatest value, as they are stored; None for these if they are not
+            told, or a value is null. Empty if no column was asked for.
+    """
+
+    rows: int
+    schema: pa.Schema
+    groups: tuple[tuple[int, tuple[Any, Any] | None], ...]
+
+
+def read_footers(uris: Iterable[str], column: str | None) -> dict[str, Footer | None]:
+    """The footers of Parquet files; None of a file that pyarrow cannot open, which is left to Spark to read, or to refuse.
+
+    Args:
+        uris: The files.
+        column: Of which least and greatest values are wanted.
+    """
+    chosen = list(uris)
+    with ThreadPoolExecutor(THREADS) as pool:
+        return dict(zip(chosen, pool.map(lambda uri: _footer(uri, column), chosen), strict=True))
+
+
+def check_columns(source: str, connector: Files, footers: Mapping[str, Footer | None], *, sensitive: bool) -> None:
+    """Refuse a Parquet file without a declared column: Spark takes that for null and says nothing.
 
     Args:
         source: The source's name.
         connector: What it was declared as.
-        uris: The files.
+        footers: By URI.
         sensitive: Whether names of columns differ by case alone.
-
-    Returns:
-        The number of rows; 0 if it is not known: files of another format, or one that cannot be opened.
 
     Raises:
         RecordError: A file lacks a column.
     """
     declared = connector.schema.names if connector.missing_columns == "fail" else ()
-    chosen = list(uris) if connector.format == "parquet" else []
-    with ThreadPoolExecutor(16) as pool:  # a file on an object store takes a while to answer
-        found = list(pool.map(_footer, chosen))
-    total = 0
-    for uri, about in zip(chosen, found, strict=True):
-        if about is None:
+    for uri, footer in footers.items():
+        if footer is None:
             continue
-        rows, columns = about
-        total += rows
-        there = {n if sensitive else n.lower() for n in (*columns, *columns_of_folders(uri))}
+        there = {n if sensitive else n.lower() for n in (*footer.schema.names, *columns_of_folders(uri))}
         for name in declared:
             if (name if sensitive else name.lower()) not in there:
                 raise RecordError(
                     f"File {unquote(uri)} of source {source!r} has no column {name!r}; write it with all declared columns, or declare "
                     'files(..., missing_columns="null") to have it read as null. The epoch was not committed.'
                 )
-    return 0 if None in found else total
 
 
 def columns_of_folders(uri: str) -> list[str]:
@@ -109,12 +129,20 @@ def columns_of_folders(uri: str) -> list[str]:
     return re.findall("/([^/=]+)=", folder) + re.findall("/([^/=]+)=", unquote(folder))
 
 
-def _footer(uri: str) -> tuple[int, list[str]] | None:
-    """The number of rows and the names of the columns; not the footer itself, which may be large."""
+def _footer(uri: str, column: str | None) -> Footer | None:
     try:
         fs, path = resolve(uri)
         with fs.open_input_file(path) as file:
             about = pq.read_metadata(file)
-            return about.num_rows, about.schema.to_arrow_schema().names
-    except (OSError, CheckpointError, pa.ArrowException):
+            return Footer(about.num_rows, about.schema.to_arrow_schema(), tuple(_groups(about, column)))
+    except CANNOT_READ:
         return None
+
+
+def _groups(about: Any, column: str | None) -> Iterator[tuple[int, tuple[Any, Any] | None]]:
+    leaf = next((i for i in range(about.num_columns) if about.schema.column(i).path == column), None)
+    for i in range(about.num_row_groups if leaf is not None else 0):
+        group = about.row_group(i)
+        told = group.column(leaf).statistics
+        known = told is not None and told.has_min_max and told.has_null_count and not told.null_count
+        yield group.num_rows, (told.min_raw, told.max_raw) if known else None

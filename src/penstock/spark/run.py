@@ -32,7 +32,7 @@ from penstock.spark.options import check_patterns, interval_ms, step_limits, wor
 from penstock.spark.session import HANDING, settings
 from penstock.spark.ship import ship_user_code
 from penstock.spark.slices import Slices, one_stream
-from penstock.spark.source import read_stream, whole_files
+from penstock.spark.streams import read_stream, whole_files
 from penstock.spark.task import local_folder
 
 if TYPE_CHECKING:

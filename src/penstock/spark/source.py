@@ -1,6 +1,6 @@
-"""Sources over Spark: how each is read as a stream, and the positions of its records.
+"""Sources over Spark: the positions of their records, and which are late.
 
-Read next: `penstock.spark.slices`, `penstock.spark.file_times`.
+Read next: `penstock.spark.streams`, `penstock.spark.slices`, `penstock.spark.file_times`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.columns import lexicographic
-from penstock.errors import DeclarationError, PenstockError
+from penstock.errors import PenstockError
 from penstock.flow.plan import SourceNode
 from penstock.operators.keys import Ints
 from penstock.operators.rows import running_max
@@ -24,14 +24,13 @@ from penstock.runtime.lateness import Base, Chunk, ChunkId, behind, chunks_of, l
 from penstock.runtime.record import SourceState
 from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
-from penstock.spark.columns import array_sql, case_counts, named, spark_schema
+from penstock.spark.columns import array_sql, case_counts
 from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, ROW_BITS, FileTimes
-from penstock.spark.files import is_below, number_files, read_footers
+from penstock.spark.files import Footer, check_columns, is_below, number_files, read_footers
 from penstock.spark.slices import Slices, as_rdd
+from penstock.spark.streams import CORRUPT, FILE
 from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, PART, PART_BITS, PART_MASK, SUB, TIME, whole_partition
 
-CORRUPT: Final = "__ps_corrupt"
-FILE: Final = "__ps_file"
 _EPOCHS_BITS: Final = 27  # of an offset that is local to its epoch: at five epochs per second almost a year
 _PARTS_BITS: Final = 10
 _ROWS_BITS: Final = 26
@@ -44,58 +43,6 @@ _FEW: Final = 16
 _SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 bytes) are looked at by the driver
 _MANY_LATE: Final = 2_000  # more are not written out in an expression
 _KNOWN: Final = "__ps_known"
-_ONE_PARTITION_PER_FILE: Final = {
-    "spark.sql.files.maxPartitionBytes": str(1 << 40),
-    "spark.sql.files.openCostInBytes": str(1 << 40),
-    "spark.sql.files.maxPartitionNum": str((1 << 31) - 1),
-}
-
-
-def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
-    """The streaming DataFrame of a source, with what its positions need.
-
-    Args:
-        spark: A session as `whole_files` makes it.
-        source: The source.
-    """
-    connector: Any = source.connector
-    if isinstance(connector, Files):
-        return _read_files(spark, connector)
-    if isinstance(connector, Rate):
-        return spark.readStream.format("rate").option("rowsPerSecond", connector.rows_per_second).load()
-    if isinstance(connector, DataFrame) or hasattr(connector, "isStreaming"):
-        frame: DataFrame = connector
-        return frame
-    raise DeclarationError(f"Source {source.name!r} is {connector!r}, which penstock cannot read over Spark.")
-
-
-def _read_files(spark: SparkSession, files: Files) -> DataFrame:
-    schema = spark_schema(files.schema)
-    reader = spark.readStream.format(files.format)
-    if files.format in ("csv", "json"):
-        schema = schema.add(CORRUPT, "string")
-        reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT)
-    if files.format == "csv":
-        # Column pruning would parse only some columns, so whether a record is malformed would depend on what is read.
-        reader = reader.option("header", "true").option("enforceSchema", "false").option("columnPruning", "false")
-    if files.max_files_per_epoch is not None:
-        reader = reader.option("maxFilesPerTrigger", files.max_files_per_epoch)
-    frame = reader.options(**files.options).schema(schema).load(files.path)
-    return frame.select(*(named(c) for c in frame.columns), F.col("_metadata.file_path").alias(FILE))
-
-
-def whole_files(spark: SparkSession) -> SparkSession:
-    """A session with the settings of `spark`, but one partition of the scan per file: a row's number in it is then its place.
-
-    Spark plans the scan of a stream's files with the settings that the session which *declared* the stream has at that moment.
-    They cannot be set for the query alone, and the user's session is the user's.
-    """
-    ours = spark.newSession()
-    there = ours.conf.getAll
-    changed = {key: value for key, value in spark.conf.getAll.items() if there.get(key) != value}
-    for key, value in {**changed, **_ONE_PARTITION_PER_FILE}.items():
-        ours.conf.set(key, value)
-    return ours
 
 
 class SourceReader:
@@ -114,7 +61,8 @@ class SourceReader:
         self._ordinal = ordinal
         self._epoch = epoch
         self._files: dict[str, int] = {}
-        self._file_rows = 0
+        self._footers: dict[str, Footer | None] = {}
+        self._file_rows = 0  # 0: not known
         self._kept: list[DataFrame] = []
         self._whole: DataFrame | None = None
         self._times: DataFrame | None = None
@@ -140,8 +88,8 @@ class SourceReader:
             # The plan also names the files of the control log and of other sources if they have any in this epoch.
             files = [f for f in files if is_below(f, connector.path)]
             self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
-            sensitive = case_counts(frame.sparkSession)
-            self._file_rows = read_footers(self._source.name, connector, self._files, sensitive=sensitive)
+            if connector.format == "parquet":
+                self._read_footers(connector, sensitive=case_counts(frame.sparkSession))
         if is_files and len(self._files) > _MANY_FILES:
             frame = self._joined(frame)
         time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
@@ -153,6 +101,12 @@ class SourceReader:
         if causes:
             hidden.append(f"{bad} as {BAD}")
         return frame.selectExpr(*shown, *hidden)
+
+    def _read_footers(self, connector: Files, *, sensitive: bool) -> None:
+        footers = self._footers = read_footers(self._files, self._source.time if self._source.position is None else None)
+        check_columns(self._source.name, connector, footers, sensitive=sensitive)
+        rows = [footer.rows for footer in footers.values() if footer is not None]
+        self._file_rows = sum(rows) if len(rows) == len(footers) else 0
 
     def _position(self, frame: DataFrame, bad: str) -> tuple[str, str]:
         """SQL of each row's partition number and offset. `bad`: whether it is malformed, and so needs none."""
@@ -267,7 +221,8 @@ class SourceReader:
     def _chunks_of_files(self, before: SourceState) -> tuple[Chunk, ...] | None:
         """What there is of each chunk, or row group, of Parquet files, without a job; None: a job must find out."""
         assert self._source.time is not None
-        files = FileTimes.of(self._files, self._source.connector.schema.field(self._source.time), HELD_ROWS)
+        column = self._source.connector.schema.field(self._source.time)
+        files = FileTimes.of(self._files, self._footers, column, HELD_ROWS)
         if files is None:
             return None
         part = self._ordinal << PART_BITS
@@ -493,4 +448,4 @@ def _or_null(time: int) -> int | None:
     return None if time == MIN_TIME else time
 
 
-__all__ = ["SourceReader", "read_stream", "whole_files"]
+__all__ = ["SourceReader"]

@@ -1,0 +1,74 @@
+"""The streaming DataFrames of sources.
+
+Read next: `penstock.spark.source`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.errors import DeclarationError
+from penstock.flow.plan import SourceNode
+from penstock.sources.connectors import Files, Rate
+from penstock.spark.columns import named, spark_schema
+
+CORRUPT: Final = "__ps_corrupt"
+FILE: Final = "__ps_file"
+_ONE_PARTITION_PER_FILE: Final = {
+    "spark.sql.files.maxPartitionBytes": str(1 << 40),
+    "spark.sql.files.openCostInBytes": str(1 << 40),
+    "spark.sql.files.maxPartitionNum": str((1 << 31) - 1),
+}
+
+
+def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
+    """The streaming DataFrame of a source, with what its positions need.
+
+    Args:
+        spark: A session as `whole_files` makes it.
+        source: The source.
+    """
+    connector: Any = source.connector
+    if isinstance(connector, Files):
+        return _read_files(spark, connector)
+    if isinstance(connector, Rate):
+        return spark.readStream.format("rate").option("rowsPerSecond", connector.rows_per_second).load()
+    if isinstance(connector, DataFrame) or hasattr(connector, "isStreaming"):
+        frame: DataFrame = connector
+        return frame
+    raise DeclarationError(f"Source {source.name!r} is {connector!r}, which penstock cannot read over Spark.")
+
+
+def _read_files(spark: SparkSession, files: Files) -> DataFrame:
+    schema = spark_schema(files.schema)
+    reader = spark.readStream.format(files.format)
+    if files.format in ("csv", "json"):
+        schema = schema.add(CORRUPT, "string")
+        reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT)
+    if files.format == "csv":
+        # Column pruning would parse only some columns, so whether a record is malformed would depend on what is read.
+        reader = reader.option("header", "true").option("enforceSchema", "false").option("columnPruning", "false")
+    if files.max_files_per_epoch is not None:
+        reader = reader.option("maxFilesPerTrigger", files.max_files_per_epoch)
+    frame = reader.options(**files.options).schema(schema).load(files.path)
+    return frame.select(*(named(c) for c in frame.columns), F.col("_metadata.file_path").alias(FILE))
+
+
+def whole_files(spark: SparkSession) -> SparkSession:
+    """A session with the settings of `spark`, but one partition of the scan per file: a row's number in it is then its place.
+
+    Spark plans the scan of a stream's files with the settings that the session which *declared* the stream has at that moment.
+    They cannot be set for the query alone, and the user's session is the user's.
+    """
+    ours = spark.newSession()
+    there = ours.conf.getAll
+    changed = {key: value for key, value in spark.conf.getAll.items() if there.get(key) != value}
+    for key, value in {**changed, **_ONE_PARTITION_PER_FILE}.items():
+        ours.conf.set(key, value)
+    return ours
+
+
+__all__ = ["read_stream", "whole_files"]
