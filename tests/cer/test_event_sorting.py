@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from penstock.cer import sorting
 from penstock.cer.sorting import Sorting, is_sortable, is_whole
 from penstock.errors import RecordError
+from penstock.routing.hashing import spark_xxhash64
 
 ROW_BYTES = 24
 
@@ -77,6 +78,15 @@ def test_sorted_events_without_keys_are_in_order(case, held_rows):
     found = rows_of(Sorting(("at",), held_bytes=held_rows * ROW_BYTES).sorted(batches_of(rows, [7, 20], kind)))
     assert sorted(found) == sorted(rows)
     assert [row[2] for row in found] == sorted(row[2] for row in rows)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "bb", ""]), st.integers(0, 9)), max_size=60), st.integers(1, 25))
+def test_events_that_lack_the_hash_of_their_keys_get_it(rows, held_rows):
+    key, at = pa.array([row[0] for row in rows], pa.string()), pa.array([row[1] for row in rows], pa.int64())
+    batches = pa.table({"key": key, "at": at}).to_batches(max_chunksize=7)
+    found = rows_of(Sorting(("hash", "at"), ("key",), held_bytes=held_rows * 13).sorted(batches))
+    hashes = spark_xxhash64([key]).tolist()
+    assert [row[::-1] for row in found] == sorted((h, at, key) for h, (key, at) in zip(hashes, rows, strict=True))
 
 
 def test_keys_of_one_hash_when_few_then_are_not_mixed():

@@ -54,7 +54,7 @@ class Sorting:
 
     Attributes:
         by: Columns of types that are `is_sortable`; one that tells keys apart first, if there are keys.
-        keys: The key columns, if that one is a hash of them.
+        keys: The key columns, if that one is a hash of them. Events that lack it get it, as their last column.
         held_bytes: How much is sorted at a time.
     """
 
@@ -78,12 +78,12 @@ class Sorting:
             return
         another = next(batches, None)
         if another is None:
-            yield from self._given(first)
+            yield from self._given(self._hashed(first))
             return
         with tempfile.TemporaryDirectory(prefix="penstock-sort-", dir=folder) as own:
             rest = gathered(chain([first, another], batches), sys.maxsize, self.held_bytes)
             del first
-            runs = [self._run(piece, Path(own, str(i))) for i, piece in enumerate(rest)]
+            runs = [self._run(self._hashed(piece), Path(own, str(i))) for i, piece in enumerate(rest)]
             last: pa.RecordBatch | None = None
             for rows in self._ranges(runs):
                 given = self._given(rows)
@@ -91,6 +91,11 @@ class Sorting:
                 self._check_apart(last, head)
                 for last in chain([head], given):
                     yield last
+
+    def _hashed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if not self.keys or self.by[0] in rows.schema.names:
+            return rows
+        return rows.append_column(self.by[0], pa.array(spark_xxhash64(rows.select(list(self.keys)).columns)))
 
     def _numbers(self, rows: pa.RecordBatch) -> list[Ints]:
         return [_numbers(rows.column(name)) for name in self.by]
@@ -158,18 +163,6 @@ class Sorting:
             )
 
 
-def with_hashes(batches: Iterable[pa.RecordBatch], keys: Sequence[str], name: str) -> Iterator[pa.RecordBatch]:
-    """The same rows with a further column, the hash of their keys.
-
-    Args:
-        batches: Of one schema.
-        keys: The key columns, of types that have a hash.
-        name: Of the further column.
-    """
-    for batch in gathered(batches):
-        yield batch.append_column(name, pa.array(spark_xxhash64(batch.select(list(keys)).columns)))
-
-
 @dataclass(frozen=True, slots=True)
 class _Run:
     """Sorted events on disk; `numbers` are what they are sorted by."""
@@ -218,4 +211,4 @@ def different(one: Any, other: Any) -> NDArray[np.bool_]:
     return np.asarray(differ.to_numpy(zero_copy_only=False), np.bool_)
 
 
-__all__ = ["Sorting", "different", "is_sortable", "is_whole", "with_hashes"]
+__all__ = ["Sorting", "different", "is_sortable", "is_whole"]

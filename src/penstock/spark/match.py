@@ -29,7 +29,7 @@ from penstock.cer.plan import (
 )
 from penstock.cer.predicates import check_query, check_time, expressions_of, text_sql
 from penstock.cer.shape import shape_of
-from penstock.cer.sorting import Sorting, is_sortable, is_whole, with_hashes
+from penstock.cer.sorting import Sorting, is_sortable, is_whole
 from penstock.cer.streams import streams_read
 from penstock.cer.syntax import Query
 from penstock.cer.work import CountedSplit, load_work
@@ -307,8 +307,7 @@ def _found(
         if sorting is None:
             return batches
         folders = os.environ.get("SPARK_LOCAL_DIRS", "")  # as Spark tells its Python workers
-        hashed = with_hashes(batches, sorting.keys, HASHED) if sorting.keys else batches
-        return sorting.sorted(hashed, folders.split(",")[0] or None)
+        return sorting.sorted(batches, folders.split(",")[0] or None)
 
     if not pattern.spreads and isinstance(split, CountedSplit):
 
