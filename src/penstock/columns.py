@@ -14,6 +14,7 @@ from penstock.errors import OperatorError
 
 _UTC: Final = pa.timestamp("us", "UTC")
 _FEW: Final = 1 << 12  # below, one sort by comparing is as fast
+_MANY: Final = 1 << 16  # from so many on it pays to count equal ones
 _LONG_RUNS: Final = 64  # of so many values on average, that sort has little to do
 GATHERED_ROWS: Final = 1 << 16
 GATHERED_BYTES: Final = 64 << 20
@@ -132,14 +133,21 @@ def in_long_runs(values: Integers) -> bool:
 def ascending(values: Integers) -> NDArray[np.int64]:
     """The permutation that sorts values and keeps the order of equal ones.
 
-    NumPy sorts 16 bits by counting and 64 by comparing, which is quick only for what is almost sorted. Two passes bring values to their
-    place by the upper 32 of the bits in which they differ; where more differ, the sort of what is then almost sorted costs little.
+    Of many values few of which are distinct, equal ones are counted. Otherwise: NumPy sorts 16 bits by counting and 64 by comparing, which
+    is quick only for what is almost sorted. Two passes bring values to their place by the upper 32 of the bits in which they differ; where
+    more differ, the sort of what is then almost sorted costs little.
     """
     values = values.astype(np.int64, copy=False)
     if not (values[1:] < values[:-1]).any():
         return np.arange(len(values))
     if len(values) < _FEW or in_long_runs(values):
         return np.argsort(values, kind="stable")
+    if len(values) >= _MANY:
+        from penstock.counting import by_counting  # noqa: PLC0415  (numba takes a fifth of a second to load)
+
+        counted = by_counting(values)
+        if counted is not None:
+            return counted
     least = int(values.min())
     bits = (int(values.max()) - least).bit_length()
     lower = max(0, bits - 32)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import columns
+from penstock import columns, counting
 from penstock.operators.keys import KeyCodec
 from penstock.operators.rows import Order, group_rows
 
@@ -34,6 +34,49 @@ def test_many_rows_are_sorted_by_all_bits_of_their_hashes(alike):
 def test_many_values_that_differ_in_the_first_and_last_of_so_many_bits_are_sorted(bits):
     rng = np.random.default_rng(bits)
     values = (rng.integers(0, 2, 50_000) << (bits - 1)) + rng.integers(0, 2, 50_000) - 7
+    assert (columns.ascending(values) == np.argsort(values, kind="stable")).all()
+
+
+@given(st.lists(_HASHES, min_size=1, max_size=60), st.booleans())
+def test_few_distinct_values_are_sorted_by_counting_them(drawn, writeable):
+    values = np.array(drawn, np.int64)
+    values.flags.writeable = writeable
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "_SHARE", 1)
+        patch.setattr(counting, "_PROBES", 60)
+        index = counting.by_counting(values)
+    assert index is not None
+    assert index.tolist() == np.argsort(values, kind="stable").tolist()
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.randoms())
+def test_values_are_counted_only_if_few_enough_are_distinct(most, distinct, random):
+    drawn = [*range(distinct), *random.choices(range(distinct), k=40)]
+    random.shuffle(drawn)
+    values = np.array(drawn, np.int64) << 60
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "_DISTINCT", most)
+        patch.setattr(counting, "_PROBES", 60)
+        index = counting.by_counting(values)
+    assert (index is None) == (len(set(values.tolist())) > most)
+    assert index is None or index.tolist() == np.argsort(values, kind="stable").tolist()
+
+
+def test_values_made_to_want_one_place_are_left_to_another_sort():
+    inverse = pow(0x9E3779B97F4A7C15, -1, 1 << 64)
+    alike = (np.arange(1, 5_001, dtype=np.uint64) * np.uint64(inverse)).view(
+        np.int64
+    )  # their products with the constant are small
+    values = np.random.default_rng(1).permutation(np.repeat(alike, 20))
+    assert counting.by_counting(values) is None
+    assert (columns.ascending(values) == np.argsort(values, kind="stable")).all()
+
+
+@pytest.mark.parametrize("distinct", [1, 2, 40, 10_000, 60_000])
+def test_many_values_are_sorted_however_many_are_distinct(distinct):
+    rng = np.random.default_rng(distinct)
+    values = rng.choice(rng.integers(-(1 << 63), (1 << 63) - 1, distinct), columns._MANY)
+    assert (counting.by_counting(values) is None) == (distinct > columns._MANY // counting._SHARE)
     assert (columns.ascending(values) == np.argsort(values, kind="stable")).all()
 
 
