@@ -176,3 +176,38 @@ def test_batches_to_python_are_small_and_put_together_again(spark):
 
     found = spark.range(0, 200_000, 1, 1).mapInArrow(sizes, "n long").collect()
     assert [row.n for row in found] == [2048, 65_536]
+
+
+def test_log_of_epochs_in_a_local_folder_starts_few_processes_unless_the_session_says_how_to_write_it(tmp_path):
+    """Pages that Java's children have touched tell how many there were in an epoch."""
+    answer = run_python(
+        """
+        from pathlib import Path
+        import penstock as ps
+        from penstock.spark.session import session
+
+        spark = session("local[1]")
+        spark.range(0, 12, 1, 12).write.parquet("in")
+        manager, theirs = "spark.sql.streaming.checkpointFileManagerClass", "FileContextBasedCheckpointFileManager"
+        java = spark.sparkContext._gateway.proc.pid
+
+        def pages(checkpoint):
+            found = []
+
+            def look(table, epoch):
+                found.append(int(Path(f"/proc/{java}/stat").read_text().rpartition(") ")[2].split()[8]))
+
+            flow = ps.Flow("noted")
+            flow.source("numbers", ps.files("in", "id long", max_files_per_epoch=1)).sink(ps.foreach_epoch(look))
+            flow.start(checkpoint=checkpoint, trigger="available_now").await_termination(300)
+            assert len(found) == 12
+            return found[-1] - found[4]
+
+        ours = pages("ours")
+        print(manager in spark.conf.getAll)
+        spark.conf.set(manager, "org.apache.spark.sql.execution.streaming.checkpointing." + theirs)
+        print(2 * ours < pages("theirs"), spark.conf.get(manager).endswith(theirs))
+        """,
+        tmp_path,
+    )
+    assert answer.stdout == "False\nTrue True\n", answer.stderr

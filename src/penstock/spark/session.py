@@ -42,6 +42,18 @@ for five million rows of three numbers on two cores (Spark 4.3). This is the num
 few, so that even large ones do not exhaust the memory.
 """
 
+LOCAL_LOG: Final = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
+"""How Spark writes its own log of epochs into a local folder, where a session does not say.
+
+An epoch writes three files of it, and Spark's usual way starts about ten processes for each (``readlink``, ``chmod``): an empty epoch of
+one source takes 0.14 to 0.2 s, and 0.06 to 0.09 s this way (Spark 4.3). Both write a temporary file, look whether the final one is there,
+and rename.
+"""
+
 _ZONES_OF_UTC: Final = frozenset({"utc", "etc/utc", "z", "gmt", "+00:00"})
 _GIB: Final = 1 << 30
 _LOG_SETTING: Final = "log4j2.configurationFile"
