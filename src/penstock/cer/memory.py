@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.cer.plan import Pattern
 from penstock.cer.recogniser import NODE, Recogniser
-from penstock.cer.rowbytes import Bytes, decode_rows, encode_rows, pieces
+from penstock.cer.rowbytes import Bytes, decode_rows, encode_rows, joined, pieces, stretches
 from penstock.columns import places
 from penstock.errors import StateError
 
@@ -116,11 +117,12 @@ def _load_heads(recogniser: Recogniser, raw: Bytes, at: Ints, counts: Ints, rows
         size = root["size"].astype(np.int64)
         for length in np.unique(size).tolist():
             these = size == length
-            names = pieces(raw, at[mine[these]], size[these]).reshape(-1, length)
-            kinds, which = np.unique(names, axis=0, return_inverse=True)
-            numbers = np.array([tables.number(pickle.loads(kind.tobytes())) for kind in kinds], np.int64)
+            text: Any = pieces(raw, at[mine[these]], size[these])
+            names = pa.Array.from_buffers(pa.binary(length), int(these.sum()), [None, pa.py_buffer(text)]).dictionary_encode()
+            kinds: list[Any] = names.dictionary.to_pylist()
+            numbers = np.array([tables.number(pickle.loads(kind)) for kind in kinds], np.int64)
             recogniser.rows(0)  # naming a node may have widened the tables
-            recogniser.heads[rows[mine[these]], numbers[which.reshape(-1)]] = root["root"][these] + base[mine[these]]
+            recogniser.heads[rows[mine[these]], numbers[names.indices.to_numpy()]] = root["root"][these] + base[mine[these]]
         at[mine] += size
 
 
@@ -151,26 +153,32 @@ def dump(
         for link in _LINKS:
             nodes[link] = np.where(nodes[link] >= 0, place[nodes[link]], -1)
         nodes["pos"] = np.where(nodes["pos"] < 0, -1 - event_place[numbers], event_place[numbers])
-    raw = nodes[order].tobytes()
-    bodies = encode_rows(events.take(places(event_order)), event_ends)
     rows, columns = np.nonzero(recogniser.heads >= 0)
-    roots = place[recogniser.heads[rows, columns]]
-    begins = np.searchsorted(rows, np.arange(n_keys + 1)).tolist()
-    names = [pickle.dumps(node, protocol=5) for node in recogniser.tables.nodes]
-    pairs = list(zip(roots.tolist(), columns.tolist(), strict=True))
-    size = NODE.itemsize
-    out: list[bytes | None] = []
-    bounds, event_bounds = ends.tolist(), event_ends.tolist()
-    for key, upto in enumerate(nexts.tolist()):
-        a, b = bounds[key], bounds[key + 1]
-        mine = pairs[begins[key] : begins[key + 1]]
-        if not mine and not always:
-            out.append(None)
-            continue
-        head = _PACK_HEAD.pack(VERSION, check, upto, b - a, event_bounds[key + 1] - event_bounds[key], len(mine))
-        ways = b"".join(_PACK_ROOT.pack(root, len(names[column])) + names[column] for root, column in mine)
-        out.append(b"".join((head, raw[a * size : b * size], ways, bodies[key])))
-    return out
+    heads = np.bincount(rows, minlength=n_keys)
+    head = np.empty(n_keys, _HEAD)
+    head["version"], head["check"], head["place"], head["heads"] = VERSION, check, nexts, heads
+    head["nodes"], head["events"] = np.diff(ends), np.diff(event_ends)
+    parts = [
+        stretches(head.view(np.uint8), np.arange(n_keys + 1) * _HEAD.itemsize),
+        stretches(nodes[order].view(np.uint8), ends * NODE.itemsize),
+        _ways(recogniser, place[recogniser.heads[rows, columns]], columns, heads),
+        encode_rows(events.take(places(event_order)), event_ends),
+    ]
+    values: list[bytes | None] = joined(parts, n_keys).to_pylist()
+    return values if always else [value if there else None for value, there in zip(values, heads.tolist(), strict=True)]
+
+
+def _ways(recogniser: Recogniser, roots: Ints, columns: Ints, heads: Ints) -> Any:
+    """The heads of every key as an Arrow array (large_binary): root, length of the node's name, name. ``heads``: how many each has."""
+    names = pa.array([pickle.dumps(node, protocol=5) for node in recogniser.tables.nodes], pa.large_binary())
+    root = np.empty(len(roots), _ROOT)
+    root["root"], root["size"] = roots, pc.binary_length(names).to_numpy()[columns]
+    ways = joined(
+        [stretches(root.view(np.uint8), np.arange(len(root) + 1) * _ROOT.itemsize), names.take(places(columns))], len(root)
+    )
+    _, offsets, data = ways.buffers()
+    ends = np.frombuffer(offsets, np.int64, len(root) + 1)
+    return stretches(data or b"", ends[np.concatenate([[0], np.cumsum(heads)])])
 
 
 def _grouped(owner: Ints, count: int) -> tuple[Ints, Ints]:

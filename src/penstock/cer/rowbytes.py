@@ -9,28 +9,41 @@ from __future__ import annotations
 import itertools
 import pickle
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 _SIZE = struct.Struct("<I")
 _PLAIN, _NULLS = b"\x00", b"\x01"
+_NOTHING = pa.scalar(b"", pa.large_binary())
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 
-def encode_rows(rows: pa.RecordBatch, bounds: Ints) -> list[bytes]:
-    """One value for each group.
+def encode_rows(rows: pa.RecordBatch, bounds: Ints) -> Any:
+    """One value for each group, as an Arrow array (large_binary).
 
     Args:
         rows: the rows, those of a group together.
         bounds: int64[groups + 1], where each group begins.
     """
-    parts = [_encode(column, bounds.tolist()) for column in rows.columns]
-    return [b"".join(pieces) for pieces in zip(*parts, strict=True)] if parts else [b""] * (len(bounds) - 1)
+    return joined([part for column in rows.columns for part in _encode(column, bounds)], len(bounds) - 1)
+
+
+def joined(parts: Sequence[Any], count: int) -> Any:
+    """The values of several Arrow arrays (large_binary, `count` values each) put together, one by one."""
+    return pc.binary_join_element_wise(*parts, _NOTHING) if parts else stretches(b"", np.zeros(count + 1, np.int64))
+
+
+def stretches(raw: Any, bounds: Ints) -> Any:
+    """Stretches of some bytes as an Arrow array (large_binary); the i-th goes from ``bounds[i]`` to ``bounds[i + 1]``."""
+    ends: Any = np.ascontiguousarray(bounds, np.int64)
+    return pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(ends), pa.py_buffer(raw)])
 
 
 def decode_rows(schema: pa.Schema, raw: Bytes, at: Ints, counts: Ints) -> pa.RecordBatch:
@@ -66,29 +79,30 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_binary(kind)
 
 
-def _encode(column: Any, bounds: list[int]) -> list[bytes]:
-    pairs = list(itertools.pairwise(bounds))
+def _encode(column: Any, bounds: Ints) -> list[Any]:
+    """What each group has of a column, in parts that are to be joined."""
     column = pa.concat_arrays([column])  # from offset 0
     width = _width(column.type)
     if width is None and not _is_text(column.type):
-        return [_sized(pickle.dumps(column.slice(a, b - a).to_pylist(), protocol=5)) for a, b in pairs]
-    if column.null_count:
-        valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.uint8)
-        present = [int(valid[a:b].all()) for a, b in pairs]
-        flags = [
-            _PLAIN if all_there else _NULLS + valid[a:b].tobytes() for (a, b), all_there in zip(pairs, present, strict=True)
-        ]
-    else:
-        flags = [_PLAIN] * len(pairs)
+        groups = [column.slice(a, b - a).to_pylist() for a, b in itertools.pairwise(bounds.tolist())]
+        return [pa.array([_sized(pickle.dumps(group, protocol=5)) for group in groups], pa.large_binary())]
+    flags = _flags(column, bounds)
     buffers = column.buffers()
     if width is not None:
-        raw = memoryview(buffers[1])[: len(column) * width].tobytes() if buffers[1] is not None else bytes(len(column) * width)
-        return [flag + raw[a * width : b * width] for flag, (a, b) in zip(flags, pairs, strict=True)]
+        return [flags, stretches(buffers[1] or bytes(len(column) * width), bounds * width)]
     offsets = np.frombuffer(buffers[1], np.int32, len(column) + 1) if len(column) else np.zeros(1, np.int32)
-    lengths = np.diff(offsets).astype("<i4").tobytes()
-    data = b"" if buffers[2] is None else memoryview(buffers[2]).tobytes()
-    where = offsets.tolist()
-    return [flag + lengths[4 * a : 4 * b] + data[where[a] : where[b]] for flag, (a, b) in zip(flags, pairs, strict=True)]
+    lengths = stretches(np.diff(offsets).astype("<i4"), bounds * 4)
+    return [flags, lengths, stretches(buffers[2] or b"", offsets[bounds].astype(np.int64))]
+
+
+def _flags(column: Any, bounds: Ints) -> Any:
+    """Whether each group has nulls in a column, and where."""
+    if not column.null_count:
+        count = len(bounds) - 1
+        return stretches(_PLAIN * count, np.arange(count + 1))
+    valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.uint8)
+    groups = [valid[a:b] for a, b in itertools.pairwise(bounds.tolist())]
+    return pa.array([_PLAIN if group.all() else _NULLS + group.tobytes() for group in groups], pa.large_binary())
 
 
 def _sized(raw: bytes) -> bytes:

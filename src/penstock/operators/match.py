@@ -184,7 +184,7 @@ class Match(Operator):
             limit=p.limit,
             scope=p.scope,
             max_matches_per_event=p.max_matches_per_event,
-            room=1 << 14,
+            room=1 << 17,
         )
 
     def _when(self, rows: Rows, place: Ints, last: Ints) -> Ints:

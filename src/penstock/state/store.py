@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -245,7 +245,7 @@ class _LmdbSnapshot:
                 return list(sizes.items()), min(found, stop)
         return [], stop
 
-    def due(self, operator: int, upto_us: int) -> list[tuple[int, bytes, bytes]]:
+    def due(self, operator: int, upto_us: int, apart: Container[bytes]) -> list[tuple[int, bytes, bytes]]:
         byte = bytes([operator])
         stop = byte + order_bytes(np.array([upto_us], np.int64))[0].as_py()
         keys: list[bytes] = []
@@ -254,7 +254,8 @@ class _LmdbSnapshot:
                 for index_key in cursor.iternext(keys=True, values=False):
                     if index_key >= stop:
                         break
-                    keys.append(index_key[9:])
+                    if (key := index_key[9:]) not in apart:
+                        keys.append(key)
             found = dict(self._txn.cursor(self._env.state).getmulti(keys)) if keys else {}
             if len(found) != len(keys):
                 raise lmdb.CorruptedError("the index of timers names an absent entry")

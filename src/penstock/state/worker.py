@@ -9,7 +9,7 @@ Keys are ``bin (2 bytes, big-endian) ‖ operator (1 byte) ‖ anything``, at mo
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any, Final, Protocol, Self
@@ -42,8 +42,8 @@ class Snapshot(Protocol):
     def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
         """Bytes of each bin from `start` up to `stop`, until so many entries were seen; and the bin to go on from."""
 
-    def due(self, operator: int, upto_us: int) -> list[tuple[int, bytes, bytes]]:
-        """Timer, key and value of an operator's entries with a timer before ``upto_us``, sorted by (timer, key)."""
+    def due(self, operator: int, upto_us: int, apart: Container[bytes]) -> list[tuple[int, bytes, bytes]]:
+        """Timer, key and value of an operator's entries with a timer before ``upto_us``, without some keys; sorted by (timer, key)."""
 
     def iterate(self) -> Iterator[pa.RecordBatch]:
         """Everything, sorted by key, with the columns of `penstock.state.deltas.SCHEMA`."""
@@ -208,10 +208,8 @@ class WorkerState:
         Returns:
             Keys and values, sorted by (timer, key).
         """
-        found = self._snapshot.due(operator, upto_us)
         overlay = self._overlay
-        if overlay:
-            found = [entry for entry in found if entry[1] not in overlay]
+        found = self._snapshot.due(operator, upto_us, overlay)
         if self._timers:
             byte = bytes([operator])
             mine = [(timer, key, overlay[key]) for key, timer in self._timers.items() if timer < upto_us and key[2:3] == byte]
@@ -318,12 +316,12 @@ class _MemorySnapshot:
             sizes[at] = sizes.get(at, 0) + len(key) + len(self.entries_by_key[key][0]) + 8
         return list(sizes.items()), stop
 
-    def due(self, operator: int, upto_us: int) -> list[tuple[int, bytes, bytes]]:
+    def due(self, operator: int, upto_us: int, apart: Container[bytes]) -> list[tuple[int, bytes, bytes]]:
         byte = bytes([operator])
         return sorted(
             (timer, key, value)
             for key, (value, timer) in self.entries_by_key.items()
-            if timer < upto_us and timer != MAX_TIME and key[2:3] == byte
+            if timer < upto_us and timer != MAX_TIME and key[2:3] == byte and key not in apart
         )
 
     def iterate(self) -> Iterator[pa.RecordBatch]:
