@@ -28,8 +28,8 @@ from penstock.spark.backend import SparkBackend, only_partition, partial_schema,
 from penstock.spark.failures import SEEN_BY_SPARK, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
-from penstock.spark.options import check_patterns, interval_ms, step_limits, workers_of
-from penstock.spark.session import HANDING, LOCAL_LOG, settings
+from penstock.spark.options import check_patterns, interval_ms, query_settings, step_limits, workers_of
+from penstock.spark.session import settings
 from penstock.spark.ship import ship_user_code
 from penstock.spark.slices import Slices, one_stream
 from penstock.spark.streams import read_stream, whole_files
@@ -179,7 +179,7 @@ class Run:
     def _start_query(self, *, available_now: bool) -> Any:
         try:
             local = self._uri().startswith("file:")
-            with settings(self._spark, _FORCED, {**HANDING, **(LOCAL_LOG if local else {})}):
+            with settings(self._spark, _FORCED, query_settings(self._flow, local=local)):
                 stream = self._stream()
                 writer = stream.writeStream.foreachBatch(self._epoch)
                 writer = writer.option("checkpointLocation", self._uri(self._driver.last.log))

@@ -39,7 +39,7 @@ HANDING: Final = {
 
 With any limit of bytes Spark adds up the sizes of all buffers after every row, which costs more than all the rest: 0.8 s instead of 2.2
 for five million rows of three numbers on two cores (Spark 4.3). This is the number that turns it off. The rows of a batch are
-few, so that even large ones do not exhaust the memory.
+few, so that even large ones do not exhaust the memory. See `penstock.spark.options.query_settings` for rows that are known to be small.
 """
 
 LOCAL_LOG: Final = {
@@ -148,10 +148,10 @@ def settings(spark: SparkSession, forced: Mapping[str, str], offered: Mapping[st
     Args:
         spark: The session; afterwards it is as before.
         forced: Settings whatever the session says.
-        offered: Settings of which it says nothing itself.
+        offered: Settings of which it says nothing itself, or what sessions say that penstock has started.
     """
     said = {name: spark.conf.get(name, None) for name in (*offered, *forced)}  # not Spark's defaults
-    wanted = {**{name: value for name, value in offered.items() if said[name] is None}, **forced}
+    wanted = {**{name: value for name, value in offered.items() if said[name] in (None, HANDING.get(name))}, **forced}
     try:
         for name, value in wanted.items():
             spark.conf.set(name, value)
