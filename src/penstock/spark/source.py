@@ -6,6 +6,7 @@ Read next: `penstock.spark.streams`, `penstock.spark.slices`, `penstock.spark.fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
@@ -43,6 +44,7 @@ _FEW: Final = 16
 _SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 bytes) are looked at by the driver
 _MANY_LATE: Final = 2_000  # more are not written out in an expression
 _KNOWN: Final = "__ps_known"
+_READING: Final = ThreadPoolExecutor(4, "penstock-times")  # each uses several threads more
 
 
 class SourceReader:
@@ -68,6 +70,7 @@ class SourceReader:
         self._times: DataFrame | None = None
         self._seen: tuple[Ints, Ints, Ints] | None = None
         self._in_files: FileTimes | None = None
+        self._found: Future[tuple[Chunk, ...] | None] | None = None
         self._rows_by_chunk: dict[ChunkId, int] = {}
 
     def _rows(self, before: SourceState | None, columns: Sequence[str] | None = None) -> DataFrame:
@@ -90,6 +93,8 @@ class SourceReader:
             self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
             if connector.format == "parquet":
                 self._read_footers(connector, sensitive=case_counts(frame.sparkSession))
+                if columns is None and self._source.time is not None and self._file_rows:
+                    self._found = _READING.submit(self._chunks_of_files, before)  # meanwhile the plan is made
         if is_files and len(self._files) > _MANY_FILES:
             frame = self._joined(frame)
         time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
@@ -208,7 +213,7 @@ class SourceReader:
             self._whole = self._rows(before)
             if source.time is None:
                 return Scan(files=len(self._files), rows=self._file_rows)
-            found = self._chunks_of_files(before) if self._file_rows else None
+            found = None if self._found is None else self._found.result()
             if found is not None:
                 return Scan(found, files=len(self._files))
         columns = [c for c in (source.time, *(source.position or ())) if c]
