@@ -155,13 +155,13 @@ def test_driver_memory_is_between_one_and_eight_gibibytes():
 
 
 def test_settings_of_a_while_leave_what_the_session_says_itself_and_go_again(spark):
-    rows, text = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.parquet.filterPushdown"
+    zone, text = "spark.sql.session.timeZone", "spark.sql.parquet.filterPushdown"
     before = spark.conf.getAll
-    assert rows in before
+    assert zone in before
     assert text not in before
-    with settings(spark, {"spark.sql.adaptive.enabled": "true"}, {rows: "7", text: "false"}):
+    with settings(spark, {"spark.sql.adaptive.enabled": "true"}, {zone: "Asia/Tokyo", text: "false"}):
         said = spark.conf.getAll
-        assert (said["spark.sql.adaptive.enabled"], said[rows], said[text]) == ("true", before[rows], "false")
+        assert (said["spark.sql.adaptive.enabled"], said[zone], said[text]) == ("true", before[zone], "false")
     with pytest.raises(KeyError), settings(spark, {text: "false"}, {}):
         raise KeyError
     assert spark.conf.getAll == before

@@ -73,7 +73,7 @@ def _width(schema: pa.Schema) -> int:
     kinds = schema.types
     if not all(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) for kind in kinds):
         return 0
-    return sum(kind.bit_width + 7 for kind in kinds) // 8
+    return sum((kind.bit_width + 7) // 8 for kind in kinds)
 
 
 def step_limits(step_budget: str | dt.timedelta | Limits | None) -> Limits:
