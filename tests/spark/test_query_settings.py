@@ -30,8 +30,8 @@ def offered(
         (", v double, b boolean, d date, m decimal(20, 2)", "16384"),
         (
             "".join(f", v{i} long" for i in range(40)),
-            str((1 << 20) // (8 * 42 + 8)),
-        ),  # key, time and values, and where the row came from
+            str((1 << 20) // (8 * 44)),
+        ),  # with time, key, and each row's partition and offset
         ("".join(f", v{i} long" for i in range(400)), FEW),
         (", v string", FEW),
         (", v binary", FEW),
