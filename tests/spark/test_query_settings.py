@@ -54,6 +54,16 @@ def test_text_of_any_region_counts():
     assert offered("", declare=named)[ROWS] == FEW
 
 
+def test_widest_rows_of_all_regions_decide():
+    wide = "".join(f", v{i} long" for i in range(40))
+
+    def narrowed(keyed):
+        first = keyed.stateful_map(lambda key, event, state: ((key,), None), "k long")
+        return first.key_by("k").stateful_map(lambda key, event, state: ((key,), None), "k long")
+
+    assert offered(wide, declare=narrowed) == offered(wide) != offered("", declare=narrowed)
+
+
 @pytest.mark.parametrize("step", ["map_batches", "transform"])
 def test_functions_of_the_user_before_the_key_may_make_rows_of_any_size(step):
     def prepare(source):
