@@ -59,7 +59,7 @@ def test_widest_rows_of_all_regions_decide():
 
     def narrowed(keyed):
         first = keyed.stateful_map(lambda key, event, state: ((key,), None), "k long")
-        return first.key_by("k").stateful_map(lambda key, event, state: ((key,), None), "k long")
+        return first.key_by("k", name="second").stateful_map(lambda key, event, state: ((key,), None), "k long")
 
     assert offered(wide, declare=narrowed) == offered(wide) != offered("", declare=narrowed)
 
