@@ -113,6 +113,11 @@ def _emptied(held: list[pa.RecordBatch]) -> pa.RecordBatch:
     return joined
 
 
+def concat(*parts: Any) -> Any:
+    """Join Arrow arrays of binary, or of large_binary, row by row."""
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", parts[0].type))
+
+
 def lexicographic(columns: Sequence[Integers]) -> NDArray[np.int64]:
     """The permutation that sorts rows by several columns, the first counting most; rows that are equal stay in order.
 

@@ -28,10 +28,8 @@ def offered(
     [
         ("", "16384"),
         (", v double, b boolean, d date, m decimal(20, 2)", "16384"),
-        (
-            "".join(f", v{i} long" for i in range(40)),
-            str((1 << 20) // (8 * 44)),
-        ),  # with time, key, and each row's partition and offset
+        # forty values, the time, the key, and the partition and offset of each row
+        ("".join(f", v{i} long" for i in range(40)), str((1 << 20) // (8 * 44))),
         ("".join(f", v{i} long" for i in range(400)), FEW),
         (", v string", FEW),
         (", v binary", FEW),

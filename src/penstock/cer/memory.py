@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from penstock.cer.plan import Pattern
 from penstock.cer.recogniser import NODE, Recogniser
-from penstock.cer.rowbytes import Bytes, decode_rows, encode_rows, joined, pieces, stretches
-from penstock.columns import places
+from penstock.cer.rowbytes import Bytes, decode_rows, encode_rows, pieces, stretches
+from penstock.columns import concat, places
 from penstock.errors import StateError
 
 VERSION = 1
@@ -164,7 +164,7 @@ def dump(
         _ways(recogniser, place[recogniser.heads[rows, columns]], columns, heads),
         encode_rows(events.take(places(event_order)), event_ends),
     ]
-    values: list[bytes | None] = joined(parts, n_keys).to_pylist()
+    values: list[bytes | None] = concat(*parts).to_pylist()
     return values if always else [value if there else None for value, there in zip(values, heads.tolist(), strict=True)]
 
 
@@ -173,9 +173,7 @@ def _ways(recogniser: Recogniser, roots: Ints, columns: Ints, heads: Ints) -> An
     names = pa.array([pickle.dumps(node, protocol=5) for node in recogniser.tables.nodes], pa.large_binary())
     root = np.empty(len(roots), _ROOT)
     root["root"], root["size"] = roots, pc.binary_length(names).to_numpy()[columns]
-    ways = joined(
-        [stretches(root.view(np.uint8), np.arange(len(root) + 1) * _ROOT.itemsize), names.take(places(columns))], len(root)
-    )
+    ways = concat(stretches(root.view(np.uint8), np.arange(len(root) + 1) * _ROOT.itemsize), names.take(places(columns)))
     _, offsets, data = ways.buffers()
     ends = np.frombuffer(offsets, np.int64, len(root) + 1)
     return stretches(data or b"", ends[np.concatenate([[0], np.cumsum(heads)])])

@@ -9,17 +9,16 @@ from __future__ import annotations
 import itertools
 import pickle
 import struct
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from penstock.columns import concat
 
 _SIZE = struct.Struct("<I")
 _PLAIN, _NULLS = b"\x00", b"\x01"
-_NOTHING = pa.scalar(b"", pa.large_binary())
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -32,12 +31,8 @@ def encode_rows(rows: pa.RecordBatch, bounds: Ints) -> Any:
         rows: the rows, those of a group together.
         bounds: int64[groups + 1], where each group begins.
     """
-    return joined([part for column in rows.columns for part in _encode(column, bounds)], len(bounds) - 1)
-
-
-def joined(parts: Sequence[Any], count: int) -> Any:
-    """The values of several Arrow arrays (large_binary, `count` values each) put together, one by one."""
-    return pc.binary_join_element_wise(*parts, _NOTHING) if parts else stretches(b"", np.zeros(count + 1, np.int64))
+    parts = [part for column in rows.columns for part in _encode(column, bounds)]
+    return concat(*parts) if parts else stretches(b"", np.zeros(len(bounds), np.int64))
 
 
 def stretches(raw: Any, bounds: Ints) -> Any:

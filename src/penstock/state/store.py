@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+from penstock.columns import concat
 from penstock.errors import StateError
 from penstock.state.deltas import BATCH_ROWS, SCHEMA, FileRef, Version, read_batches
 from penstock.state.environment import (
@@ -36,7 +37,7 @@ from penstock.state.environment import (
     remove_environment,
     unusable,
 )
-from penstock.state.worker import WorkerState, concat, order_bytes, timer_bytes
+from penstock.state.worker import WorkerState, order_bytes, timer_bytes
 from penstock.types import MAX_TIME
 
 MAP_SIZE: Final = 64 << 30

@@ -16,7 +16,6 @@ from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import StateError
 from penstock.state.deltas import BATCH_ROWS, SCHEMA
@@ -384,11 +383,6 @@ def order_bytes(timers: Any) -> Any:
 def timer_bytes(timers: Any) -> Any:
     """NumPy timers as 8 big-endian bytes each, as an Arrow binary array."""
     return _fixed(timers.astype(">i8"))
-
-
-def concat(*parts: Any) -> Any:
-    """Join Arrow binary arrays row by row."""
-    return pc.binary_join_element_wise(*parts, pa.scalar(b"", parts[0].type))
 
 
 def _fixed(numbers: Any) -> Any:
