@@ -45,7 +45,7 @@ class FileTimes:
 
     def __init__(self, files: Mapping[int, _File], held_rows: int = HELD_ROWS) -> None:
         self._files = files
-        self._held: dict[int, Ints] = {}
+        self._held: dict[int, list[Ints]] = {}
         self._holds = sum(file.footer.rows for file in files.values()) <= held_rows
 
     @classmethod
@@ -105,12 +105,15 @@ class FileTimes:
 
     def _chunks(self, number: int, part: int) -> list[Chunk]:
         """Those of one file; its times are held if they may be."""
-        ids, least, greatest, held = [], [], [], []
+        ids, least, greatest = [], [], []
+        held: list[Ints] = []
         row = 0
         for at in self._files[number].times():
             begins = np.append(0, np.arange(-row % (1 << CHUNK_BITS) or 1 << CHUNK_BITS, len(at), 1 << CHUNK_BITS))
             ids.append((row + begins) >> CHUNK_BITS)
             least.append(np.minimum.reduceat(at, begins))
+            if least[-1].min() < _YEAR_1901:
+                raise _Inexact
             greatest.append(np.maximum.reduceat(at, begins))
             if self._holds:
                 held.append(at)
@@ -118,7 +121,7 @@ class FileTimes:
         if not row:
             return []
         if self._holds:
-            self._held[number] = np.concatenate(held)
+            self._held[number] = held
         every = np.concatenate(ids)
         starts = np.flatnonzero(np.diff(every, prepend=-1))
         begins, ends = every[starts] << CHUNK_BITS, np.append(every[starts][1:] << CHUNK_BITS, row)
@@ -153,7 +156,7 @@ class FileTimes:
     def _pieces(self, number: int, rows: Sequence[int]) -> Iterator[tuple[int, Ints]]:
         """The times of a file's chunks that begin at some rows (ascending), each with the row it begins at; a chunk may come in two pieces."""
         begin = 0
-        for at in [self._held[number]] if number in self._held else self._files[number].times():
+        for at in self._held.get(number) or self._files[number].times():
             end = begin + len(at)
             for row in rows:
                 here = at[max(0, row - begin) : max(0, row - begin + (1 << CHUNK_BITS))]
@@ -175,7 +178,7 @@ class _File:
         """The times (µs) in order of rows, a piece at a time.
 
         Raises:
-            _Inexact: There are nulls or old times, or the file cannot be read.
+            _Inexact: There are nulls, or the file cannot be read.
         """
         try:
             fs, path = resolve(self.uri)
@@ -184,7 +187,7 @@ class _File:
                 for batch in parquet.iter_batches(_READ_ROWS, columns=[self.column]):
                     column: Any = batch.column(0)
                     at: Ints = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy(zero_copy_only=False)
-                    if column.null_count or (at < _YEAR_1901).any():
+                    if column.null_count:
                         raise _Inexact
                     yield at
         except CANNOT_READ as error:

@@ -70,32 +70,29 @@ class SourceReader:
         self._times: DataFrame | None = None
         self._seen: tuple[Ints, Ints, Ints] | None = None
         self._in_files: FileTimes | None = None
-        self._found: Future[tuple[Chunk, ...] | None] | None = None
         self._rows_by_chunk: dict[ChunkId, int] = {}
 
-    def _rows(self, before: SourceState | None, columns: Sequence[str] | None = None) -> DataFrame:
-        """The source's rows with hidden columns, and `BAD` where rows can be malformed. One projection, made as SQL text.
-
-        Args:
-            before: The source's state, where files are to be numbered; None: they have been.
-            columns: The columns wanted; None: all.
-        """
+    def _slice(self, columns: Sequence[str] | None = None) -> tuple[DataFrame, list[str]]:
+        """The source's rows as Spark reads them, and the files they come from if Spark tells. `columns`: those wanted; None: all."""
         connector = self._source.connector
         is_files = isinstance(connector, Files)
         wanted = None
         if columns is not None and not (is_files and connector.format in ("csv", "json")):
             extra = [FILE] if is_files else ["value"] if isinstance(connector, Rate) else []
             wanted = list(dict.fromkeys([*columns, *extra]))
-        frame, files = self._slices.rows(self._ordinal + 1, wanted)
-        if before is not None and is_files:
-            # The plan also names the files of the control log and of other sources if they have any in this epoch.
-            files = [f for f in files if is_below(f, connector.path)]
-            self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
-            if connector.format == "parquet":
-                self._read_footers(connector, sensitive=case_counts(frame.sparkSession))
-                if columns is None and self._source.time is not None and self._file_rows:
-                    self._found = _READING.submit(self._chunks_of_files, before)  # meanwhile the plan is made
-        if is_files and len(self._files) > _MANY_FILES:
+        return self._slices.rows(self._ordinal + 1, wanted)
+
+    def _number_files(self, connector: Files, frame: DataFrame, files: list[str], before: SourceState) -> None:
+        """Number the epoch's files, and look at what Parquet files say of themselves."""
+        # The plan also names the files of the control log and of other sources if they have any in this epoch.
+        files = [f for f in files if is_below(f, connector.path)]
+        self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
+        if connector.format == "parquet":
+            self._read_footers(connector, sensitive=case_counts(frame.sparkSession))
+
+    def _rows(self, frame: DataFrame) -> DataFrame:
+        """Rows with hidden columns, and `BAD` where they can be malformed. One projection, made as SQL text."""
+        if len(self._files) > _MANY_FILES:
             frame = self._joined(frame)
         time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
         causes = [_corrupt(frame)] * (CORRUPT in frame.columns) + [f"{time} is null"] * (self._source.time is not None)
@@ -207,21 +204,33 @@ class SourceReader:
 
     def scan(self, before: SourceState) -> Scan:
         """Times and offsets per chunk, and malformed records. At most one Spark job; none for most Parquet files."""
-        source = self._source
-        text = isinstance(source.connector, Files) and source.connector.format in ("csv", "json")
-        if not text and (source.time is None or (isinstance(source.connector, Files) and source.position is None)):
-            self._whole = self._rows(before)
+        source, connector = self._source, self._source.connector
+        text = isinstance(connector, Files) and connector.format in ("csv", "json")
+        whole = not text and (source.time is None or (isinstance(connector, Files) and source.position is None))
+        columns = [c for c in (source.time, *(source.position or ())) if c]
+        frame, files = self._slice(None if whole else columns)
+        if isinstance(connector, Files):
+            self._number_files(connector, frame, files, before)
+        if whole:
+            reading = self._read_times(before)
+            self._whole = self._rows(frame)  # meanwhile
             if source.time is None:
                 return Scan(files=len(self._files), rows=self._file_rows)
-            found = None if self._found is None else self._found.result()
+            found = None if reading is None else reading.result()
             if found is not None:
                 return Scan(found, files=len(self._files))
-        columns = [c for c in (source.time, *(source.position or ())) if c]
-        rows = self._times = self._rows(before if self._whole is None else None, columns)
+            frame, _ = self._slice(columns)
+        rows = self._times = self._rows(frame)
         few = 0 < self._file_rows <= _SMALL_ROWS and source.position is None
         chunks, bad = self._grouped_here(rows) if few else self._grouped_there(rows)
         self._rows_by_chunk = {(c.part, c.number): c.rows for c in chunks}
         return Scan(chunks, bad, self._first_malformed() if bad else "", len(self._files))
+
+    def _read_times(self, before: SourceState) -> Future[tuple[Chunk, ...] | None] | None:
+        """Begin to read the times of Parquet files; None: of these files Spark reads them."""
+        if self._source.time is None or not self._file_rows:
+            return None
+        return _READING.submit(self._chunks_of_files, before)
 
     def _chunks_of_files(self, before: SourceState) -> tuple[Chunk, ...] | None:
         """What there is of each chunk, or row group, of Parquet files, without a job; None: a job must find out."""
@@ -294,7 +303,7 @@ class SourceReader:
     def _all(self) -> DataFrame:
         """All rows with all columns; read once per epoch."""
         if self._whole is None:
-            self._whole = self._rows(None)
+            self._whole = self._rows(self._slice()[0])
         return self._whole
 
     def frames(self, suspects: dict[ChunkId, Base], *, malformed: bool) -> SourceFrames:
