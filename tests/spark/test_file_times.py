@@ -63,6 +63,16 @@ def test_times_of_a_file_are_read_by_the_driver_only_if_spark_is_sure_to_read_th
     assert times_of({f"{path.as_uri()}.gone": 3}) is None
 
 
+@pytest.mark.parametrize("odd", [None, -2_200_000_000_000_000])
+@pytest.mark.parametrize("place", [0, 699, 700, 4_999])
+def test_one_time_that_spark_may_read_otherwise_is_enough_wherever_it_stands(tmp_path, monkeypatch, odd, place):
+    monkeypatch.setattr("penstock.spark.file_times._READ_ROWS", 700)
+    path, values = tmp_path / "1.parquet", MOMENTS * 2_500
+    values[place] = odd
+    pq.write_table(pa.table({"at": of_type("us", values=values)}), path)
+    assert times_of({path.as_uri(): 3}).chunks(5) is None
+
+
 def test_footers_without_least_and_greatest_times_say_nothing(tmp_path):
     path = tmp_path / "1.parquet"
     pq.write_table(pa.table({"at": of_type("us")}), path, write_statistics=False)
