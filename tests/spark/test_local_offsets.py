@@ -8,6 +8,7 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.flow.plan import SourceNode
 from penstock.spark import source
+from penstock.spark.slices import ROW
 from penstock.spark.source import SourceReader
 
 pytestmark = pytest.mark.spark
@@ -18,7 +19,8 @@ LAST = 2**27 - 1
 def offsets(spark, epoch, rows=8, partitions=3):
     node = SourceNode(pa.schema([]), False, name="numbers", connector=None, time=None)
     sql = SourceReader(None, node, 0, epoch)._local_offset()
-    return spark.range(0, rows, 1, partitions).selectExpr(f"{sql} as offset")
+    read = spark.range(0, rows, 1, partitions).selectExpr(f"monotonically_increasing_id() as {ROW}")
+    return read.selectExpr(f"{sql} as offset")
 
 
 def test_offsets_ascend_by_epoch_partition_and_row(spark):

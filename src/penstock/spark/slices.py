@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark.columns import named
+
+ROW: Final = "__ps_row"
+"""Spark's own id of a row: the number of its partition of the scan, and its place there."""
 
 
 def one_stream(frames: Sequence[DataFrame]) -> DataFrame:
@@ -68,14 +71,18 @@ class Slices:
         Args:
             tag: The source's tag.
             columns: Its columns; None: all.
+
+        Returns:
+            The columns, and `ROW`. No filter can move across that, but across what is computed of it, which then is only of the rows left.
         """
         chosen = [f"s{tag}.*"] if columns is None else [f"s{tag}.`{c}`" for c in columns]
+        chosen.append(f"monotonically_increasing_id() as {ROW}")
         if not self._branches:
-            return self._frame.where(f"tag = {tag}").select(*chosen), []
+            return self._frame.where(f"tag = {tag}").selectExpr(*chosen), []
         session, ours = self._frame.sparkSession, self._frame._jdf.sparkSession()
         jvm: Any = session._jvm
         branch = self._branches[tag]
-        whole = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(ours, branch), session).select(*chosen)
+        whole = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(ours, branch), session).selectExpr(*chosen)
         files = [str(f) for f in whole._jdf.inputFiles()]
         return as_rdd(whole) if branch.isStreaming() else whole, files
 

@@ -28,7 +28,7 @@ from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import array_sql, case_counts
 from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, ROW_BITS, FileTimes
 from penstock.spark.files import Footer, check_columns, is_below, number_files, read_footers
-from penstock.spark.slices import Slices, as_rdd
+from penstock.spark.slices import ROW, Slices, as_rdd
 from penstock.spark.streams import CORRUPT, FILE
 from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, PART, PART_BITS, PART_MASK, SUB, TIME, whole_partition
 
@@ -128,12 +128,8 @@ class SourceReader:
             return f"{base}L", "value"
         if isinstance(source.connector, Files):
             # One partition of the scan per file, so the lower bits of the id are the row's number in its file.
-            row = f"(monotonically_increasing_id() & {(1 << ROW_BITS) - 1}L)"
-            number = "__ps_number"
-            if len(self._files) <= _MANY_FILES:
-                number = self._number()
-            else:
-                row = "__ps_row"
+            row = f"({ROW} & {(1 << ROW_BITS) - 1}L)"
+            number = self._number() if len(self._files) <= _MANY_FILES else "__ps_number"
             # A file without a number would be processed out of order, so it is an error.
             known = f"coalesce({number}, cast(raise_error(concat('penstock does not know the file ', {FILE})) as bigint))"
             return f"{base}L", f"(shiftleft({known}, {ROW_BITS}) + {row})"
@@ -178,10 +174,9 @@ class SourceReader:
                 f"Source {self._source.name!r} has been read in {self._epoch:,} epochs, more than positions of a source without "
                 "position= can tell; start again with a new checkpoint, or declare position=."
             )
-        row = "monotonically_increasing_id()"
-        part, place = f"shiftright({row}, {ROW_BITS})", f"({row} & {(1 << ROW_BITS) - 1}L)"
+        part, place = f"shiftright({ROW}, {ROW_BITS})", f"({ROW} & {(1 << ROW_BITS) - 1}L)"
         # Always the first of one: the epoch's number as an array, so that the next epoch needs no other code.
-        begin = f"get({array_sql([self._epoch << (_PARTS_BITS + _ROWS_BITS)])}, cast(shiftright({row}, 63) as int))"
+        begin = f"get({array_sql([self._epoch << (_PARTS_BITS + _ROWS_BITS)])}, cast(shiftright({ROW}, 63) as int))"
         many = (
             f"source {name} has more than {1 << _PARTS_BITS} partitions or {1 << _ROWS_BITS} records of one partition in an epoch; "
             "read less per epoch, or declare position="
@@ -191,9 +186,8 @@ class SourceReader:
 
     def _joined(self, frame: DataFrame) -> DataFrame:
         """Rows of many files with their file's number, from a table: a long list would be searched from its start for each row."""
-        row = f"monotonically_increasing_id() & {(1 << ROW_BITS) - 1}L as __ps_row"
         table = frame.sparkSession.createDataFrame(self._spelled(), f"{FILE} string, __ps_number long")
-        return frame.selectExpr("*", row).join(F.broadcast(table), FILE, "left")
+        return frame.join(F.broadcast(table), FILE, "left")
 
     def _spelled(self) -> list[tuple[str, int]]:
         """Files and their numbers, local files both ways that Spark may write them: to mend the text of each row would cost more."""
