@@ -11,6 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.spark import slices
+from penstock.spark.backend import SparkBackend
 from penstock.spark.slices import Slices
 
 pytestmark = pytest.mark.spark
@@ -67,3 +68,25 @@ def test_files_are_read_by_the_columns_that_are_needed(spark, tmp_path, monkeypa
     plans.clear()
     assert run("stream") == [(2, 1.0), (3, 1.5)]
     assert not any("ReadSchema" in plan for plan in plans)
+
+
+def test_positions_are_computed_of_the_rows_that_a_filter_leaves(spark, tmp_path, monkeypatch):
+    fr.write_parquet(tmp_path / "flat", [{"k": k, "v": k / 2} for k in range(4)], FLAT, 0)
+    given, plans = SparkBackend.region, []
+
+    def region(*arguments):
+        frame = given(*arguments)
+        plans.append(str(frame._jdf.queryExecution().optimizedPlan().toString()))
+        return frame
+
+    monkeypatch.setattr(SparkBackend, "region", region)
+    flow, sink = ps.Flow("filtered"), ps.memory(f"filtered {tmp_path}")
+    events = flow.source("flat", ps.files(str(tmp_path / "flat"), "k long, v double")).where("v > 0.5")
+    events.key_by("k").stateful_map(lambda k, e, s: (e.v, s), "v double", "n long").sink(sink)
+    flow.start(spark, checkpoint=str(tmp_path / "c"), trigger="available_now").await_termination(600)
+    assert sorted(row["v"] for row in sink.rows()) == [1.0, 1.5]
+    steps = plans[0].split("\n")
+    offset, filtered, numbered = (
+        next(i for i, s in enumerate(steps) if word in s) for word in ("shiftleft", "Filter", "AS __ps_row")
+    )
+    assert offset < filtered < numbered  # what comes first is done last; a filter below the numbers would change them
