@@ -163,7 +163,7 @@ def late_records_lost(patch):
     source = backend.LocalBackend.source
 
     def lost(self, *args):
-        return driver.SourceFrames(source(self, *args).on_time)
+        return backend.SourceFrames(source(self, *args).on_time)
 
     patch.setattr(backend.LocalBackend, "source", lost)
 

@@ -26,9 +26,10 @@ from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Message
 from penstock.protocol.rescale import STANDARD, Control, Limits, advanced, orders
 from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.back import unloadable
-from penstock.runtime.backend import Backend, Frame, SourceFrames, Work
+from penstock.runtime.backend import Backend, Work
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledFlow
+from penstock.runtime.frames import Frames
 from penstock.runtime.handover import Deltas, answer_of, hand_over, region_figures
 from penstock.runtime.lateness import Judgement, go_along, judge
 from penstock.runtime.record import EpochRecord, RegionState, SourceState
@@ -120,7 +121,7 @@ class EpochDriver:
         try:
             decision = self._decide(epoch, backend)
             self._plan_regions(epoch, decision)
-            frames = _Frames(self._flow, backend, decision)
+            frames = Frames(self._flow, backend, decision.judgements, decision.work)
             self._store(epoch, backend, frames, decision)
             record = self._record(epoch, decision)
             record.progress["epoch_ms"] = (self._settings.clock_us() - started) // 1000
@@ -232,7 +233,7 @@ class EpochDriver:
     def _sources_of(self, region: p.Region) -> list[p.SourceNode]:
         return [n for i in region.inputs for n in p.upstream(i) if isinstance(n, p.SourceNode)]
 
-    def _store(self, epoch: int, backend: Backend, frames: _Frames, decision: _Decision) -> None:
+    def _store(self, epoch: int, backend: Backend, frames: Frames, decision: _Decision) -> None:
         """Hand every sink its rows and mark; run regions that no sink reads."""
         positions = {f"{n}/{k}": ps.offset for n, s in decision.sources.items() for k, ps in s.partitions.items()}
         holds = [c.held_frontier for c in decision.decided.controls.values() if c.held_frontier is not None]
@@ -337,71 +338,3 @@ def part_number(ordinal: int, partition: Any) -> int:
     else:
         number = int(spark_xxhash64(pa.array([str(partition)]))[0]) & (NULL_PARTITION - 1)
     return (ordinal << PART_BITS) + number
-
-
-class _Frames:
-    """Frames of one epoch, made on first use, kept if read more than once."""
-
-    def __init__(self, flow: CompiledFlow, backend: Backend, decision: _Decision) -> None:
-        self._flow, self._backend, self._decision = flow, backend, decision
-        self._made: dict[int, Frame] = {}
-        self._regions: dict[str, Frame] = {}
-        self._sources: dict[str, SourceFrames] = {}
-
-    def of(self, node: p.Node) -> Frame:
-        """The frame of a node; None if it has no rows in this epoch."""
-        if id(node) not in self._made:
-            self._made[id(node)] = self._make(node)
-        return self._made[id(node)]
-
-    def _make(self, node: p.Node) -> Frame:
-        if isinstance(node, (p.SourceNode, p.LateNode, p.MalformedNode)):
-            source = node if isinstance(node, p.SourceNode) else node.source
-            frames = self._source(source)
-            return frames.on_time if node is source else frames.late if isinstance(node, p.LateNode) else frames.malformed
-        if isinstance(node, p.RegionOutput):
-            compiled = self._flow.regions[node.region.name]
-            return self._backend.part(self.region(node.region.name), compiled, compiled.outs[node.operator, node.errors])
-        inputs = [self.of(i) for i in p.inputs_of(node)]
-        if isinstance(node, p.Union):
-            inputs = [i for i in inputs if i is not None]
-        if not inputs or any(i is None for i in inputs):
-            return None
-        frame = self._backend.step(node, inputs)
-        return self._backend.keep(frame) if self._flow.consumers.get(id(node), 0) > 1 else frame
-
-    def _source(self, source: p.SourceNode) -> SourceFrames:
-        if source.name not in self._sources:
-            judged = self._decision.judgements[source.name]
-            frames = self._backend.source(source, self._flow.ordinal(source), judged.suspects if source.time else {})
-            if self._flow.consumers.get(id(source), 0) > 1:
-                frames = replace(frames, on_time=self._backend.keep(frames.on_time))
-            judged.state.late += frames.late_rows
-            self._sources[source.name] = frames
-        return self._sources[source.name]
-
-    def region(self, name: str) -> Frame:
-        """The frame of a region's tasks."""
-        if name not in self._regions:
-            compiled = self._flow.regions[name]
-            inputs = [self.of(i) for i in compiled.region.inputs]
-            frames = [
-                inputs[feed] if inputs[feed] is not None else self._backend.empty(compiled.region.inputs[feed])
-                for feed in compiled.feeds
-            ]
-            frame = self._backend.region(compiled, frames, self._decision.work[name])
-            self._regions[name] = self._backend.keep(frame) if self._readers(name) > 1 else frame
-        return self._regions[name]
-
-    def _readers(self, name: str) -> int:
-        nodes = {
-            id(n): n
-            for reader in p.readers(self._flow.plan.regions, self._flow.plan.outputs)
-            for n in p.upstream(reader)
-            if isinstance(n, p.RegionOutput)
-        }
-        return sum(self._flow.consumers.get(i, 0) for i, n in nodes.items() if n.region.name == name)
-
-    def unread(self) -> list[str]:
-        """Regions whose rows nobody reads."""
-        return [r.name for r in self._flow.plan.regions if not self._readers(r.name)]
