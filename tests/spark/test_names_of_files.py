@@ -1,4 +1,4 @@
-"""Files by their names: whose they are, when they were written, what their folders say, however the names are spelled."""
+"""Files by their names: when they were written, what their folders say, however the names are spelled."""
 
 from __future__ import annotations
 
@@ -9,35 +9,9 @@ import pytest
 
 import penstock as ps
 from penstock.errors import RecordError
-from penstock.spark.files import is_below, number_files
+from penstock.spark.files import number_files
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.mark.parametrize(
-    ("uri", "path", "below"),
-    [
-        ("file:///x/trips/a.parquet", "/x/trips", True),
-        ("file:/x/trips/a.parquet", "/x/trips/", True),
-        ("file:///x/trips/a.parquet", "/x/trips/a.parquet", True),
-        ("file:///x/trips/day=1/a.parquet", "/x/trips", True),
-        ("file:///x/trips_late/b.parquet", "/x/trips", False),
-        ("file:///x/trips_late/b.parquet", "/x/trips*", True),
-        ("file:///x/other/b.parquet", "/x/tr*", False),
-        ("file:///y/x/trips/b.parquet", "/x/trips", False),
-        ("file:///x/b.parquet", "/x/*.parquet", True),
-        ("file:///x/y/b.parquet", "/x/*.parquet", False),
-        ("file:///x/b1.csv", "/x/b[0-3].{csv,tsv}", True),
-        ("file:///x/b4.csv", "/x/b[^4-9].{csv,tsv}", False),
-        ("file:///x/b,c/d.csv", "/x/b,c", True),
-        ("file:///x/a%20b/größe%25.csv", "/x/a b/größe%.csv", True),
-        ("file:///data/a.csv", "/x/../data", True),
-        ("s3a://one/x/a.csv", "s3a://two/x", False),
-        ("hdfs://name:8020/x/a.csv", "hdfs:///x", True),
-    ],
-)
-def test_file_belongs_to_the_source_whose_path_it_is_below(uri, path, below):
-    assert is_below(uri, path) is below
 
 
 def test_files_are_numbered_by_when_they_were_written_whatever_letters_their_names_have(tmp_path):

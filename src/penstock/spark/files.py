@@ -1,13 +1,11 @@
-"""The files of an epoch: which belong to a source, in which order they count, and what the footers of Parquet files say."""
+"""The files of an epoch: in which order they count, and what the footers of Parquet files say."""
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -21,38 +19,6 @@ from penstock.state.files import resolve
 THREADS: Final = 16
 """How many files are looked at a time: one on an object store takes a while to answer."""
 CANNOT_READ: Final = (OSError, CheckpointError, pa.ArrowException)
-_GLOB: Final = {"*": "[^/]*", "?": "[^/]", "{": "(?:", ",": "|", "}": ")"}
-
-
-def is_below(uri: str, path: str) -> bool:
-    """Whether a file that Spark names by `uri` is what `path` (a folder or file, with Hadoop's wildcards) says, or below it."""
-    wanted_host, pattern = _below(path)
-    host, there = _split(uri)
-    if wanted_host and host and wanted_host != host:
-        return False
-    return pattern.fullmatch(unquote(there)) is not None
-
-
-@lru_cache(maxsize=256)
-def _below(path: str) -> tuple[str, re.Pattern[str]]:
-    """The host of a source's path, and the pattern of the paths below it."""
-    host, wanted = _split(path)
-    pattern, braces = "", 0
-    for part in re.findall(r"\\.|\[[^\]]+\]|.", posixpath.normpath(wanted), re.DOTALL):
-        braces += (part == "{") - (part == "}")
-        if part[0] == "[" and len(part) > 1:
-            pattern += "[^" + part[2:] if part[1] in "^!" else part
-        elif part in _GLOB and (part != "," or braces):
-            pattern += _GLOB[part]
-        else:
-            pattern += re.escape(part[-1])
-    return host, re.compile(f"{pattern}(?:/.*)?", re.DOTALL)
-
-
-def _split(uri: str) -> tuple[str, str]:
-    """Host and path of a URI, or of a plain path."""
-    found = re.match("^[A-Za-z][A-Za-z0-9+.-]*:(?://([^/]*))?(/.*)$", uri, re.DOTALL)
-    return (found[1] or "", found[2]) if found else ("", uri)
 
 
 def number_files(files: Sequence[str], before: int) -> dict[str, int]:

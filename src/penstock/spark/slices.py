@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark.columns import named
 
 ROW: Final = "__ps_row"
 """Spark's own id of a row: the number of its partition of the scan, and its place there."""
+_ABOVE_FILES: Final = ("Project", "SubqueryAlias")
 
 
 def one_stream(frames: Sequence[DataFrame]) -> DataFrame:
@@ -65,8 +66,13 @@ class Slices:
         except Exception:  # noqa: BLE001  (internals of Spark; the public way below gives the same rows)
             return []
 
-    def rows(self, tag: int, columns: Sequence[str] | None = None) -> tuple[DataFrame, list[str]]:
-        """Rows of one source as a batch DataFrame, and the files they come from if they come from files.
+    @property
+    def session(self) -> SparkSession:
+        """The query's own session."""
+        return self._frame.sparkSession
+
+    def rows(self, tag: int, columns: Sequence[str] | None = None) -> DataFrame:
+        """Rows of one source as a batch DataFrame.
 
         Args:
             tag: The source's tag.
@@ -78,13 +84,26 @@ class Slices:
         chosen = [f"s{tag}.*"] if columns is None else [f"s{tag}.`{c}`" for c in columns]
         chosen.append(f"monotonically_increasing_id() as {ROW}")
         if not self._branches:
-            return self._frame.where(f"tag = {tag}").selectExpr(*chosen), []
+            return self._frame.where(f"tag = {tag}").selectExpr(*chosen)
         session, ours = self._frame.sparkSession, self._frame._jdf.sparkSession()
         jvm: Any = session._jvm
         branch = self._branches[tag]
         whole = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(ours, branch), session).selectExpr(*chosen)
-        files = [str(f) for f in whole._jdf.inputFiles()]
-        return as_rdd(whole) if branch.isStreaming() else whole, files
+        return as_rdd(whole) if branch.isStreaming() else whole
+
+    def files(self, tag: int) -> list[str] | None:
+        """URIs of the files that one source reads in this epoch, without planning anything; None: Spark does not tell.
+
+        Args:
+            tag: The source's tag.
+        """
+        plan = self._branches[tag] if self._branches else None
+        while plan is not None and _kind(plan) in _ABOVE_FILES:
+            plan = plan.child()
+        kind = "" if plan is None else _kind(plan)
+        if plan is not None and kind == "LogicalRelation":
+            return [str(uri) for uri in plan.relation().inputFiles()]
+        return [] if kind == "LocalRelation" else None  # so Spark puts a source without new files
 
 
 def as_rdd(frame: DataFrame) -> DataFrame:
@@ -111,10 +130,14 @@ def _as_batch(plan: Any) -> Any | None:
 
     So columns that nothing needs are not read, and rows that a filter drops are not made.
     """
-    kind = str(plan.getClass().getSimpleName())
+    kind = _kind(plan)
     if kind == "LogicalRelation":
         return plan.copy(plan.relation(), plan.output(), plan.catalogTable(), False, plan.stream())
-    if kind not in ("Project", "SubqueryAlias"):
+    if kind not in _ABOVE_FILES:
         return None
     child = _as_batch(plan.child())
     return None if child is None else plan.withNewChildren(plan.children().updated(0, child))
+
+
+def _kind(plan: Any) -> str:
+    return str(plan.getClass().getSimpleName())

@@ -27,10 +27,10 @@ from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import array_sql, case_counts
 from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, ROW_BITS, FileTimes
-from penstock.spark.files import Footer, check_columns, is_below, number_files, read_footers
+from penstock.spark.files import Footer, check_columns, number_files, read_footers
 from penstock.spark.slices import ROW, Slices, as_rdd
 from penstock.spark.streams import CORRUPT, FILE
-from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, PART, PART_BITS, PART_MASK, SUB, TIME, whole_partition
+from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, ORDER, PART, PART_BITS, PART_MASK, SUB, TIME, whole_partition
 
 _EPOCHS_BITS: Final = 27  # of an offset that is local to its epoch: at five epochs per second almost a year
 _PARTS_BITS: Final = 10
@@ -67,13 +67,15 @@ class SourceReader:
         self._file_rows = 0  # 0: not known
         self._kept: list[DataFrame] = []
         self._whole: DataFrame | None = None
+        self._shown: list[str] = []  # its columns that are not hidden
+        self._usual: DataFrame | None = None
         self._times: DataFrame | None = None
         self._seen: tuple[Ints, Ints, Ints] | None = None
         self._in_files: FileTimes | None = None
         self._rows_by_chunk: dict[ChunkId, int] = {}
 
-    def _slice(self, columns: Sequence[str] | None = None) -> tuple[DataFrame, list[str]]:
-        """The source's rows as Spark reads them, and the files they come from if Spark tells. `columns`: those wanted; None: all."""
+    def _slice(self, columns: Sequence[str] | None = None) -> DataFrame:
+        """The source's rows as Spark reads them. `columns`: those wanted; None: all."""
         connector = self._source.connector
         is_files = isinstance(connector, Files)
         wanted = None
@@ -82,13 +84,14 @@ class SourceReader:
             wanted = list(dict.fromkeys([*columns, *extra]))
         return self._slices.rows(self._ordinal + 1, wanted)
 
-    def _number_files(self, connector: Files, frame: DataFrame, files: list[str], before: SourceState) -> None:
+    def _number_files(self, connector: Files, before: SourceState) -> None:
         """Number the epoch's files, and look at what Parquet files say of themselves."""
-        # The plan also names the files of the control log and of other sources if they have any in this epoch.
-        files = [f for f in files if is_below(f, connector.path)]
-        self._files = number_files(files or [r[0] for r in frame.select(FILE).distinct().collect()], before.files)
+        files = self._slices.files(self._ordinal + 1)
+        if files is None:
+            files = [row[0] for row in self._slice([]).select(FILE).distinct().collect()]
+        self._files = number_files(files, before.files)
         if connector.format == "parquet":
-            self._read_footers(connector, sensitive=case_counts(frame.sparkSession))
+            self._read_footers(connector, sensitive=case_counts(self._slices.session))
 
     def _rows(self, frame: DataFrame) -> DataFrame:
         """Rows with hidden columns, and `BAD` where they can be malformed. One projection, made as SQL text."""
@@ -200,21 +203,17 @@ class SourceReader:
         """Times and offsets per chunk, and malformed records. At most one Spark job; none for most Parquet files."""
         source, connector = self._source, self._source.connector
         text = isinstance(connector, Files) and connector.format in ("csv", "json")
-        whole = not text and (source.time is None or (isinstance(connector, Files) and source.position is None))
-        columns = [c for c in (source.time, *(source.position or ())) if c]
-        frame, files = self._slice(None if whole else columns)
         if isinstance(connector, Files):
-            self._number_files(connector, frame, files, before)
-        if whole:
-            reading = self._read_times(before)
-            self._whole = self._rows(frame)  # meanwhile
-            if source.time is None:
-                return Scan(files=len(self._files), rows=self._file_rows)
-            found = None if reading is None else reading.result()
-            if found is not None:
-                return Scan(found, files=len(self._files))
-            frame, _ = self._slice(columns)
-        rows = self._times = self._rows(frame)
+            self._number_files(connector, before)
+        if source.time is None and not text:
+            return Scan(files=len(self._files), rows=self._file_rows)
+        reading = self._read_times(before)
+        if reading is not None:
+            self._on_time()  # meanwhile
+        found = None if reading is None else reading.result()
+        if found is not None:
+            return Scan(found, files=len(self._files))
+        rows = self._times = self._rows(self._slice([c for c in (source.time, *(source.position or ())) if c]))
         few = 0 < self._file_rows <= _SMALL_ROWS and source.position is None
         chunks, bad = self._grouped_here(rows) if few else self._grouped_there(rows)
         self._rows_by_chunk = {(c.part, c.number): c.rows for c in chunks}
@@ -222,7 +221,7 @@ class SourceReader:
 
     def _read_times(self, before: SourceState) -> Future[tuple[Chunk, ...] | None] | None:
         """Begin to read the times of Parquet files; None: of these files Spark reads them."""
-        if self._source.time is None or not self._file_rows:
+        if self._source.time is None or self._source.position is not None or not self._file_rows:
             return None
         return _READING.submit(self._chunks_of_files, before)
 
@@ -297,17 +296,23 @@ class SourceReader:
     def _all(self) -> DataFrame:
         """All rows with all columns; read once per epoch."""
         if self._whole is None:
-            self._whole = self._rows(self._slice()[0])
+            frame = self._slice()
+            self._shown = [quoted(c) for c in frame.columns if not c.startswith("__ps_")]
+            self._whole = self._rows(frame)
         return self._whole
+
+    def _on_time(self) -> DataFrame:
+        """The epoch's records if none is late or malformed."""
+        if self._usual is None:
+            self._usual = self._all().selectExpr(*self._shown, *ORDER)
+        return self._usual
 
     def frames(self, suspects: dict[ChunkId, Base], *, malformed: bool) -> SourceFrames:
         """The epoch's records; late ones, which can only be in the chunks `suspects`, told apart exactly."""
-        rows = self._all()
-        kept = [quoted(c) for c in rows.columns if not c.startswith("__ps_")] + [TIME, PART, OFFSET, SUB]
+        whole = self._all()
+        kept = [*self._shown, *ORDER]
+        rows = whole.where(f"not {BAD}").selectExpr(*kept) if malformed else self._on_time()
         bad = self.malformed() if malformed else None
-        if malformed:
-            rows = rows.where(f"not {BAD}")
-        rows = rows.selectExpr(*kept) if len(rows.columns) > len(kept) else rows
         guilty: dict[ChunkId, Base] = {}
         if suspects:
             found = self._looked_at(suspects)
