@@ -14,7 +14,7 @@ from penstock.errors import OperatorError
 
 _UTC: Final = pa.timestamp("us", "UTC")
 _FEW: Final = 1 << 12  # below, one sort by comparing is as fast
-_MANY: Final = 1 << 16  # from so many on it pays to count equal ones
+MANY: Final = 1 << 16  # from so many on it pays to count equal ones
 _LONG_RUNS: Final = 64  # of so many values on average, that sort has little to do
 GATHERED_ROWS: Final = 1 << 16
 GATHERED_BYTES: Final = 64 << 20
@@ -147,7 +147,7 @@ def ascending(values: Integers) -> NDArray[np.int64]:
         return np.arange(len(values))
     if len(values) < _FEW or in_long_runs(values):
         return np.argsort(values, kind="stable")
-    if len(values) >= _MANY:
+    if len(values) >= MANY:
         from penstock.counting import by_counting  # noqa: PLC0415  (numba takes a fifth of a second to load)
 
         counted = by_counting(values)

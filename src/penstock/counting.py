@@ -5,15 +5,16 @@ Apart from `penstock.columns`, as numba takes a fifth of a second to load.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.jit import jit
+from penstock.jit import inlined, jit
 
 _DISTINCT: Final = 1 << 17  # of more, what is counted no longer fits in a processor's cache, and numpy's sorts are as fast
 _SHARE: Final = 4  # values for each distinct one, or nothing is won
+_RUNS: Final = 64  # or stretches of them; more are sorted
 _PROBES: Final = 4  # for each value, on average; random values need one or two
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multiplicative hashing
 
@@ -26,21 +27,97 @@ def by_counting(values: Ints) -> Ints | None:
     Args:
         values: int64, n.
     """
+    counted = _counted(values)
+    if counted is None:
+        return None
+    numbers, distinct, counts = counted
+    index = np.empty(len(values), np.int64)
+    _place(numbers, _places(np.argsort(distinct), counts), index)
+    return index
+
+
+class Grouped(NamedTuple):
+    """Rows grouped by a value, and each group's in order.
+
+    Attributes:
+        rows: int64, n: which row comes where.
+        values: int64, g: each group's value, ascending.
+        starts: int64, g + 1: its first row, and n.
+        time, offset: int64, n: of the rows in this order.
+    """
+
+    rows: Ints
+    values: Ints
+    starts: Ints
+    time: Ints
+    offset: Ints
+
+
+def grouped_runs(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints], key: Ints) -> Grouped | None:
+    """Group rows that come in a few runs, each in order, as those of files do: they are merged by whole stretches, not one by one.
+
+    Args:
+        values: int64, n: what the chosen rows are grouped by.
+        rows: int64, n: which rows these are.
+        position: Time, part, offset and sub-index of all rows, int64 each; compared from left to right.
+        key: int64 of all rows: must be one within a group.
+
+    Returns:
+        None if the rows are not such, if more values are distinct than pays, or if a group has two keys.
+    """
+    stretches = _stretches(rows, position)
+    counted = None if stretches is None else _counted(values)
+    if stretches is None or counted is None:
+        return None
+    numbers, distinct, counts = counted
+    by_value = np.argsort(distinct)
+    nexts = _places(by_value, counts)
+    starts = np.append(np.sort(nexts), len(rows))
+    found = Grouped(np.empty_like(rows), distinct[by_value], starts, np.empty_like(rows), np.empty_like(rows))
+    for stretch in stretches:
+        _bring(rows[stretch], numbers[stretch], nexts, position[0], position[2], found.rows, found.time, found.offset)
+    return found if _is_alike(key, found.rows, starts) else None
+
+
+def _stretches(rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> list[slice] | None:
+    """The stretches of rows that come one after the other; None if there are many.
+
+    Of two runs with a row at one position neither gets on, so there are too many: which comes first is for a stable sort to say.
+    """
+    begins = np.empty(_RUNS, np.int64)
+    count = _begins(rows, *position, begins)
+    if count < 0:
+        return None
+    runs = list(zip(begins[:count].tolist(), [*begins[1:count].tolist(), len(rows)], strict=True))
+    found: list[slice] = []
+    while runs and len(found) < _RUNS:
+        heads = {begin: tuple(int(column[rows[begin]]) for column in position) for begin, _ in runs}
+        (begin, end), *runs = sorted(runs, key=lambda run: heads[run[0]])
+        if not runs:
+            return [*found, slice(begin, end)]
+        upto = _upto(rows, *position, begin, end, rows[runs[0][0]])
+        found.append(slice(begin, upto))
+        if upto < end:
+            runs.append((upto, end))
+    return None
+
+
+def _counted(values: Ints) -> tuple[NDArray[np.int32], Ints, Ints] | None:
+    """Each value's number in the order in which they are first met; the distinct values; how often each is there. None as `by_counting`."""
     n = len(values)
     most = max(1, min(_DISTINCT, n // _SHARE))
     bits = most.bit_length() + 1  # at most half of the table is filled
     table = np.full(1 << bits, -1, np.int32)
     numbers, distinct = np.empty(n, np.int32), np.empty(most, np.int64)
     found = _number(values, 64 - bits, table, distinct, numbers)
-    if found < 0:
-        return None
-    counts = np.bincount(numbers, minlength=found)
-    by_value = np.argsort(distinct[:found])
-    nexts = np.empty(found, np.int64)
+    return None if found < 0 else (numbers, distinct[:found], np.bincount(numbers, minlength=found))
+
+
+def _places(by_value: Ints, counts: Ints) -> Ints:
+    """The first place of each value, once they are sorted."""
+    nexts = np.empty(len(counts), np.int64)
     nexts[by_value] = np.cumsum(counts[by_value]) - counts[by_value]
-    index = np.empty(n, np.int64)
-    _place(numbers, nexts, index)
-    return index
+    return nexts
 
 
 @jit
@@ -88,4 +165,71 @@ def _place(numbers: NDArray[np.int32], nexts: Ints, index: Ints) -> None:
         nexts[number] += 1
 
 
-__all__ = ["by_counting"]
+@inlined  # type: ignore[untyped-decorator]
+def _is_before(a: Any, b: Any, time: Ints, part: Ints, offset: Ints, sub: Ints) -> Any:
+    """Whether row `a` comes before row `b`."""
+    if time[a] != time[b]:
+        return time[a] < time[b]
+    if part[a] != part[b]:
+        return part[a] < part[b]
+    if offset[a] != offset[b]:
+        return offset[a] < offset[b]
+    return sub[a] < sub[b]
+
+
+@jit
+def _begins(rows: Ints, time: Ints, part: Ints, offset: Ints, sub: Ints, begins: Ints) -> Any:
+    """Write where each run of rows that do not descend begins. Returns how many there are; -1 if there is no room."""
+    count = 0
+    for i in range(len(rows)):
+        if i == 0 or _is_before(rows[i], rows[i - 1], time, part, offset, sub):
+            if count == len(begins):
+                return -1
+            begins[count] = i
+            count += 1
+    return count
+
+
+@jit
+def _upto(rows: Ints, time: Ints, part: Ints, offset: Ints, sub: Ints, begin: int, end: int, bound: int) -> Any:
+    """The first place of a run, from `begin` to `end`, whose row does not come before the row `bound`."""
+    while begin < end:
+        middle = (begin + end) // 2
+        if _is_before(rows[middle], bound, time, part, offset, sub):
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@jit
+def _bring(
+    rows: Ints,
+    numbers: NDArray[np.int32],
+    nexts: Ints,
+    time: Ints,
+    offset: Ints,
+    index: Ints,
+    times: Ints,
+    offsets: Ints,
+) -> None:
+    """As `_place`, with the rows' times and offsets."""
+    for i in range(len(rows)):
+        number, row = numbers[i], rows[i]
+        at = nexts[number]
+        nexts[number] = at + 1
+        index[at], times[at], offsets[at] = row, time[row], offset[row]
+
+
+@jit
+def _is_alike(key: Ints, index: Ints, starts: Ints) -> Any:
+    """Whether all rows of each group have one key."""
+    for group in range(len(starts) - 1):
+        first = key[index[starts[group]]]
+        for i in range(starts[group] + 1, starts[group + 1]):
+            if key[index[i]] != first:
+                return False
+    return True
+
+
+__all__ = ["Grouped", "by_counting", "grouped_runs"]

@@ -1,5 +1,7 @@
 """Rows grouped by key, at sizes where 16 bits are counted and where two hashes share their upper half."""
 
+from itertools import product
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import columns, counting
+from penstock.operators import rows as rows_module
 from penstock.operators.keys import KeyCodec
 from penstock.operators.rows import Order, group_rows
 
@@ -75,8 +78,8 @@ def test_values_made_to_want_one_place_are_left_to_another_sort():
 @pytest.mark.parametrize("distinct", [1, 2, 40, 10_000, 60_000])
 def test_many_values_are_sorted_however_many_are_distinct(distinct):
     rng = np.random.default_rng(distinct)
-    values = rng.choice(rng.integers(-(1 << 63), (1 << 63) - 1, distinct), columns._MANY)
-    assert (counting.by_counting(values) is None) == (distinct > columns._MANY // counting._SHARE)
+    values = rng.choice(rng.integers(-(1 << 63), (1 << 63) - 1, distinct), columns.MANY)
+    assert (counting.by_counting(values) is None) == (distinct > columns.MANY // counting._SHARE)
     assert (columns.ascending(values) == np.argsort(values, kind="stable")).all()
 
 
@@ -120,3 +123,62 @@ def test_rows_that_are_chosen_are_grouped_as_if_they_were_alone(drawn, one_hash)
     assert some.keys.values() == alone.keys.values()
     assert some.starts.tolist() == alone.starts.tolist()
     assert [c.tolist() for c in some.order.columns()] == [c.tolist() for c in alone.order.columns()]
+
+
+_POSITIONS = list(product(range(3), range(2), range(2), range(2)))
+_ROW = st.tuples(st.sampled_from(_POSITIONS), st.integers(0, 1), st.integers(0, 9))  # position, key, whether it is chosen
+
+
+def grouped_either_way(drawn, hashes_of, chosen):
+    """What `group_rows` gives of many rows, and of few; and whether the quick way was taken."""
+    codec = KeyCodec(pa.schema([("k", pa.int64())]))
+    columns_ = [np.array([row[0][i] for row in drawn], np.int64) for i in range(4)]
+    keys = pa.array([row[1] for row in drawn], pa.int64())
+    hashes = hashes_of(np.array([-1 if row[1] is None else row[1] for row in drawn], np.int64))
+    data = pa.RecordBatch.from_pydict({"k": keys, "row": np.arange(len(drawn))})
+    quickly, taken = rows_module._in_runs, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_module, "MANY", 1)
+        patch.setattr(counting, "_SHARE", 1)
+        patch.setattr(counting, "_PROBES", 60)
+        patch.setattr(rows_module, "_in_runs", lambda *given: taken.append(quickly(*given)) or taken[-1])
+        many = group_rows(data, Order(*columns_), hashes, ["k"], codec, chosen)
+        patch.setattr(rows_module, "_in_runs", lambda *_: None)
+        few = group_rows(data, Order(*columns_), hashes, ["k"], codec, chosen)
+    assert many.data == few.data
+    assert many.keys.values() == few.keys.values()
+    assert many.keys.hashes.tolist() == few.keys.hashes.tolist()
+    assert many.starts.tolist() == few.starts.tolist()
+    assert [c.tolist() for c in many.order.columns()] == [c.tolist() for c in few.order.columns()]
+    return any(found is not None for found in taken)
+
+
+@pytest.mark.parametrize("alone", [True, False])  # a position has one row, or may have several
+@given(st.data(), st.integers(0, 12), st.booleans(), st.booleans())
+def test_rows_in_runs_are_grouped_as_by_sorting(alone, data, length, one_hash, some):
+    drawn = data.draw(st.lists(_ROW, unique_by=(lambda row: row[0]) if alone else None, max_size=len(_POSITIONS)))
+    if length:
+        drawn = [row for at in range(0, len(drawn), length) for row in sorted(drawn[at : at + length])]
+    chosen = np.array([i for i, row in enumerate(drawn) if row[2]], np.int64) if some else None
+    quickly = grouped_either_way(drawn, lambda keys: keys * (not one_hash) * -(1 << 40), chosen)
+    if alone and not one_hash:
+        assert quickly == (len(drawn if chosen is None else chosen) > 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-2, 2)), min_size=1, max_size=40))
+def test_rows_of_a_few_files_are_not_sorted(drawn):
+    runs = [[], [], []]
+    for at, (file, key) in enumerate(drawn):  # every record at a time of its own, in one of three files
+        runs[file].append(((at, 0, file << 33 | len(runs[file]), 0), key, 1))
+    assert grouped_either_way([row for run in runs for row in run], lambda keys: keys << 40, None)
+
+
+def test_rows_in_many_runs_are_sorted():
+    falling = [((100 - at, 0, at, 0), at % 3, 1) for at in range(counting._RUNS + 1)]
+    assert not grouped_either_way(falling, lambda keys: keys, None)
+    assert grouped_either_way(falling[1:], lambda keys: keys, None)
+
+
+def test_rows_without_a_key_are_told_from_those_whose_key_has_their_hash():
+    drawn = [((at, 0, at, 0), None if at % 2 else 0, 1) for at in range(6)]
+    assert not grouped_either_way(drawn, lambda keys: keys * 0, None)

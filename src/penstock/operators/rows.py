@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import in_long_runs, lexicographic, places, values_of, whole
+from penstock.columns import MANY, in_long_runs, lexicographic, places, values_of, whole
 from penstock.errors import OperatorError
 from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
 from penstock.types import BINS
@@ -257,6 +257,8 @@ def group_rows(
         empty = Keys(tuple(pa.array([], f.type) for f in codec.schema), none, codec)
         return Rows(data.slice(0, 0), None, order.take(none), empty, np.zeros(1, np.int64))
     unsorted = [data.column(c) if isinstance(c, str) else c for c in key_columns]
+    if n >= MANY and (rows := _in_runs(data, order, hashes, unsorted, codec, chosen)) is not None:
+        return rows
 
     def in_groups(codes: Ints | None = None) -> tuple[Ints, Ints, Order, list[Any], Any, Any]:
         index, there, ordered = grouped(hashes, order, chosen, codes)
@@ -272,6 +274,23 @@ def group_rows(
     distinct = Keys(tuple(k.take(at_first) for k in keys), there[first], codec)
     known = {name: key for name, key in zip(key_columns, keys, strict=True) if isinstance(name, str)}
     return Rows(data, index, ordered, distinct, np.append(first, n), known)
+
+
+def _in_runs(
+    data: pa.RecordBatch, order: Order, hashes: Ints, keys: Sequence[Any], codec: KeyCodec, chosen: Ints | None
+) -> Rows | None:
+    """As `group_rows`, of many rows in a few runs by one key of whole numbers; None if they are not such."""
+    from penstock.counting import grouped_runs  # noqa: PLC0415  (numba takes a fifth of a second to load)
+
+    if len(keys) > 1 or not pa.types.is_integer(keys[0].type) or keys[0].null_count:
+        return None
+    rows, values = (np.arange(len(hashes)), hashes) if chosen is None else (chosen, hashes[chosen])
+    found = grouped_runs(values, rows, order.columns(), keys[0].cast(pa.int64()).to_numpy())
+    if found is None:
+        return None
+    part, sub = (c[:1].repeat(len(rows)) if (c == c[0]).all() else c[found.rows] for c in (order.part, order.sub))
+    distinct = Keys((keys[0].take(places(found.rows[found.starts[:-1]])),), found.values, codec)
+    return Rows(data, found.rows, Order(found.time, part, found.offset, sub), distinct, found.starts)
 
 
 def _changes(hashes: Ints, keys: Sequence[Any]) -> tuple[Any, Any]:
