@@ -1,6 +1,6 @@
 """Patterns: the kernel alone, end to end from Parquet, in a flow, and enumeration; ratios measured in one run.
 
-    python benchmarks/cer.py                      all, ten minutes
+    python benchmarks/cer.py                      all, twenty minutes
     python benchmarks/cer.py kernel batch         some
 
 The floor of `batch` is the same Spark plan with an identity task: read, repartition by key, mapInArrow; beside it, what it takes when
@@ -42,6 +42,8 @@ from penstock.spark.session import session
 REPEATS = 5
 BEGIN_US = 1_700_000_000_000_000
 CHUNK = 1 << 18
+EPOCHS = 9  # of each flow
+SMALL_EPOCHS, SMALL_FILE = 60, 10_000
 
 
 def median(took: list[float]) -> float:
@@ -202,13 +204,15 @@ QUERIES = {
 }
 
 
-def write_events(folder: Path, events: int, keys: int, files: int) -> None:
+def write_events(folder: Path, keys: int, sizes: list[int]) -> None:
+    """Files of so many events each, one after the other: 10,000 events a second."""
     rng = np.random.default_rng(7)
     folder.mkdir(parents=True)
     names = np.array([f"T{i}" for i in range(9)])
-    for i in range(files):
-        n = events // files
-        at = BEGIN_US + (i * n + np.arange(n)) * 100  # 10,000 events a second
+    begun = 0
+    for i, n in enumerate(sizes):
+        at = BEGIN_US + (begun + np.arange(n)) * 100
+        begun += n
         table = pa.table(
             {
                 "k": rng.integers(0, keys, n),
@@ -217,7 +221,9 @@ def write_events(folder: Path, events: int, keys: int, files: int) -> None:
                 "v": rng.random(n),
             }
         )
-        pq.write_table(table, folder / f"{i:03d}.parquet")
+        path = folder / f"{i:03d}.parquet"
+        pq.write_table(table, path)
+        os.utime(path, (BEGIN_US // 1_000_000 + i,) * 2)  # a flow reads files in this order
 
 
 def once(frame: DataFrame) -> float:
@@ -242,7 +248,7 @@ def in_turn(frames: list[DataFrame]) -> list[list[float]]:
 def batch(spark: SparkSession, work: Path) -> dict[str, float]:
     """5 M events on 10 k keys, Parquet in, matches out, against the identity plan."""
     folder = work / "events"
-    write_events(folder, 5_000_000, 10_000, 8)
+    write_events(folder, 10_000, [625_000] * 8)
     frame = spark.read.parquet(str(folder))
 
     def identity(batches):
@@ -274,26 +280,29 @@ def checked_batch(frame: DataFrame, query: str) -> int:
 
 
 def streaming(spark: SparkSession, work: Path) -> dict[str, float]:
-    """The same queries in a flow, event time, against batch over as many events as an epoch has."""
+    """The same queries in a flow, event time, against batch over as many events as an epoch has; just begun, and after 60 small epochs."""
     found: dict[str, float] = {}
     for millions in (1.25, 5):
-        folder, rows = work / f"stream{millions}", int(millions * 1e6)
-        write_events(folder, 7 * rows, 10_000, 14)
-        for query, text in QUERIES.items():
-            epoch, ratio = beside_batch(spark, folder, text, work / f"{millions} {query}")
-            name = f"epochs of {millions} M, {query}"
-            found |= {f"{name}: M events/s": millions / epoch, f"{name}: / batch": ratio}
-        shutil.rmtree(folder)
+        file = int(millions * 5e5)
+        for small in (0, SMALL_EPOCHS):
+            folder = work / f"stream{millions}-{small}"
+            write_events(folder, 10_000, [SMALL_FILE] * 2 * small + [file] * 2 * EPOCHS)
+            for query, text in QUERIES.items():
+                epoch, ratio = beside_batch(spark, folder, text, work / f"{millions} {query} {small}", small)
+                name = f"epochs of {millions} M, {query}{', just begun' * (not small)}"
+                found |= {f"{name}: M events/s": millions / epoch, f"{name}: / batch": ratio}
+            shutil.rmtree(folder)
     return found
 
 
-def beside_batch(spark: SparkSession, folder: Path, query: str, checkpoint: Path) -> tuple[float, float]:
-    """Seconds of a flow's epoch that reads two files, one per core, from commit to commit; and batch / epoch.
+def beside_batch(spark: SparkSession, folder: Path, query: str, checkpoint: Path, small: int) -> tuple[float, float]:
+    """Seconds of a flow's epoch that reads two files, one per core, from commit to commit; and batch / epoch. After `small` others.
 
     Between each two epochs the same query runs in batch, over two files as well: the machine's speed drifts, so an epoch is compared
-    with what was run right before and after it. Medians of epochs 3 to 7: in those before, the JVM still compiles.
+    with what was run right before and after it. Medians of all but the first two. The JVM goes on compiling what the driver does for
+    about as many epochs as `SMALL_EPOCHS`: a flow that has just begun is slower.
     """
-    part = spark.read.parquet(*(str(folder / f"00{i}.parquet") for i in range(2)))
+    part = spark.read.parquet(*(str(folder / f"{2 * small + i:03d}.parquet") for i in range(2)))
     matched = ps.match(part, query, order_by="at", type="kind")
     flow = ps.Flow("flow")
     source = ps.files(folder, "k long, at timestamp, kind string, v double", max_files_per_epoch=2)
@@ -301,22 +310,24 @@ def beside_batch(spark: SparkSession, folder: Path, query: str, checkpoint: Path
     events.key_by("k").match(query, type="kind").sink(ps.noop())
     epochs: list[float] = []
     batches: list[float] = []
-    begun = 0.0
+    begun, before_these = 0.0, small
 
     def before(step: str) -> None:
-        nonlocal begun
+        nonlocal begun, before_these
         if step == "committed":
-            epochs.append(time.perf_counter() - begun)
-            batches.append(once(matched))
+            before_these -= 1
+            if before_these < 0:
+                epochs.append(time.perf_counter() - begun)
+                batches.append(once(matched))
             begun = time.perf_counter()
 
     run = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="0 seconds", before=before)
-    while run.active and len(batches) < 7:
+    while run.active and len(batches) < EPOCHS:
         time.sleep(0.02)
     run.shutdown(drain=False, timeout=120)
-    around = [(a + b) / 2 for a, b in pairwise(batches[:7])]
-    ratios = [batch / epoch for batch, epoch in zip(around, epochs[1:7], strict=True)]
-    return median(epochs[2:7]), median(ratios[1:])
+    around = [(a + b) / 2 for a, b in pairwise(batches[:EPOCHS])]
+    ratios = [batch / epoch for batch, epoch in zip(around, epochs[1:EPOCHS], strict=True)]
+    return median(epochs[2:EPOCHS]), median(ratios[1:])
 
 
 PARTS = {"kernel": kernel, "enumeration": enumeration, "batch": batch, "streaming": streaming}
