@@ -32,7 +32,7 @@ def by_counting(values: Ints) -> Ints | None:
         return None
     numbers, distinct, counts = counted
     index = np.empty(len(values), np.int64)
-    _place(numbers, _places(np.argsort(distinct), counts), index)
+    _place(np.arange(len(values)), numbers, _places(np.argsort(distinct), counts), index)
     return index
 
 
@@ -43,14 +43,11 @@ class Grouped(NamedTuple):
         rows: int64, n: which row comes where.
         values: int64, g: each group's value, ascending.
         starts: int64, g + 1: its first row, and n.
-        time, offset: int64, n: of the rows in this order.
     """
 
     rows: Ints
     values: Ints
     starts: Ints
-    time: Ints
-    offset: Ints
 
 
 def grouped_runs(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints], key: Ints) -> Grouped | None:
@@ -73,10 +70,10 @@ def grouped_runs(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Int
     by_value = np.argsort(distinct)
     nexts = _places(by_value, counts)
     starts = np.append(np.sort(nexts), len(rows))
-    found = Grouped(np.empty_like(rows), distinct[by_value], starts, np.empty_like(rows), np.empty_like(rows))
+    index = np.empty_like(rows)
     for stretch in stretches:
-        _bring(rows[stretch], numbers[stretch], nexts, position[0], position[2], found.rows, found.time, found.offset)
-    return found if _is_alike(key, found.rows, starts) else None
+        _place(rows[stretch], numbers[stretch], nexts, index)
+    return Grouped(index, distinct[by_value], starts) if _is_alike(key, index, starts) else None
 
 
 def _stretches(rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> list[slice] | None:
@@ -157,11 +154,11 @@ def _number(values: Ints, shift: int, table: NDArray[np.int32], distinct: Ints, 
 
 
 @jit
-def _place(numbers: NDArray[np.int32], nexts: Ints, index: Ints) -> None:
-    """Write each row's number to the next place of its value; `nexts` is changed."""
+def _place(rows: Ints, numbers: NDArray[np.int32], nexts: Ints, index: Ints) -> None:
+    """Write each row to the next place of its value; `nexts` is changed."""
     for i in range(len(numbers)):
         number = numbers[i]
-        index[nexts[number]] = i
+        index[nexts[number]] = rows[i]
         nexts[number] += 1
 
 
@@ -200,25 +197,6 @@ def _upto(rows: Ints, time: Ints, part: Ints, offset: Ints, sub: Ints, begin: in
         else:
             end = middle
     return begin
-
-
-@jit
-def _bring(
-    rows: Ints,
-    numbers: NDArray[np.int32],
-    nexts: Ints,
-    time: Ints,
-    offset: Ints,
-    index: Ints,
-    times: Ints,
-    offsets: Ints,
-) -> None:
-    """As `_place`, with the rows' times and offsets."""
-    for i in range(len(rows)):
-        number, row = numbers[i], rows[i]
-        at = nexts[number]
-        nexts[number] = at + 1
-        index[at], times[at], offsets[at] = row, time[row], offset[row]
 
 
 @jit

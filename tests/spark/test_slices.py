@@ -36,11 +36,21 @@ def test_sources_are_read_by_branches_of_their_own(spark, tmp_path, monkeypatch)
     fr.write_parquet(tmp_path / "nested", [{"k": 1, "a b": [{"x": 1, "y": "é"}, None]}, {"k": None, "a b": None}], NESTED, 0)
     fr.write_parquet(tmp_path / "flat", [{"k": 1, "v": 0.5}, {"k": None, "v": None}], FLAT, 0)
     cut, branches = Slices._cut, []
+    files_of, files = Slices.files, []
     monkeypatch.setattr(Slices, "_cut", lambda *given: branches.append(cut(*given)) or branches[-1])
+    monkeypatch.setattr(Slices, "files", lambda *given: files.append(files_of(*given)) or files[-1])
     found = run(spark, tmp_path, "branches")
     assert {len(b) for b in branches} == {4}  # that of the control log, and one for each source
+    # None of the other sources' files; and none in an epoch that the control log alone brings about.
+    assert sorted({tuple(uri.partition(str(tmp_path))[2] for uri in known) for known in files}) == [
+        (),
+        ("/nested/f000.parquet",),
+    ]
+    files.clear()
     monkeypatch.setattr(Slices, "_cut", lambda *_: [])
     assert run(spark, tmp_path, "whole") == found
+    assert files
+    assert all(known is None for known in files)
     assert [len(rows) for rows in found.values()] == [2, 2, 4]
 
 

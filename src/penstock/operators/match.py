@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from penstock.cer.memory import checksum, describe, dump, load
 from penstock.cer.parsing import parse
@@ -154,7 +153,7 @@ class Match(Operator):
         stored = state.get(names)
         recogniser = self._recogniser()
         before = load(recogniser, stored, self._check, self._columns)
-        when = self._when(rows, before.places, np.array([v is None for v in stored], bool))
+        when = self._when(rows, before.places, stored)
         low = earliest(self.pattern, rows, when)
         masks = np.stack(
             [np.asarray(rows.column(f"{MASK}{i}").to_numpy(), np.int64).view(np.uint64) for i in range(self.pattern.words)]
@@ -187,19 +186,19 @@ class Match(Operator):
             room=1 << 17,
         )
 
-    def _when(self, rows: Rows, places_before: Ints, unknown: NDArray[np.bool_]) -> Ints:
+    def _when(self, rows: Rows, places_before: Ints, stored: Sequence[bytes | None]) -> Ints:
         """The start of a run that begins with each row.
 
         Args:
             rows: The rows.
             places_before: Of each key, how many events came before; or, for an attribute window, the last value.
-            unknown: Of each key, whether nothing is remembered.
+            stored: Of each key, what is remembered.
         """
         window = self.pattern.window
         if window is not None and window.kind == "time":
             return rows.order.time
         place = np.arange(len(rows)) - rows.starts[rows.group] + places_before[rows.group]
-        last = np.where(unknown, _NEVER, places_before)
+        last = np.where([value is None for value in stored], _NEVER, places_before)
         when = times(self.pattern, rows, place)
         if window is not None and window.kind == "attribute":
             before = np.concatenate([when[:1], when[:-1]])

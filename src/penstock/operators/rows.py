@@ -37,6 +37,10 @@ class Order:
         """The rows at `index` (integers, a slice or a mask)."""
         return Order(self.time[index], self.part[index], self.offset[index], self.sub[index])
 
+    def narrow(self) -> Order:
+        """The same; where all of a column are equal, one number stands for it, which is quicker to take from."""
+        return Order(*(np.broadcast_to(c[:1], c.shape) if len(c) and (c == c[0]).all() else c for c in self.columns()))
+
     def columns(self) -> tuple[Ints, Ints, Ints, Ints]:
         """The arrays, most significant first."""
         return self.time, self.part, self.offset, self.sub
@@ -209,10 +213,8 @@ def grouped(hashes: Ints, order: Order, chosen: Ints | None = None, codes: Ints 
     def permuted(by: list[Ints]) -> Ints:
         return lexicographic(by) if chosen is None else chosen[lexicographic([column[chosen] for column in by])]
 
-    varies = [len(c) > 0 and (c != c[0]).any() for c in order.columns()]
-    varying = [c for c, v in zip(order.columns(), varies, strict=True) if v]
-    # One number that stands for a column is quicker to take from.
-    order = Order(*(c if v else np.broadcast_to(c[:1], c.shape) for c, v in zip(order.columns(), varies, strict=True)))
+    order = order.narrow()
+    varying = [c for c in order.columns() if c.strides[0]]
     if codes is None and not (varying and in_long_runs(varying[0])):
         index = permuted([hashes])
         there, ordered = hashes[index], order.take(index)
@@ -288,9 +290,8 @@ def _in_runs(
     found = grouped_runs(values, rows, order.columns(), keys[0].cast(pa.int64()).to_numpy())
     if found is None:
         return None
-    part, sub = (c[:1].repeat(len(rows)) if (c == c[0]).all() else c[found.rows] for c in (order.part, order.sub))
     distinct = Keys((keys[0].take(places(found.rows[found.starts[:-1]])),), found.values, codec)
-    return Rows(data, found.rows, Order(found.time, part, found.offset, sub), distinct, found.starts)
+    return Rows(data, found.rows, order.narrow().take(found.rows), distinct, found.starts)
 
 
 def _changes(hashes: Ints, keys: Sequence[Any]) -> tuple[Any, Any]:

@@ -85,10 +85,10 @@ class Slices:
         chosen.append(f"monotonically_increasing_id() as {ROW}")
         if not self._branches:
             return self._frame.where(f"tag = {tag}").selectExpr(*chosen)
-        session, ours = self._frame.sparkSession, self._frame._jdf.sparkSession()
-        jvm: Any = session._jvm
+        ours = self._frame._jdf.sparkSession()
+        jvm: Any = self.session._jvm
         branch = self._branches[tag]
-        whole = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(ours, branch), session).selectExpr(*chosen)
+        whole = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(ours, branch), self.session).selectExpr(*chosen)
         return as_rdd(whole) if branch.isStreaming() else whole
 
     def files(self, tag: int) -> list[str] | None:

@@ -210,9 +210,9 @@ class SourceReader:
         reading = self._read_times(before)
         if reading is not None:
             self._on_time()  # meanwhile
-        found = None if reading is None else reading.result()
-        if found is not None:
-            return Scan(found, files=len(self._files))
+            found = reading.result()
+            if found is not None:
+                return Scan(found, files=len(self._files))
         rows = self._times = self._rows(self._slice([c for c in (source.time, *(source.position or ())) if c]))
         few = 0 < self._file_rows <= _SMALL_ROWS and source.position is None
         chunks, bad = self._grouped_here(rows) if few else self._grouped_there(rows)
