@@ -50,14 +50,14 @@ class Grouped(NamedTuple):
     starts: Ints
 
 
-def grouped_runs(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints], key: Ints) -> Grouped | None:
+def grouped_runs(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints], key: Ints | None = None) -> Grouped | None:
     """Group rows that come in a few runs, each in order, as those of files do: they are merged by whole stretches, not one by one.
 
     Args:
         values: int64, n: what the chosen rows are grouped by.
         rows: int64, n: which rows these are.
         position: Time, part, offset and sub-index of all rows, int64 each; compared from left to right.
-        key: int64 of all rows: must be one within a group.
+        key: int64 of all rows: must be one within a group, if given.
 
     Returns:
         None if the rows are not such, if more values are distinct than pays, or if a group has two keys.
@@ -73,7 +73,7 @@ def grouped_runs(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Int
     index = np.empty_like(rows)
     for stretch in stretches:
         _place(rows[stretch], numbers[stretch], nexts, index)
-    return Grouped(index, distinct[by_value], starts) if _is_alike(key, index, starts) else None
+    return Grouped(index, distinct[by_value], starts) if key is None or _is_alike(key, index, starts) else None
 
 
 def _stretches(rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> list[slice] | None:

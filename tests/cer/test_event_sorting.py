@@ -175,3 +175,50 @@ def test_no_events_give_none():
 def test_types_by_which_events_are_sorted(kind, whole, sortable):
     assert is_whole(kind) == whole
     assert is_sortable(kind) == sortable
+
+
+MANY = 9 << 13  # from 65,536 on runs are merged
+
+
+def in_blocks(rng):
+    """Places in the order, of which those of each block ascend and no two blocks overlap, as of files that were written in turn."""
+    blocks = np.split(np.sort(rng.integers(0, 1 << 40, MANY)), 9)
+    return np.concatenate([blocks[i] for i in rng.permutation(9)])
+
+
+def sorted_by_key_and_at(key, at):
+    batch = pa.record_batch([key, at, np.arange(len(key))], names=["key", "at", "came"])
+    third = len(key) // 3
+    return (
+        pa.Table.from_batches(Sorting(("key", "at")).sorted([batch.slice(0, third), batch.slice(third)]))
+        .column("came")
+        .to_pylist()
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["keys of any sign", "one key", "a key each", "runs that overlap", "in no order", "ties", "ties within runs"]
+)
+def test_many_events_are_sorted_as_numpy_sorts_them_whatever_runs_they_come_in(kind):
+    rng = np.random.default_rng(5)
+    key, at = rng.integers(-(1 << 62), 1 << 62, 50)[rng.integers(0, 50, MANY)], in_blocks(rng)
+    match kind:
+        case "one key":
+            key = np.full(MANY, -7)
+        case "a key each":
+            key = np.arange(MANY)
+        case "runs that overlap":
+            at = np.concatenate([np.sort(part) for part in np.split(rng.permutation(MANY), 9)])
+        case "in no order":
+            at = rng.permutation(MANY)
+        case "ties":
+            at = at >> 34
+        case "ties within runs":
+            at = at & ~7
+    assert sorted_by_key_and_at(key, at) == np.lexsort([at, key]).tolist()
+
+
+def test_runs_of_many_events_are_merged_and_not_sorted(monkeypatch):
+    monkeypatch.setattr(sorting, "lexicographic", None)
+    key, at = np.arange(MANY) % 100 - 50, in_blocks(np.random.default_rng(6))
+    assert sorted_by_key_and_at(key, at) == np.lexsort([at, key]).tolist()

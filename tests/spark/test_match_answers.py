@@ -281,3 +281,29 @@ def test_thousand_million_matches_over_spark_are_read_as_far_as_one_wants_counte
     assert first.distinct().count() == 200_000
     with pytest.raises(Exception, match=r"One event closes more than 10,000,000 matches; narrow the pattern or its window"):
         run("A[at]").write.format("noop").mode("append").save()
+
+
+# ------------------------------------------------------------------------------------------------------------- few matches
+
+
+def shuffles(found):
+    return found._jdf.queryExecution().executedPlan().toString().count("Exchange ")
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "stages"),
+    [
+        ("A : B : C", {}, 1),
+        ("A : B : C", {"where": "match_start < match_end"}, 1),
+        ("A : (A OR B) : C", {"enumerate_with": ps.CountedSplit(1)}, 2),
+        ("A : B : C", {"where": lambda match: len(match.events) > 1}, 2),
+        ("A : B+ : C", {}, 2),
+        (" : ".join(["(A OR B)"] * 7), {}, 2),
+    ],
+)
+def test_matches_that_can_only_be_few_are_told_where_they_are_found_unless_more_is_asked(spark, query, options, stages):
+    stream = events("A B C A1 B B C C A A B C B A", k=[1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 1])
+    text = f"SELECT * WHERE {query} PARTITION BY [k]"
+    found = ps.match(frame(spark, stream), text, order_by="at", define=DEFINE, **options)
+    assert shuffles(found) == stages
+    check(spark, text, stream, **options)

@@ -88,6 +88,22 @@ class Automaton:
     initial: int
     final: int
 
+    @property
+    def most_matches(self) -> int | None:
+        """So many matches at most end with one event, whatever the events; None: there is no bound, as states repeat.
+
+        A match follows from a way through the automaton, as each transition reads one event; so these are counted.
+        """
+        rest = dict(enumerate(self.transitions))
+        ways: dict[int, int] = {}
+        while rest:
+            ready = [state for state, row in rest.items() if all(t.target in ways for t in row)]
+            if not ready:
+                return None
+            for state in ready:
+                ways[state] = (self.final >> state & 1) + sum(ways[t.target] for t in rest.pop(state))
+        return sum(ways[state] for state in range(len(self.transitions)) if self.initial >> state & 1)
+
 
 @dataclass(slots=True)
 class _Fragment:

@@ -25,6 +25,7 @@ from penstock.schema import as_number, as_text, quoted, unknown_column
 
 MASK, WHEN, KEY, HASHED = "__ps_mask", "__ps_when", "__ps_key", "__ps_hash"
 MAX_MATCHES_PER_EVENT = 10_000_000
+FEW_MATCHES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,12 @@ class Pattern:
         """Whether the matches of a closing event can be enumerated in parts: nothing compares or limits them, nothing is only counted."""
         alone = {"ALL", "STRICT"} if self.scope == "end" else {"ALL", "STRICT", "NEXT", "LAST", "MAX"}
         return self.strategy in alone and self.limit is None and not self.shape.counts
+
+    @property
+    def tells_few(self) -> bool:
+        """Whether so few matches can end with one event that to hand them over for others to enumerate takes longer than to do it."""
+        most = self.automaton.most_matches
+        return most is not None and most <= FEW_MATCHES
 
     @property
     def needed(self) -> tuple[str, ...]:

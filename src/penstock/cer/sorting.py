@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.cer.windows import micros, ordered
-from penstock.columns import gathered, lexicographic, places, whole
+from penstock.columns import MANY, gathered, lexicographic, places, whole
 from penstock.errors import RecordError
 from penstock.routing.hashing import spark_xxhash64
 
@@ -103,7 +103,7 @@ class Sorting:
     def _index(self, rows: pa.RecordBatch) -> Any:
         """The places of the rows in order."""
         numbers = self._numbers(rows)
-        index = lexicographic(numbers)
+        index = _in_order(numbers)
         if not self.keys:
             return places(index)
         hashes = numbers[0][index]
@@ -183,6 +183,19 @@ def _joined(runs: Sequence[_Run], begins: Sequence[int], ends: Sequence[int]) ->
     found = [run.rows.slice(b, e - b) for run, b, e in zip(runs, begins, ends, strict=True) if e > b]
     if found:
         yield whole(found)
+
+
+def _in_order(numbers: Sequence[Ints]) -> Ints:
+    """As `lexicographic`. Events of one file are often in order already: of a few such runs all are merged by whole stretches."""
+    if len(numbers) == 2 and len(numbers[0]) >= MANY:
+        from penstock.counting import grouped_runs  # noqa: PLC0415  (as in `penstock.columns.ascending`)
+
+        key, order = numbers
+        same = np.zeros(len(key), np.int64)
+        grouped = grouped_runs(key, np.arange(len(key)), (order, same, same, same))
+        if grouped is not None:
+            return grouped.rows
+    return lexicographic(numbers)
 
 
 def _numbers(column: Any) -> Ints:

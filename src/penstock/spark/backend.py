@@ -23,7 +23,7 @@ from penstock.runtime.record import SourceState
 from penstock.runtime.spec import OUT, Port, RegionSpec, key_columns
 from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
-from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, spark_schema, to_utc, with_order
+from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
 from penstock.spark.logs import input_of
 from penstock.spark.slices import Slices, as_rdd, never_without_rows
 from penstock.spark.source import SourceReader
@@ -131,7 +131,7 @@ class SparkBackend:
         names = frame.columns
         shown = [quoted(c) for c in names if not c.startswith("__ps_")]
         if len(shown) < len(names):
-            frame = frame.selectExpr(*shown)
+            frame = select_sql(frame, shown)
         return [to_utc(b) for b in frame.toArrow().to_batches() if b.num_rows]
 
     def done(self) -> None:
@@ -166,7 +166,7 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
     if isinstance(node, p.Where):
         return frame.where(node.condition)
     if isinstance(node, p.Select):
-        return frame.selectExpr(*(f"{sql} as {quoted(name)}" for name, sql in node.columns), *ORDER)
+        return select_sql(frame, [*(f"{sql} as {quoted(name)}" for name, sql in node.columns), *ORDER])
     if isinstance(node, p.Union):
         for other in inputs[1:]:
             frame = frame.unionByName(other)
@@ -204,12 +204,12 @@ def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
         names = port.schema.names
     own = [quoted(n) for n in names]
     if len(spec.ports) == 1:
-        return frame.selectExpr(*(f"{sql} as c{i}" for i, sql in enumerate(own)))
+        return select_sql(frame, [f"{sql} as c{i}" for i, sql in enumerate(own)])
     columns = [f"{index} as c0"]
     for i, field in enumerate(spark_schema(spec.in_schema).fields[1:], 1):
         mine = field.name.startswith(f"{index}.")
         columns.append(f"cast({own.pop(0) if mine else 'null'} as {field.dataType.simpleString()}) as c{i}")
-    return frame.selectExpr(*columns)
+    return select_sql(frame, columns)
 
 
 def hash_sql(spec: RegionSpec) -> str:

@@ -72,7 +72,8 @@ def match(
             those that also begin with the same.
         events_window: What ``WITHIN n EVENTS`` counts: ``"global"``, the events of the whole DataFrame (which costs a sort of it all in
             one task when the query is partitioned); ``"key"``, those of the key.
-        enumerate_with: How the enumeration of many matches is spread over the cluster; ``CountedSplit()`` if not given.
+        enumerate_with: How the enumeration of many matches is spread over the cluster; if not given, ``CountedSplit()``, or not at all
+            where the query bounds how many can end with one event.
             ``MaximalDisjoint()`` and ``Maximal()`` give the same matches, of sequences of different types only.
         where: A condition on whole matches: SQL over the output columns, or a Python function of an output row, whose events are
                 dicts.
@@ -121,7 +122,8 @@ def match(
     if from_maximal:  # the names by which the parts are told apart are not shown
         pattern = replace(pattern, shape=shape_of(parsed, tuple(columns), pattern.automaton.kinds))
     prepared, sorting = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, define, type, streams))
-    found = _found(prepared, sorting, pattern, by)
+    here = enumerate_with is None and pattern.tells_few and not callable(where)
+    found = _found(prepared, sorting, pattern, None if here else by)
     return found if where is None else _where(found, where)
 
 
@@ -287,15 +289,24 @@ def _over_batches(
 
     def run_declared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keep_memory()
-        return run(batch.rename_columns(columns.names).cast(columns) for batch in batches)
+        return run(_declared(batch, columns) for batch in batches)
 
     numbered = df.toDF(*(f"c{i}" for i in range(len(columns))))
     return numbered.mapInArrow(run_declared, from_arrow_schema(result))
 
 
+def _declared(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """A batch as it was declared; there are many, so nothing is cast that need not be."""
+    arrays = batch.columns
+    if all(array.type == field.type for array, field in zip(arrays, columns, strict=True)):
+        return pa.RecordBatch.from_arrays(arrays, schema=columns)
+    return batch.rename_columns(columns.names).cast(columns)
+
+
 def _found(
-    prepared: DataFrame, sorting: Sorting | None, pattern: Pattern, split: CountedSplit | MaximalDisjoint | Maximal
+    prepared: DataFrame, sorting: Sorting | None, pattern: Pattern, split: CountedSplit | MaximalDisjoint | Maximal | None
 ) -> DataFrame:
+    """The matches; with ``split`` None all are told where they are found."""
     from pyspark import TaskContext
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -309,7 +320,7 @@ def _found(
         folders = os.environ.get("SPARK_LOCAL_DIRS", "")  # as Spark tells its Python workers
         return sorting.sorted(batches, folders.split(",")[0] or None)
 
-    if not pattern.spreads and isinstance(split, CountedSplit):
+    if split is None or (not pattern.spreads and isinstance(split, CountedSplit)):
 
         def recognise(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return matches_of(pattern, columns, in_order(batches))

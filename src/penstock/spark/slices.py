@@ -14,7 +14,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.spark.columns import named
+from penstock.spark.columns import named, select_sql
 
 ROW: Final = "__ps_row"
 """Spark's own id of a row: the number of its partition of the scan, and its place there."""
@@ -84,11 +84,11 @@ class Slices:
         chosen = [f"s{tag}.*"] if columns is None else [f"s{tag}.`{c}`" for c in columns]
         chosen.append(f"monotonically_increasing_id() as {ROW}")
         if not self._branches:
-            return self._frame.where(f"tag = {tag}").selectExpr(*chosen)
+            return select_sql(self._frame.where(f"tag = {tag}"), chosen)
         ours = self._frame._jdf.sparkSession()
         jvm: Any = self.session._jvm
         branch = self._branches[tag]
-        whole = DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(ours, branch), self.session).selectExpr(*chosen)
+        whole = select_sql(DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(ours, branch), self.session), chosen)
         return as_rdd(whole) if branch.isStreaming() else whole
 
     def files(self, tag: int) -> list[str] | None:

@@ -25,7 +25,7 @@ from penstock.runtime.lateness import Base, Chunk, ChunkId, behind, chunks_of, l
 from penstock.runtime.record import SourceState
 from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
-from penstock.spark.columns import array_sql, case_counts
+from penstock.spark.columns import array_sql, case_counts, select_sql
 from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, ROW_BITS, FileTimes
 from penstock.spark.files import Footer, check_columns, number_files, read_footers
 from penstock.spark.slices import ROW, Slices, as_rdd
@@ -66,8 +66,8 @@ class SourceReader:
         self._footers: dict[str, Footer | None] = {}
         self._file_rows = 0  # 0: not known
         self._kept: list[DataFrame] = []
+        self._sliced: DataFrame | None = None
         self._whole: DataFrame | None = None
-        self._shown: list[str] = []  # its columns that are not hidden
         self._usual: DataFrame | None = None
         self._times: DataFrame | None = None
         self._seen: tuple[Ints, Ints, Ints] | None = None
@@ -93,19 +93,25 @@ class SourceReader:
         if connector.format == "parquet":
             self._read_footers(connector, sensitive=case_counts(self._slices.session))
 
-    def _rows(self, frame: DataFrame) -> DataFrame:
-        """Rows with hidden columns, and `BAD` where they can be malformed. One projection, made as SQL text."""
+    def _rows(self, frame: DataFrame, *, usual: bool = False) -> DataFrame:
+        """Rows with hidden columns, and `BAD` where they can be malformed. One projection, made as SQL text.
+
+        Args:
+            frame: The rows as Spark reads them.
+            usual: Without columns that only malformed rows need.
+        """
+        own = _own(frame)
         if len(self._files) > _MANY_FILES:
             frame = self._joined(frame)
         time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
         causes = [_corrupt(frame)] * (CORRUPT in frame.columns) + [f"{time} is null"] * (self._source.time is not None)
         bad = f"({' or '.join(causes)})" if causes else "false"
         part, offset = self._position(frame, bad)
-        shown = [quoted(c) for c in frame.columns if not c.startswith("__ps_") or c in (FILE, CORRUPT)]
         hidden = [f"{time} as {TIME}", f"{part} as {PART}", f"{offset} as {OFFSET}", f"0L as {SUB}"]
-        if causes:
-            hidden.append(f"{bad} as {BAD}")
-        return frame.selectExpr(*shown, *hidden)
+        if not usual:
+            own += [c for c in frame.columns if c in (FILE, CORRUPT)]
+            hidden += [f"{bad} as {BAD}"] * bool(causes)
+        return select_sql(frame, [*own, *hidden])
 
     def _read_footers(self, connector: Files, *, sensitive: bool) -> None:
         footers = self._footers = read_footers(self._files, self._source.time if self._source.position is None else None)
@@ -293,25 +299,28 @@ class SourceReader:
         name = sql_text(self._source.name)
         return rows.selectExpr(f"'{name}' as source", f"{place} as position", f"{error} as error", f"{record} as record")
 
+    def _read(self) -> DataFrame:
+        """All rows as Spark reads them, with all columns."""
+        if self._sliced is None:
+            self._sliced = self._slice()
+        return self._sliced
+
     def _all(self) -> DataFrame:
-        """All rows with all columns; read once per epoch."""
+        """The same with hidden columns."""
         if self._whole is None:
-            frame = self._slice()
-            self._shown = [quoted(c) for c in frame.columns if not c.startswith("__ps_")]
-            self._whole = self._rows(frame)
+            self._whole = self._rows(self._read())
         return self._whole
 
     def _on_time(self) -> DataFrame:
         """The epoch's records if none is late or malformed."""
         if self._usual is None:
-            self._usual = self._all().selectExpr(*self._shown, *ORDER)
+            self._usual = self._rows(self._read(), usual=True)
         return self._usual
 
     def frames(self, suspects: dict[ChunkId, Base], *, malformed: bool) -> SourceFrames:
         """The epoch's records; late ones, which can only be in the chunks `suspects`, told apart exactly."""
-        whole = self._all()
-        kept = [*self._shown, *ORDER]
-        rows = whole.where(f"not {BAD}").selectExpr(*kept) if malformed else self._on_time()
+        kept = [*_own(self._read()), *ORDER]
+        rows = select_sql(self._all().where(f"not {BAD}"), kept) if malformed else self._on_time()
         bad = self.malformed() if malformed else None
         guilty: dict[ChunkId, Base] = {}
         if suspects:
@@ -424,6 +433,11 @@ def _told_apart(rows: DataFrame, late: dict[int, Ints], bad: DataFrame | None) -
     among = (f"({PART} = {p}L and {OFFSET} in ({', '.join(f'{o}L' for o in offsets.tolist())}))" for p, offsets in late.items())
     marked = f"coalesce({' or '.join(among)}, false)"
     return SourceFrames(rows.where(f"not {marked}"), rows.where(marked), bad, sum(map(len, late.values())))
+
+
+def _own(frame: DataFrame) -> list[str]:
+    """SQL of the columns that are not hidden."""
+    return [quoted(name) for name in frame.columns if not name.startswith("__ps_")]
 
 
 def _corrupt(frame: DataFrame) -> str:
