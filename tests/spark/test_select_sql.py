@@ -19,7 +19,7 @@ EXPRESSIONS = [
 ]
 
 
-@pytest.mark.parametrize("expressions", [EXPRESSIONS, EXPRESSIONS[:1], ["*", "*"], [*EXPRESSIONS, "'a\x01b' as apart"]])
+@pytest.mark.parametrize("expressions", [EXPRESSIONS, EXPRESSIONS[:1], [], ["*", "*"], [*EXPRESSIONS, "'a\x01b' as apart"]])
 def test_one_text_selects_what_many_do(spark, expressions):
     frame = spark.range(3)
     found, wanted = select_sql(frame, expressions), frame.selectExpr(*expressions)

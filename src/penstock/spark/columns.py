@@ -69,7 +69,7 @@ def select_sql(frame: DataFrame, expressions: Sequence[str]) -> DataFrame:
     That takes some 5 ms, and an epoch selects several times. Here they cross as one text.
     """
     context = frame.sparkSession.sparkContext
-    if any(_BETWEEN in text for text in expressions):
+    if not expressions or any(_BETWEEN in text for text in expressions):
         return frame.selectExpr(*expressions)
     if context not in _splitters:
         jvm: Any = context._jvm  # noqa: SLF001
