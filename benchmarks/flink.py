@@ -37,6 +37,7 @@ from penstock.spark.session import session
 EVENTS = int(sys.argv[2]) if len(sys.argv) > 2 else 5_000_000
 WORKERS = os.cpu_count() or 2
 ROUNDS, LONGEST_S = 5, 240.0
+ROWS = 10_000  # that cross to Python at a time: Spark's own number, and the advice of the guide to patterns for small rows
 FORMULAS = {
     "k": "MOD(MOD(id * 22695477 + 1, 4294967296) / 65536, 10000)",
     "kind": "MOD(MOD(id * 1103515245 + 12345, 2147483648) / 65536, 9)",
@@ -109,7 +110,10 @@ def side_by_side(flink: Flink, name: str, frames: dict[str, DataFrame]) -> dict[
 
 def main() -> None:
     ensure_java()
-    flink, spark = Flink(Path(sys.argv[1])), session(f"local[{WORKERS}]")
+    flink, spark = (
+        Flink(Path(sys.argv[1])),
+        session(f"local[{WORKERS}]", **{"spark.sql.execution.arrow.maxRecordsPerBatch": ROWS}),
+    )
     whole = {name: sql.replace("/ 65536", "div 65536") for name, sql in FORMULAS.items()}
     events = spark.range(0, EVENTS, 1, 4 * WORKERS).selectExpr("id", f"{whole['k']} AS k", f"{whole['kind']} AS kind")
     together = events.repartition("k").sortWithinPartitions("k", "id")

@@ -10,7 +10,7 @@ from penstock.spark.options import query_settings
 from penstock.spark.session import HANDING, LOCAL_LOG, settings
 
 ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-FEW = "2048"
+FEW = HANDING[ROWS]
 
 
 def offered(
@@ -82,7 +82,7 @@ def test_checkpoint_in_a_local_folder_brings_its_own_setting():
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("said", "then"), [(HANDING[ROWS], "16384"), ("5000", "5000"), (None, "16384")])
+@pytest.mark.parametrize(("said", "then"), [(FEW, "16384"), ("5000", "5000"), (None, "16384")])
 def test_offer_is_taken_where_a_session_says_nothing_or_what_penstock_says(spark, said, then):
     session = spark.newSession()
     if said is None:

@@ -167,7 +167,7 @@ def test_settings_of_a_while_leave_what_the_session_says_itself_and_go_again(spa
     assert spark.conf.getAll == before
 
 
-def test_batches_to_python_have_as_many_rows_as_spark_s_usually_and_are_put_together_again(spark):
+def test_batches_to_python_are_small_and_put_together_again(spark):
     def sizes(batches):
         seen = [batch.num_rows for batch in batches]
         parts = [pa.RecordBatch.from_arrays([pa.array([0] * n)], names=["n"]) for n in seen]
@@ -175,7 +175,7 @@ def test_batches_to_python_have_as_many_rows_as_spark_s_usually_and_are_put_toge
         yield pa.RecordBatch.from_arrays([pa.array([max(seen), max(together)])], names=["n"])
 
     found = spark.range(0, 200_000, 1, 1).mapInArrow(sizes, "n long").collect()
-    assert [row.n for row in found] == [10_000, 70_000]
+    assert [row.n for row in found] == [2048, 65_536]
 
 
 def test_log_of_epochs_in_a_local_folder_starts_few_processes_unless_the_session_says_how_to_write_it(tmp_path):

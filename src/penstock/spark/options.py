@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from penstock.runtime.compile import CompiledFlow
 
 _BATCH_BYTES: Final = 1 << 20
-_FEWEST_ROWS: Final = 1 << 11
 _MOST_ROWS: Final = 1 << 14
 _ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 AVAILABLE_NOW: Final = "available_now"
@@ -49,13 +48,13 @@ def query_settings(flow: CompiledFlow, *, local: bool) -> dict[str, str]:
     """What a flow offers the session of its query, see `penstock.spark.session.settings`.
 
     Each batch that crosses to Python costs about 0.1 ms. Where only columns of fixed width do, the rows of one can be many: a worker's
-    epoch over five million events of numbers takes a sixth less. Other rows are few, so that even large ones do not exhaust the memory.
+    epoch over five million events of numbers takes a sixth less.
 
     Args:
         flow: The flow.
         local: Whether its checkpoint is a folder on this machine.
     """
-    offered = {**HANDING, _ROWS: str(_FEWEST_ROWS), **(LOCAL_LOG if local else {})}
+    offered = {**HANDING, **(LOCAL_LOG if local else {})}
     plan = flow.plan
     nodes = [
         node
@@ -65,7 +64,7 @@ def query_settings(flow: CompiledFlow, *, local: bool) -> dict[str, str]:
     widths = [_width(region.spec.in_schema) for region in flow.regions.values()]
     if all(widths) and not any(isinstance(node, p.MapBatches | p.Transform) for node in nodes):
         rows = _BATCH_BYTES // max(widths, default=1)
-        offered[_ROWS] = str(min(max(rows, _FEWEST_ROWS), _MOST_ROWS))
+        offered[_ROWS] = str(min(max(rows, int(HANDING[_ROWS])), _MOST_ROWS))
     return offered
 
 

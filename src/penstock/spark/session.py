@@ -32,14 +32,14 @@ NEEDED: Final = {
 """What penstock needs of any session, with what happens otherwise."""
 
 HANDING: Final = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "2048",
     "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
 }
 """How Spark hands rows to Python, where a session does not say.
 
 With any limit of bytes Spark adds up the sizes of all buffers after every row, which costs more than all the rest: 0.8 s instead of 2.2
-for five million rows of three numbers on two cores (Spark 4.3). This is the number that turns it off. The number of rows is Spark's own;
-a flow, of which more is known, says another: see `penstock.spark.options.query_settings`.
+for five million rows of three numbers on two cores (Spark 4.3). This is the number that turns it off. The rows of a batch are
+few, so that even large ones do not exhaust the memory. See `penstock.spark.options.query_settings` for rows that are known to be small.
 """
 
 LOCAL_LOG: Final = {
