@@ -110,10 +110,8 @@ def side_by_side(flink: Flink, name: str, frames: dict[str, DataFrame]) -> dict[
 
 def main() -> None:
     ensure_java()
-    flink, spark = (
-        Flink(Path(sys.argv[1])),
-        session(f"local[{WORKERS}]", **{"spark.sql.execution.arrow.maxRecordsPerBatch": ROWS}),
-    )
+    flink = Flink(Path(sys.argv[1]))
+    spark = session(f"local[{WORKERS}]", **{"spark.sql.execution.arrow.maxRecordsPerBatch": ROWS})
     whole = {name: sql.replace("/ 65536", "div 65536") for name, sql in FORMULAS.items()}
     events = spark.range(0, EVENTS, 1, 4 * WORKERS).selectExpr("id", f"{whole['k']} AS k", f"{whole['kind']} AS kind")
     together = events.repartition("k").sortWithinPartitions("k", "id")

@@ -25,7 +25,7 @@ from penstock.schema import as_number, as_text, quoted, unknown_column
 
 MASK, WHEN, KEY, HASHED = "__ps_mask", "__ps_when", "__ps_key", "__ps_hash"
 MAX_MATCHES_PER_EVENT = 10_000_000
-FEW_MATCHES = 64
+FEW_MATCHES = 64  # of one event
 
 
 @dataclass(frozen=True, slots=True)
