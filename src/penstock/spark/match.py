@@ -291,8 +291,14 @@ def _over_batches(
         keep_memory()
         return run(_declared(batch, columns) for batch in batches)
 
-    numbered = df.toDF(*(f"c{i}" for i in range(len(columns))))
-    return numbered.mapInArrow(run_declared, from_arrow_schema(result))
+    if not _are_plain(df.columns):  # mapInArrow does not quote names; to rename is to copy every row, so it is not done for nothing
+        df = df.toDF(*(f"c{i}" for i in range(len(columns))))
+    return df.mapInArrow(run_declared, from_arrow_schema(result))
+
+
+def _are_plain(names: Sequence[str]) -> bool:
+    """Whether columns are told apart by their names as they stand, whatever the session's case sensitivity."""
+    return all(name.isascii() and name.isidentifier() for name in names) and len({name.lower() for name in names}) == len(names)
 
 
 def _declared(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
