@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.jit import inlined, jit
@@ -16,6 +17,7 @@ _DISTINCT: Final = 1 << 17  # of more, what is counted no longer fits in a proce
 _SHARE: Final = 4  # values for each distinct one, or nothing is won
 _RUNS: Final = 64  # or stretches of them; more are sorted
 _PROBES: Final = 4  # for each value, on average; random values need one or two
+_WIDTHS: Final = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multiplicative hashing
 
 Ints = NDArray[np.int64]
@@ -36,31 +38,46 @@ def by_counting(values: Ints) -> Ints | None:
     return index
 
 
-class Grouped(NamedTuple):
-    """Rows grouped by a value, and each group's in order.
+class Placing(NamedTuple):
+    """Where rows go that come in a few runs, each in order, so that those of a value are together and in order.
 
     Attributes:
-        rows: int64, n: which row comes where.
-        values: int64, g: each group's value, ascending.
-        starts: int64, g + 1: its first row, and n.
+        numbers: int32, n: the number of each row's value.
+        firsts: int64, g: the first place of each value, by number.
+        stretches: The rows, from one to the next stretch that comes before all others that are left.
+        values: int64, g: the values, ascending.
+        starts: int64, g + 1: the first place of each, and n.
     """
 
-    rows: Ints
+    numbers: NDArray[np.int32]
+    firsts: Ints
+    stretches: list[slice]
     values: Ints
     starts: Ints
 
+    def put(self, column: NDArray[Any]) -> NDArray[Any]:
+        """A column of the rows, n of any whole numbers, in their places."""
+        placed, nexts = np.empty_like(column), self.firsts.copy()
+        for stretch in self.stretches:
+            _place(column[stretch], self.numbers[stretch], nexts, placed)
+        return placed
 
-def grouped_runs(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints], key: Ints | None = None) -> Grouped | None:
-    """Group rows that come in a few runs, each in order, as those of files do: they are merged by whole stretches, not one by one.
+    def put_arrow(self, column: Any) -> Any:
+        """A column of Arrow, in its places; None if its values are not of a fixed width, or if there are nulls."""
+        width = _WIDTHS.get(column.type.bit_width) if _is_fixed(column.type) and not column.null_count else None
+        return None if width is None else pa.array(self.put(column.view(width).to_numpy())).view(column.type)
+
+
+def placing(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> Placing | None:
+    """Place rows that come in a few runs, each in order, as those of files do: they are merged by whole stretches, not one by one.
 
     Args:
         values: int64, n: what the chosen rows are grouped by.
         rows: int64, n: which rows these are.
         position: Time, part, offset and sub-index of all rows, int64 each; compared from left to right.
-        key: int64 of all rows: must be one within a group, if given.
 
     Returns:
-        None if the rows are not such, if more values are distinct than pays, or if a group has two keys.
+        None if the rows are not such, or if more values are distinct than pays.
     """
     stretches = _stretches(rows, position)
     counted = None if stretches is None else _counted(values)
@@ -68,12 +85,57 @@ def grouped_runs(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Int
         return None
     numbers, distinct, counts = counted
     by_value = np.argsort(distinct)
-    nexts = _places(by_value, counts)
-    starts = np.append(np.sort(nexts), len(rows))
-    index = np.empty_like(rows)
-    for stretch in stretches:
-        _place(rows[stretch], numbers[stretch], nexts, index)
-    return Grouped(index, distinct[by_value], starts) if key is None or _is_alike(key, index, starts) else None
+    firsts = _places(by_value, counts)
+    return Placing(numbers, firsts, stretches, distinct[by_value], np.append(firsts[by_value], len(rows)))
+
+
+class Grouped(NamedTuple):
+    """Rows grouped by a value, and each group's in order.
+
+    Attributes:
+        rows: int64, n: which rows, as they come; None: all.
+        placing: Where they go.
+        heads: int64, g: one row of each group.
+    """
+
+    rows: Ints | None
+    placing: Placing
+    heads: Ints
+
+    def at(self) -> Ints:
+        """int64, n: which row comes where."""
+        return self.placing.put(np.arange(self.placing.starts[-1]) if self.rows is None else self.rows)
+
+    def numbers(self, column: Ints) -> Ints:
+        """A column of all rows, int64, in order; of one that is the same everywhere (of stride 0) just that."""
+        chosen = column if self.rows is None else column[: len(self.rows)] if not column.strides[0] else column[self.rows]
+        return self.placing.put(chosen) if chosen.strides[0] else chosen
+
+    def arrow(self, column: Any) -> Any:
+        """A column of all rows, of Arrow, in order; None as `Placing.put_arrow`."""
+        return self.placing.put_arrow(column if self.rows is None else column.take(pa.array(self.rows)))
+
+
+def grouped_runs(values: Ints, rows: Ints | None, position: tuple[Ints, Ints, Ints, Ints], key: Ints) -> Grouped | None:
+    """Group rows as `placing` does.
+
+    Args:
+        values: int64, n: what the chosen rows are grouped by.
+        rows: int64, n: which rows these are; None: all.
+        position: As there.
+        key: int64 of all rows: must be one within a group.
+
+    Returns:
+        None as there, or if a group has two keys.
+    """
+    placed = placing(values, np.arange(len(values)) if rows is None else rows, position)
+    if placed is None:
+        return None
+    heads = np.full(len(placed.values), -1, np.int64)
+    if not _is_alike(key if rows is None else key[rows], placed.numbers, heads):
+        return None
+    heads = heads[np.argsort(placed.firsts)]
+    return Grouped(rows, placed, heads if rows is None else rows[heads])
 
 
 def _stretches(rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> list[slice] | None:
@@ -117,6 +179,10 @@ def _places(by_value: Ints, counts: Ints) -> Ints:
     return nexts
 
 
+def _is_fixed(kind: Any) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
+
+
 @jit
 def _number(values: Ints, shift: int, table: NDArray[np.int32], distinct: Ints, numbers: NDArray[np.int32]) -> Any:
     """Number values in the order in which they are first met.
@@ -154,11 +220,11 @@ def _number(values: Ints, shift: int, table: NDArray[np.int32], distinct: Ints, 
 
 
 @jit
-def _place(rows: Ints, numbers: NDArray[np.int32], nexts: Ints, index: Ints) -> None:
-    """Write each row to the next place of its value; `nexts` is changed."""
+def _place(column: NDArray[Any], numbers: NDArray[np.int32], nexts: Ints, placed: NDArray[Any]) -> None:
+    """Write what each row has to the next place of its value; `nexts` is changed."""
     for i in range(len(numbers)):
         number = numbers[i]
-        index[nexts[number]] = rows[i]
+        placed[nexts[number]] = column[i]
         nexts[number] += 1
 
 
@@ -200,14 +266,15 @@ def _upto(rows: Ints, time: Ints, part: Ints, offset: Ints, sub: Ints, begin: in
 
 
 @jit
-def _is_alike(key: Ints, index: Ints, starts: Ints) -> Any:
-    """Whether all rows of each group have one key."""
-    for group in range(len(starts) - 1):
-        first = key[index[starts[group]]]
-        for i in range(starts[group] + 1, starts[group + 1]):
-            if key[index[i]] != first:
-                return False
+def _is_alike(key: Ints, numbers: NDArray[np.int32], heads: Ints) -> Any:
+    """Whether all rows of each group have one key. `heads`, -1 everywhere, holds the first row of each number afterwards."""
+    for i in range(len(numbers)):
+        number = numbers[i]
+        if heads[number] < 0:
+            heads[number] = i
+        elif key[i] != key[heads[number]]:
+            return False
     return True
 
 
-__all__ = ["Grouped", "by_counting", "grouped_runs"]
+__all__ = ["Grouped", "Placing", "by_counting", "grouped_runs", "placing"]

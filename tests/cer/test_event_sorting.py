@@ -222,3 +222,31 @@ def test_runs_of_many_events_are_merged_and_not_sorted(monkeypatch):
     monkeypatch.setattr(sorting, "lexicographic", None)
     key, at = np.arange(MANY) % 100 - 50, in_blocks(np.random.default_rng(6))
     assert sorted_by_key_and_at(key, at) == np.lexsort([at, key]).tolist()
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64(), pa.date32()])
+@pytest.mark.parametrize("by", [("at",), ("at", "nth"), ("nth", "at", "same")])
+def test_columns_of_any_type_go_with_their_events(monkeypatch, kind, by):
+    monkeypatch.setattr(sorting, "lexicographic", None)
+    monkeypatch.setattr(sorting, "GIVEN_ROWS", 10_007)
+    rng = np.random.default_rng(7)
+    some, number = rng.random(MANY) < 0.3, rng.integers(-(1 << 62), 1 << 62, MANY)
+    columns = {
+        "text": pa.array([f"{n:x}" for n in number.tolist()], mask=some),
+        "key": pa.array(rng.integers(0, 100, MANY) - 50).cast(pa.int32()).cast(kind),
+        "at": pa.array(in_blocks(rng).view("datetime64[us]"), pa.timestamp("us", "UTC")),
+        "nth": pa.array(np.arange(MANY)),
+        "same": pa.array(np.full(MANY, 3, np.int16)),
+        "float": pa.array(number / 3),
+        "short": pa.array((number >> 48).astype(np.int16)),
+        "with nulls": pa.array(number, mask=some),
+        "flag": pa.array(some),
+        "money": pa.array(np.arange(MANY)).cast(pa.decimal128(20)),
+        "list": pa.ListArray.from_arrays(pa.array(np.arange(MANY + 1), pa.int32()), pa.array(number)),
+    }
+    whole = pa.record_batch(columns)
+    found = pa.Table.from_batches(Sorting(("key", *by)).sorted([whole.slice(0, 9), whole.slice(9)]))
+    order = [columns[name].cast(pa.int64()) if name == "at" else columns[name] for name in by]
+    key = columns["key"].cast(pa.int32())
+    index = np.lexsort([*(column.to_numpy() for column in reversed(order)), key.to_numpy()])
+    assert found.equals(pa.Table.from_batches([whole.take(pa.array(index))]))

@@ -135,7 +135,18 @@ def grouped_either_way(drawn, hashes_of, chosen):
     columns_ = [np.array([row[0][i] for row in drawn], np.int64) for i in range(4)]
     keys = pa.array([row[1] for row in drawn], pa.int64())
     hashes = hashes_of(np.array([-1 if row[1] is None else row[1] for row in drawn], np.int64))
-    data = pa.RecordBatch.from_pydict({"k": keys, "row": np.arange(len(drawn))})
+    numbers = range(len(drawn))
+    data = pa.RecordBatch.from_arrays(
+        [
+            keys,
+            pa.array(numbers, pa.int64()),
+            pa.array([-n for n in numbers], pa.int8()),
+            pa.array([None if n % 3 else n for n in numbers], pa.int32()),
+            pa.array([str(n) for n in numbers], pa.string()),
+            pa.array([n % 2 == 0 for n in numbers], pa.bool_()),
+        ],
+        names=["k", "row", "small", "with nulls", "text", "flag"],
+    )
     quickly, taken = rows_module._in_runs, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows_module, "MANY", 1)
@@ -145,6 +156,8 @@ def grouped_either_way(drawn, hashes_of, chosen):
         many = group_rows(data, Order(*columns_), hashes, ["k"], codec, chosen)
         patch.setattr(rows_module, "_in_runs", lambda *_: None)
         few = group_rows(data, Order(*columns_), hashes, ["k"], codec, chosen)
+    for at in ([0, len(many) - 1],) * (len(many) > 0):
+        assert all(many.some(name, np.array(at)) == few.some(name, np.array(at)) for name in data.schema.names)
     assert many.data == few.data
     assert many.keys.values() == few.keys.values()
     assert many.keys.hashes.tolist() == few.keys.hashes.tolist()

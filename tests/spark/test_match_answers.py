@@ -211,6 +211,22 @@ def test_query_with_more_conditions_than_a_word_has_bits_keeps_them_apart(spark)
     assert wanted == [at for at, v, kind in rows if v % 97 == int(kind[1:])]
 
 
+@pytest.mark.parametrize("tests", [7, 8])  # as many as are told by a byte, and one more
+def test_events_that_pass_the_last_of_a_few_conditions_are_found(spark, tests):
+    types = [f"T{i}" for i in range(tests)]
+    df = spark.createDataFrame([(i, kind) for i, kind in enumerate([*types, "other"])], "at long, kind string")
+    found = ps.match(df, f"SELECT NONE WHERE {' OR '.join(types)}", order_by="at", type="kind").collect()
+    assert sorted(row.match_end for row in found) == list(range(tests))
+
+
+def test_variables_that_differ_by_case_only_are_columns_of_their_own(spark):
+    df = spark.createDataFrame([(1, "A"), (2, "B"), (3, "B"), (4, "C")], "at long, kind string")
+    found = ps.match(df, "SELECT * WHERE A AS x ; (B+) AS X ; C", order_by="at", type="kind")
+    assert found.columns == ["match_start", "match_end", "events", "x", "X"]
+    shown = [[[e.at for e in row[i]] for i in (2, 3, 4)] for row in found.collect()]
+    assert sorted(shown) == [[[1, 2, 3, 4], [1], [2, 3]], [[1, 2, 4], [1], [2]], [[1, 3, 4], [1], [3]]]
+
+
 def test_event_may_be_of_several_types_or_of_none_if_types_are_conditions(spark):
     df = spark.createDataFrame([(1, 5), (2, -5), (3, 0), (4, None)], "at long, v long")
     define = {"big": "abs(v) > 1", "positive": "v > 0", "known": "v IS NOT NULL"}

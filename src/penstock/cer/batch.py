@@ -6,7 +6,7 @@ only the events that open runs still need are kept, so memory is bounded by the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any
@@ -167,7 +167,7 @@ class _Worker:
         when = times(self.pattern, chunk, self._places(segments, rows, new))
         self._check_when(chunk, when, new)
         low = earliest(self.pattern, chunk, when)
-        masks = np.stack([_words(chunk, i) for i in range(self.pattern.words)])
+        masks = [chunk.column(f"{MASK}{i}").to_numpy() for i in range(self.pattern.words)]
         self._check_types(chunk, masks)
         self.recogniser.rows(int(rows.max()) + 1)
         carried = pa.RecordBatch.from_arrays(
@@ -182,8 +182,9 @@ class _Worker:
         """The number of each event within its key's events."""
         n = len(new)
         if not self.pattern.mixed:
-            first = np.maximum.accumulate(np.where(new, np.arange(n), -self.place))
-            place = np.arange(n) - first
+            before = segments[:-1].copy()
+            before[:1] -= self.place
+            place = np.arange(n) - np.repeat(before, np.diff(segments))
             self.place = int(place[-1]) + 1
             return place
         owner = np.repeat(rows, np.diff(segments))
@@ -308,13 +309,15 @@ class _Worker:
                 "name a further column in order_by that tells them apart."
             )
 
-    def _check_types(self, chunk: pa.RecordBatch, masks: NDArray[np.uint64]) -> None:
+    def _check_types(self, chunk: pa.RecordBatch, masks: Sequence[NDArray[Any]]) -> None:
         if self.spread is None or isinstance(self.spread.split, CountedSplit):
             return
         bits = type_bits(self.pattern.automaton)
-        types = sum(np.bitwise_count(word & np.uint64(bits >> (BITS * i) & (1 << BITS) - 1)) for i, word in enumerate(masks))
-        if (np.asarray(types) > 1).any():
-            row = int(np.flatnonzero(np.asarray(types) > 1)[0])
+        types = np.zeros(chunk.num_rows, np.int64)
+        for i, word in enumerate(masks):
+            types += np.bitwise_count(word.astype(np.int64) & (bits >> (BITS * i) & (1 << BITS) - 1))
+        if (types > 1).any():
+            row = int(np.flatnonzero(types > 1)[0])
             raise RecordError(
                 f"Event {self._shown(chunk, row)} is of two types of the query, so that parts of a maximal match need not be matches; "
                 "use enumerate_with=CountedSplit()."
@@ -345,7 +348,3 @@ class _Worker:
             if name in names or not name.startswith((MASK, WHEN, HASHED))
         }
         return "(" + ", ".join(f"{name} {value!s:.60}" for name, value in list(shown.items())[:6]) + ")"
-
-
-def _words(chunk: pa.RecordBatch, index: int) -> NDArray[np.uint64]:
-    return np.asarray(chunk.column(f"{MASK}{index}").to_numpy(), np.int64).view(np.uint64)

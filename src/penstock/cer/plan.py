@@ -23,6 +23,7 @@ from penstock.cer.timeouts import STRATEGY, Stopping
 from penstock.errors import DeclarationError, QueryError
 from penstock.schema import as_number, as_text, quoted, unknown_column
 
+_TESTS_OF_A_BYTE = 7  # so that a word stays positive
 MASK, WHEN, KEY, HASHED = "__ps_mask", "__ps_when", "__ps_key", "__ps_hash"
 MAX_MATCHES_PER_EVENT = 10_000_000
 FEW_MATCHES = 64  # of one event
@@ -168,14 +169,20 @@ def words_sql(
         streams: the condition for an event to come from each stream; none if there is one stream only, whatever its name.
     """
     conditions = [test_sql(test, types, type_column, streams) for test in query_tests]
+    kind = "TINYINT" if word_type(query_tests) == pa.int8() else "BIGINT"
     words = []
     for start in range(0, max(1, len(conditions)), BITS):
         bits = [
-            f"CASE WHEN {condition} THEN CAST({1 << i} AS BIGINT) ELSE CAST(0 AS BIGINT) END"
+            f"CASE WHEN {condition} THEN CAST({1 << i} AS {kind}) ELSE CAST(0 AS {kind}) END"
             for i, condition in enumerate(conditions[start : start + BITS])
         ]
-        words.append(" + ".join(bits) or "CAST(0 AS BIGINT)")
+        words.append(" + ".join(bits) or f"CAST(0 AS {kind})")
     return words
+
+
+def word_type(query_tests: tuple[Test, ...]) -> pa.DataType:
+    """The type of `words_sql`. A worker takes much of its time to move columns about, so a few tests are a small one."""
+    return pa.int8() if len(query_tests) <= _TESTS_OF_A_BYTE else pa.int64()
 
 
 def test_sql(test: Test, types: Mapping[str, str] | None, type_column: str | None, streams: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,11 +28,15 @@ from penstock.columns import MANY, gathered, lexicographic, places, whole
 from penstock.errors import RecordError
 from penstock.routing.hashing import spark_xxhash64
 
+if TYPE_CHECKING:
+    from penstock.counting import Placing
+
 HELD_BYTES: Final = 128 << 20
 """How much of its events a worker sorts at a time; it needs three times as much memory to do so."""
 GIVEN_ROWS: Final = 1 << 18
 _SAMPLES: Final = 4  # of each run, for each range
 _PLACE: Final = "__ps_sort"
+_PLACED_BY: Final = 5  # key and order columns, at most
 _LEAST: Final = np.iinfo(np.int64).min
 
 Ints = NDArray[np.int64]
@@ -103,7 +107,7 @@ class Sorting:
     def _index(self, rows: pa.RecordBatch) -> Any:
         """The places of the rows in order."""
         numbers = self._numbers(rows)
-        index = _in_order(numbers)
+        index = lexicographic(numbers)
         if not self.keys:
             return places(index)
         hashes = numbers[0][index]
@@ -115,6 +119,10 @@ class Sorting:
         return pc.sort_indices(table, [(name, "ascending") for name in (names[0], *self.keys, *names[1:])])
 
     def _given(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        placed = None if self.keys else _placed(rows, self.by[0], self._numbers(rows))
+        if placed is not None:
+            yield from placed
+            return
         index = self._index(rows)
         for begin in range(0, len(index), GIVEN_ROWS):
             yield rows.take(index.slice(begin, GIVEN_ROWS))
@@ -185,17 +193,38 @@ def _joined(runs: Sequence[_Run], begins: Sequence[int], ends: Sequence[int]) ->
         yield whole(found)
 
 
-def _in_order(numbers: Sequence[Ints]) -> Ints:
-    """As `lexicographic`. Events of one file are often in order already: of a few such runs all are merged by whole stretches."""
-    if len(numbers) == 2 and len(numbers[0]) >= MANY:
-        from penstock.counting import grouped_runs  # noqa: PLC0415  (as in `penstock.columns.ascending`)
+def _placed(rows: pa.RecordBatch, by: str, numbers: Sequence[Ints]) -> Iterator[pa.RecordBatch] | None:
+    """The rows in order, each written to its place as it comes; None if they are few, or do not come in a few runs, each in order.
 
-        key, order = numbers
-        same = np.zeros(len(key), np.int64)
-        grouped = grouped_runs(key, np.arange(len(key)), (order, same, same, same))
-        if grouped is not None:
-            return grouped.rows
-    return lexicographic(numbers)
+    Events of one file often do. To look a row up is to wait for memory, three times as long as to write it to where its key goes on.
+    """
+    if len(rows) < MANY or not 2 <= len(numbers) <= _PLACED_BY:
+        return None
+    from penstock.counting import placing  # noqa: PLC0415  (as in `penstock.columns.ascending`)
+
+    key, *order = numbers
+    at, same = np.arange(len(rows)), np.zeros(len(rows), np.int64)
+    position: Any = (*order, *[same] * (_PLACED_BY - len(numbers)))
+    found = placing(key, at, position)
+    return None if found is None else _in_places(rows, by, found, at)
+
+
+def _in_places(rows: pa.RecordBatch, by: str, placing: Placing, at: Ints) -> Iterator[pa.RecordBatch]:
+    """The rows in their places, some at a time; columns that are not of a fixed width are looked up."""
+    placed = [_put(name == by, column, placing) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
+    index: Any = places(placing.put(at)) if any(column is None for column in placed) else None
+    for begin in range(0, len(rows), GIVEN_ROWS):
+        here: Any = None if index is None else index.slice(begin, GIVEN_ROWS)
+        pairs = zip(placed, rows.columns, strict=True)
+        arrays = [column.take(here) if there is None else there.slice(begin, GIVEN_ROWS) for there, column in pairs]
+        yield pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+
+
+def _put(is_key: bool, column: Any, placing: Placing) -> Any:
+    """A column in its places; None if its values are of no fixed width."""
+    if is_key and pa.types.is_integer(column.type) and not column.null_count:
+        return pa.array(np.repeat(placing.values.astype(column.type.to_pandas_dtype()), np.diff(placing.starts)))
+    return placing.put_arrow(column)
 
 
 def _numbers(column: Any) -> Ints:

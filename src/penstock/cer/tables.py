@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,25 +56,33 @@ class Tables:
         self._list_reactions(range(len(self._masks)))
         return number
 
-    def letters(self, masks: NDArray[np.uint64]) -> NDArray[np.int32]:
+    def letters(self, words: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
         """The letter of each event.
 
         Args:
-            masks: the true tests of each event, 62 to a word (``BITS``), uint64[words, events].
+            words: the true tests of each event, 62 to a word (``BITS``), each of whole numbers [events] of any width.
 
         Returns:
             int32[events]; a letter stands for one combination of true tests.
         """
-        if masks.shape[1] == 0:
+        if len(words[0]) == 0:
             return np.zeros(0, np.int32)
-        if masks.shape[0] == 1:
-            kinds, inverse = _unique(masks[0])
-            values = [int(kind) for kind in kinds]
-        else:
-            columns, inverse = np.unique(masks, axis=1, return_inverse=True)
-            values = [sum(int(word) << (BITS * i) for i, word in enumerate(column)) for column in columns.T]
-            inverse = inverse.reshape(-1)
-        return np.array([self.letter(value) for value in values], np.int32)[inverse]
+        if len(words) == 1:
+            return self._letters_of(np.asarray(words[0]).astype(np.int64, copy=False))
+        columns, inverse = np.unique(np.stack(words), axis=1, return_inverse=True)
+        values = [sum(int(word) << (BITS * i) for i, word in enumerate(column)) for column in columns.T]
+        return np.array([self.letter(value) for value in values], np.int32)[inverse.reshape(-1)]
+
+    def _letters_of(self, masks: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The letters of masks of one word, by a table where they are small: a sort costs more than the recognition itself."""
+        top = int(masks.max())
+        if top >= 1 << 16:
+            kinds, inverse = np.unique(masks, return_inverse=True)
+            return np.array([self.letter(int(kind)) for kind in kinds], np.int32)[inverse]
+        letters = np.zeros(top + 1, np.int32)
+        for mask in np.flatnonzero(np.bincount(masks)).tolist():
+            letters[mask] = self.letter(mask)
+        return letters[masks]
 
     def begins(self, letter: int) -> bool:
         """Whether a run can begin with such an event."""
@@ -123,15 +134,3 @@ class Tables:
         reacts = np.zeros(letters, np.int32)
         reacts[: len(self.reacts)] = self.reacts
         self.step, self.react, self.reacts = step, react, reacts
-
-
-def _unique(words: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
-    """As ``np.unique`` with its inverse, by a table where the words are small: a sort costs more than the recognition itself."""
-    top = int(words.max())
-    if top >= 1 << 16:
-        return np.unique(words, return_inverse=True)
-    small = words.astype(np.intp)
-    present = np.flatnonzero(np.bincount(small, minlength=top + 1))
-    place = np.zeros(top + 1, np.intp)
-    place[present] = np.arange(len(present))
-    return present.astype(np.uint64), place[small]

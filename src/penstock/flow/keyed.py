@@ -292,7 +292,7 @@ class KeyedStream(Stream):
             QueryError: The query is wrong, does not fit the columns or the key, or cannot be answered key by key.
             DeclarationError: The stream has no event time, or something stands between ``key_by`` and this step.
         """
-        from penstock.cer.plan import MASK, WHEN, words_sql  # noqa: PLC0415  (numba takes half a second to load)
+        from penstock.cer.plan import MASK, WHEN, word_type, words_sql  # noqa: PLC0415  (numba takes half a second to load)
         from penstock.cer.streams import streams_read  # noqa: PLC0415
         from penstock.operators.match import Match, keyed_pattern  # noqa: PLC0415
         from penstock.operators.timeouts import Timeouts  # noqa: PLC0415
@@ -319,7 +319,7 @@ class KeyedStream(Stream):
         late = None if on_timeout is None else pattern.timing_out(on_timeout)
         needed = dict.fromkeys([*keys.names, *pattern.needed, *(late.needed if late else ())])  # the rest need not be shuffled
         shown = [(name, quoted(name), columns.field(name).type) for name in needed]
-        shown += [(f"{MASK}{i}", sql, pa.int64()) for i, sql in enumerate(tests)]
+        shown += [(f"{MASK}{i}", sql, word_type(pattern.automaton.tests)) for i, sql in enumerate(tests)]
         if parsed.window is not None and parsed.window.attribute is not None:
             shown.append((WHEN, quoted(parsed.window.attribute), columns.field(parsed.window.attribute).type))
         stream: Any = self if len(read) == len(streams) else self._only(" OR ".join(streams[name] for name in read))

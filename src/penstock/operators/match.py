@@ -155,9 +155,7 @@ class Match(Operator):
         before = load(recogniser, stored, self._check, self._columns)
         when = self._when(rows, before.places, stored)
         low = earliest(self.pattern, rows, when)
-        masks = np.stack(
-            [np.asarray(rows.column(f"{MASK}{i}").to_numpy(), np.int64).view(np.uint64) for i in range(self.pattern.words)]
-        )
+        masks = [rows.column(f"{MASK}{i}").to_numpy() for i in range(self.pattern.words)]
         letters = recogniser.tables.letters(masks)
         batch = Batch(letters, when, low, rows.starts, np.arange(len(rows.keys)))
         events = Events(before.events, rows)

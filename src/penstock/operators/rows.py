@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ from penstock.columns import MANY, in_long_runs, lexicographic, places, values_o
 from penstock.errors import OperatorError
 from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
 from penstock.types import BINS
+
+if TYPE_CHECKING:
+    from penstock.counting import Grouped
 
 _SUB_BITS: Final = 16
 _SUB_LIMIT: Final = 1 << 47
@@ -100,14 +103,14 @@ class Rows:
 
     Attributes:
         source: The user's columns, in another order and maybe with further rows.
-        index: int64, n: which row of the source comes where; None: they are these rows.
+        index: int64, n: which row of the source comes where, or what tells it; None: they are these rows.
         order: Position of each row.
         keys: The g distinct keys.
         starts: int64, g + 1: first row of each key, and n.
     """
 
     source: pa.RecordBatch
-    index: Ints | None
+    index: Ints | Grouped | None
     order: Order
     keys: Keys
     starts: Ints
@@ -120,14 +123,24 @@ class Rows:
         """One of the user's columns as an Arrow array, n values."""
         if name not in self._columns:
             column = self.source.column(name)  # by name: by index, one that is missing would be the last
-            self._columns[name] = column if self.index is None else column.take(places(self.index))
+            self._columns[name] = column if self.index is None else self._in_order(column)
         return self._columns[name]
+
+    def _in_order(self, column: Any) -> Any:
+        placed = None if self.index is None or isinstance(self.index, np.ndarray) else self.index.arrow(column)
+        return column.take(places(self._at)) if placed is None else placed
+
+    @cached_property
+    def _at(self) -> Ints:
+        """int64, n: which row of the source comes where."""
+        assert self.index is not None
+        return self.index if isinstance(self.index, np.ndarray) else self.index.at()
 
     def some(self, name: str, at: Ints) -> Any:
         """A few values of one of the user's columns."""
         if self.index is None or name in self._columns:
             return self.column(name).take(places(at))
-        return self.source.column(name).take(places(self.index[at]))
+        return self.source.column(name).take(places(self._at[at]))
 
     @property
     def data(self) -> pa.RecordBatch:
@@ -286,12 +299,12 @@ def _in_runs(
 
     if len(keys) > 1 or not pa.types.is_integer(keys[0].type) or keys[0].null_count:
         return None
-    rows, values = (np.arange(len(hashes)), hashes) if chosen is None else (chosen, hashes[chosen])
-    found = grouped_runs(values, rows, order.columns(), keys[0].cast(pa.int64()).to_numpy())
+    values = hashes if chosen is None else hashes[chosen]
+    found = grouped_runs(values, chosen, order.columns(), keys[0].cast(pa.int64()).to_numpy())
     if found is None:
         return None
-    distinct = Keys((keys[0].take(places(found.rows[found.starts[:-1]])),), found.values, codec)
-    return Rows(data, found.rows, order.narrow().take(found.rows), distinct, found.starts)
+    distinct = Keys((keys[0].take(places(found.heads)),), found.placing.values, codec)
+    return Rows(data, found, Order(*map(found.numbers, order.narrow().columns())), distinct, found.placing.starts)
 
 
 def _changes(hashes: Ints, keys: Sequence[Any]) -> tuple[Any, Any]:

@@ -51,9 +51,7 @@ class Timeouts(Match):
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
         """Feed the rows of this epoch, and the ends of windows between them and up to the frontier."""
-        masks = np.stack(
-            [np.asarray(rows.column(f"{MASK}{i}").to_numpy(), np.int64).view(np.uint64) for i in range(self.pattern.words)]
-        )
+        masks = [rows.column(f"{MASK}{i}").to_numpy() for i in range(self.pattern.words)]
         fresh = pa.RecordBatch.from_arrays([rows.column(name) for name in self._columns.names], schema=self._columns)
         recogniser = self._recogniser()
         letters = recogniser.tables.letters(masks)

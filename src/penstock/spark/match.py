@@ -291,7 +291,7 @@ def _over_batches(
         keep_memory()
         return run(_declared(batch, columns) for batch in batches)
 
-    if not _are_plain(df.columns):  # mapInArrow does not quote names; to rename is to copy every row, so it is not done for nothing
+    if not _are_plain(df.columns):  # mapInArrow does not quote names; and to rename is to copy every row
         df = df.toDF(*(f"c{i}" for i in range(len(columns))))
     return df.mapInArrow(run_declared, from_arrow_schema(result))
 
