@@ -64,8 +64,9 @@ class Placing(NamedTuple):
 
     def put_arrow(self, column: Any) -> Any:
         """A column of Arrow, in its places; None if its values are not of a fixed width, or if there are nulls."""
-        width = _WIDTHS.get(column.type.bit_width) if _is_fixed(column.type) and not column.null_count else None
-        return None if width is None else pa.array(self.put(column.view(width).to_numpy())).view(column.type)
+        if not _is_fixed(column):
+            return None
+        return pa.array(self.put(column.view(_WIDTHS[column.type.bit_width]).to_numpy())).view(column.type)
 
 
 def placing(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> Placing | None:
@@ -113,7 +114,9 @@ class Grouped(NamedTuple):
 
     def arrow(self, column: Any) -> Any:
         """A column of all rows, of Arrow, in order; None as `Placing.put_arrow`."""
-        return self.placing.put_arrow(column if self.rows is None else column.take(pa.array(self.rows)))
+        if self.rows is not None and _is_fixed(column):
+            column = column.take(pa.array(self.rows))
+        return self.placing.put_arrow(column)
 
 
 def grouped_runs(values: Ints, rows: Ints | None, position: tuple[Ints, Ints, Ints, Ints], key: Ints) -> Grouped | None:
@@ -179,8 +182,10 @@ def _places(by_value: Ints, counts: Ints) -> Ints:
     return nexts
 
 
-def _is_fixed(kind: Any) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
+def _is_fixed(column: Any) -> bool:
+    kind = column.type
+    fixed = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
+    return fixed and not column.null_count and kind.bit_width in _WIDTHS
 
 
 @jit
