@@ -6,8 +6,8 @@
 
 Each query runs in both in turn, nine times or for four minutes, as the speed of a machine may drift; what counts is the median of the ratios.
 What takes a second or two runs three times in each turn, and the median counts, as a single run of it says little.
-Both are warm: their processes are there, and each has run the query for as long as Flink takes for it once, so that the compilers of both
-JVMs have seen as much of it.
+Both are warm: their processes are there, and each has run the query for as long as Flink takes for it once, or a quarter of a minute, so
+that the compilers of both JVMs have seen as much of it.
 
 Both make the events themselves from their numbers, in the JVM, by the same formula: 5 M events, 10 k keys, 9 types. Both use all cores
 of this machine, give the three events of each match, and store nothing. Both must give as many matches, or there is no result.
@@ -39,7 +39,7 @@ from penstock.spark.session import session
 EVENTS = int(sys.argv[2]) if len(sys.argv) > 2 else 5_000_000
 WORKERS = os.cpu_count() or 2
 ROUNDS, LONGEST_S = 9, 240.0
-IN_A_TURN = 3
+IN_A_TURN, WARM_S = 3, 15.0
 ROWS = 10_000  # that cross to Python at a time: Spark's own number, and the advice of the guide to patterns for small rows
 FORMULAS = {
     "k": "MOD(MOD(id * 22695477 + 1, 4294967296) / 65536, 10000)",
@@ -96,7 +96,7 @@ def side_by_side(flink: Flink, name: str, frames: dict[str, DataFrame]) -> dict[
     matches, own = flink.ask(name, "matches"), frames["penstock"].count()
     if matches != own or not own:
         raise SystemExit(f"{name}: Flink gives {matches:,} matches, penstock {own:,}.")
-    warm_s = flink.ask(name, "s")
+    warm_s = min(flink.ask(name, "s"), WARM_S)
     for frame in frames.values():
         begun = time.perf_counter()
         while time.perf_counter() < begun + warm_s:
