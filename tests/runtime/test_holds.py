@@ -12,6 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.operators.holding import dequeue, enqueue
+from penstock.operators.waiting import HASH, Waiting
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.runtime import upkeep
 from penstock.runtime.inspect import view_region
@@ -228,3 +229,14 @@ def test_rows_without_event_time_that_are_queued_in_two_regions_keep_the_order_i
     enqueue(state, 0, 5, {7: batch})
     assert [rows.to_pydict() for rows in dequeue(state, 0, 8, [7], in_turn=True)] == [{"v": [1, 2, 3], TIME: [-3, -4, -7]}]
     assert dequeue(state, 0, 8, [7], in_turn=True) == []
+
+
+def test_rows_that_an_older_penstock_left_waiting_in_wider_types_come_in_those_of_now():
+    columns = [("k", pa.string()), (TIME, pa.int64()), (HASH, pa.int64())]
+    state = MemoryState()
+    before = Waiting(state, 0, pa.schema([("mask", pa.int64()), *columns]))
+    before.keep(1, pa.record_batch({"mask": [5, 6], "k": ["a", "b"], TIME: [20, 10], HASH: [1, 2]}))
+    now = pa.schema([("mask", pa.int8()), *columns])
+    (found,) = Waiting(state, 0, now).release(0, 15)
+    assert found.schema == now
+    assert found.to_pylist() == [{"mask": 6, "k": "b", TIME: 10, HASH: 2}]

@@ -125,7 +125,7 @@ class Waiting:
                 struck = read_struck(self._view) if struck is None else struck
                 due = rows.slice(int(a), int(b - a))
                 due = due.filter(pa.array(live(due, epoch_of(name), struck))) if struck else due
-                out += [due] if due.num_rows else []
+                out += [due.cast(self._schema)] if due.num_rows else []  # an older penstock may have kept them in other types
             if int.from_bytes(value[:8], "big", signed=True) < frontier:
                 gone.append(name)
         if gone:
