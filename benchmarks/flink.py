@@ -108,7 +108,7 @@ def side_by_side(flink: Flink, name: str, frames: dict[str, DataFrame]) -> dict[
         once(frames["penstock"])  # Spark has ended its Python workers if that took a minute, and Flink's are never ended
         rounds.append(took | {of: statistics.median(once(frame) for _ in range(IN_A_TURN)) for of, frame in frames.items()})
         print(name, rounds[-1], file=sys.stderr)
-    found: dict[str, float] = {"matches that both give": own}
+    found: dict[str, float] = {"matches that both give": own, "rounds": len(rounds)}
     found |= {f"{of}: s": statistics.median(row[of] for row in rounds) for of in rounds[0]}
     found["Flink / penstock"] = statistics.median(row["Flink"] / row["penstock"] for row in rounds)
     return found

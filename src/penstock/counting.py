@@ -62,6 +62,10 @@ class Placing(NamedTuple):
             _place(column[stretch], self.numbers[stretch], nexts, placed)
         return placed
 
+    def at(self) -> Ints:
+        """int64, n: which row comes where."""
+        return self.put(np.arange(len(self.numbers)))
+
     def put_arrow(self, column: Any) -> Any:
         """A column of Arrow, in its places; None if its values are not of a fixed width, or if there are nulls."""
         if not _is_fixed(column):
@@ -105,7 +109,7 @@ class Grouped(NamedTuple):
 
     def at(self) -> Ints:
         """int64, n: which row comes where."""
-        return self.placing.put(np.arange(self.placing.starts[-1]) if self.rows is None else self.rows)
+        return self.placing.at() if self.rows is None else self.placing.put(self.rows)
 
     def numbers(self, column: Ints) -> Ints:
         """A column of all rows, int64, in order; of one that is the same everywhere (of stride 0) just that."""

@@ -224,6 +224,15 @@ def test_runs_of_many_events_are_merged_and_not_sorted(monkeypatch):
     assert sorted_by_key_and_at(key, at) == np.lexsort([at, key]).tolist()
 
 
+def test_runs_of_many_events_of_hashed_keys_are_merged_too(monkeypatch):
+    monkeypatch.setattr(sorting, "lexicographic", None)
+    key, at = np.arange(MANY) % 100, in_blocks(np.random.default_rng(6))
+    batch = pa.record_batch({"key": pa.array(key).cast(pa.string()), "at": at, "came": np.arange(MANY)})
+    found = pa.Table.from_batches(Sorting(("hash", "at"), ("key",)).sorted([batch])).column("came").to_numpy()
+    hashes = spark_xxhash64([batch.column("key")])
+    assert found.tolist() == np.lexsort([at, hashes]).tolist()
+
+
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int32(), pa.int64(), pa.date32()])
 @pytest.mark.parametrize("by", [("at",), ("at", "nth"), ("nth", "at", "same")])
 def test_columns_of_any_type_go_with_their_events(monkeypatch, kind, by):

@@ -167,7 +167,7 @@ class _Worker:
         when = times(self.pattern, chunk, self._places(segments, rows, new))
         self._check_when(chunk, when, new)
         low = earliest(self.pattern, chunk, when)
-        masks = [chunk.column(f"{MASK}{i}").to_numpy() for i in range(self.pattern.words)]
+        masks = self.pattern.masks(chunk)
         self._check_types(chunk, masks)
         self.recogniser.rows(int(rows.max()) + 1)
         carried = pa.RecordBatch.from_arrays(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from penstock.cer.automaton import Automaton, Excluded, Test, TypeIs, build
 from penstock.cer.determine import Determiniser
@@ -20,6 +21,7 @@ from penstock.cer.shape import Shape, shape_of
 from penstock.cer.syntax import Not, Plus, Query, Then, Window
 from penstock.cer.tables import BITS
 from penstock.cer.timeouts import STRATEGY, Stopping
+from penstock.columns import HasColumns
 from penstock.errors import DeclarationError, QueryError
 from penstock.schema import as_number, as_text, quoted, unknown_column
 
@@ -96,6 +98,10 @@ class Pattern:
     def words(self) -> int:
         """How many words of test results an event has."""
         return max(1, -(-len(self.automaton.tests) // BITS))
+
+    def masks(self, events: HasColumns) -> list[NDArray[Any]]:
+        """The words of events, one array of whole numbers each, as `word_type` has them."""
+        return [events.column(f"{MASK}{i}").to_numpy() for i in range(self.words)]
 
     @property
     def mixed(self) -> bool:

@@ -104,10 +104,9 @@ class Sorting:
     def _numbers(self, rows: pa.RecordBatch) -> list[Ints]:
         return [_numbers(rows.column(name)) for name in self.by]
 
-    def _index(self, rows: pa.RecordBatch) -> Any:
+    def _index(self, rows: pa.RecordBatch, numbers: Sequence[Ints], placing: Placing | None) -> Any:
         """The places of the rows in order."""
-        numbers = self._numbers(rows)
-        index = lexicographic(numbers)
+        index = lexicographic(numbers) if placing is None else placing.at()
         if not self.keys:
             return places(index)
         hashes = numbers[0][index]
@@ -119,11 +118,12 @@ class Sorting:
         return pc.sort_indices(table, [(name, "ascending") for name in (names[0], *self.keys, *names[1:])])
 
     def _given(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        placed = None if self.keys else _placed(rows, self.by[0], self._numbers(rows))
-        if placed is not None:
-            yield from placed
+        numbers = self._numbers(rows)
+        placing = _placing(numbers)
+        if placing is not None and not self.keys:
+            yield from _in_places(rows, self.by[0], placing)
             return
-        index = self._index(rows)
+        index = self._index(rows, numbers, placing)
         for begin in range(0, len(index), GIVEN_ROWS):
             yield rows.take(index.slice(begin, GIVEN_ROWS))
 
@@ -193,26 +193,25 @@ def _joined(runs: Sequence[_Run], begins: Sequence[int], ends: Sequence[int]) ->
         yield whole(found)
 
 
-def _placed(rows: pa.RecordBatch, by: str, numbers: Sequence[Ints]) -> Iterator[pa.RecordBatch] | None:
-    """The rows in order, each written to its place as it comes; None if they are few, or do not come in a few runs, each in order.
-
-    Events of one file often do. To look a row up is to wait for memory, three times as long as to write it to where its key goes on.
-    """
-    if len(rows) < MANY or not 2 <= len(numbers) <= _PLACED_BY:
+def _placing(numbers: Sequence[Ints]) -> Placing | None:
+    """Where rows go; None if they are few, or do not come in a few runs, each in order, as events of files often do."""
+    if len(numbers[0]) < MANY or not 2 <= len(numbers) <= _PLACED_BY:
         return None
     from penstock.counting import placing  # noqa: PLC0415  (as in `penstock.columns.ascending`)
 
     key, *order = numbers
-    at, same = np.arange(len(rows)), np.zeros(len(rows), np.int64)
+    same = np.zeros(len(key), np.int64)
     position: Any = (*order, *[same] * (_PLACED_BY - len(numbers)))
-    found = placing(key, at, position)
-    return None if found is None else _in_places(rows, by, found, at)
+    return placing(key, np.arange(len(key)), position)
 
 
-def _in_places(rows: pa.RecordBatch, by: str, placing: Placing, at: Ints) -> Iterator[pa.RecordBatch]:
-    """The rows in their places, some at a time; columns that are not of a fixed width are looked up."""
+def _in_places(rows: pa.RecordBatch, by: str, placing: Placing) -> Iterator[pa.RecordBatch]:
+    """The rows in their places, some at a time; columns that are not of a fixed width are looked up.
+
+    To look a row up is to wait for memory, three times as long as to write it to where its key goes on.
+    """
     placed = [_put(name == by, column, placing) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
-    index: Any = places(placing.put(at)) if any(column is None for column in placed) else None
+    index: Any = places(placing.at()) if any(column is None for column in placed) else None
     for begin in range(0, len(rows), GIVEN_ROWS):
         here: Any = None if index is None else index.slice(begin, GIVEN_ROWS)
         pairs = zip(placed, rows.columns, strict=True)

@@ -68,7 +68,7 @@ class Tables:
         if len(words[0]) == 0:
             return np.zeros(0, np.int32)
         if len(words) == 1:
-            return self._letters_of(np.asarray(words[0]).astype(np.int64, copy=False))
+            return self._letters_of(words[0].astype(np.int64, copy=False))
         columns, inverse = np.unique(np.stack(words), axis=1, return_inverse=True)
         values = [sum(int(word) << (BITS * i) for i, word in enumerate(column)) for column in columns.T]
         return np.array([self.letter(value) for value in values], np.int32)[inverse.reshape(-1)]

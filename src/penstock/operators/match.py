@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.cer.memory import checksum, describe, dump, load
 from penstock.cer.parsing import parse
-from penstock.cer.plan import MASK, Pattern, check_source_of_types, ready
+from penstock.cer.plan import Pattern, check_source_of_types, ready
 from penstock.cer.predicates import check_query
 from penstock.cer.recogniser import Batch, Recogniser
 from penstock.cer.shape import summed
@@ -155,8 +155,7 @@ class Match(Operator):
         before = load(recogniser, stored, self._check, self._columns)
         when = self._when(rows, before.places, stored)
         low = earliest(self.pattern, rows, when)
-        masks = [rows.column(f"{MASK}{i}").to_numpy() for i in range(self.pattern.words)]
-        letters = recogniser.tables.letters(masks)
+        letters = recogniser.tables.letters(self.pattern.masks(rows))
         batch = Batch(letters, when, low, rows.starts, np.arange(len(rows.keys)))
         events = Events(before.events, rows)
         found = self._results(recogniser, batch, events, rows, len(before.owner))

@@ -149,6 +149,7 @@ class Rows:
             columns = [self.column(name) for name in self.source.schema.names]
             object.__setattr__(self, "source", pa.RecordBatch.from_arrays(columns, schema=self.source.schema))
             object.__setattr__(self, "index", None)  # those out of order are not needed any more
+            self.__dict__.pop("_at", None)
         return self.source
 
     @cached_property

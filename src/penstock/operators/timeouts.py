@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.cer.memory import dump, load
-from penstock.cer.plan import MASK
 from penstock.cer.recogniser import Batch, Block, Recogniser, filtered
 from penstock.cer.timeouts import Stopping
 from penstock.cer.windows import micros
@@ -51,10 +50,9 @@ class Timeouts(Match):
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
         """Feed the rows of this epoch, and the ends of windows between them and up to the frontier."""
-        masks = [rows.column(f"{MASK}{i}").to_numpy() for i in range(self.pattern.words)]
         fresh = pa.RecordBatch.from_arrays([rows.column(name) for name in self._columns.names], schema=self._columns)
         recogniser = self._recogniser()
-        letters = recogniser.tables.letters(masks)
+        letters = recogniser.tables.letters(self.pattern.masks(rows))
         return self._feed(recogniser, rows.keys, state.names(rows.keys), fresh, rows.group, rows.order.time, letters, state)
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
