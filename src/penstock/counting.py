@@ -55,22 +55,25 @@ class Placing(NamedTuple):
     values: Ints
     starts: Ints
 
-    def put(self, column: NDArray[Any]) -> NDArray[Any]:
-        """A column of the rows, n of any whole numbers, in their places."""
-        placed, nexts = np.empty_like(column), self.firsts.copy()
+    def put(self, column: NDArray[Any], rows: Ints | None = None) -> NDArray[Any]:
+        """A column of any whole numbers in the rows' places: n, or with more where `rows` (int64, n) tells which are meant."""
+        placed, nexts = np.empty(len(self.numbers), column.dtype), self.firsts.copy()
         for stretch in self.stretches:
-            _place(column[stretch], self.numbers[stretch], nexts, placed)
+            if rows is None:
+                _place(column[stretch], self.numbers[stretch], nexts, placed)
+            else:
+                _place_some(column, rows[stretch], self.numbers[stretch], nexts, placed)
         return placed
 
     def at(self) -> Ints:
         """int64, n: which row comes where."""
         return self.put(np.arange(len(self.numbers)))
 
-    def put_arrow(self, column: Any) -> Any:
-        """A column of Arrow, in its places; None if its values are not of a fixed width, or if there are nulls."""
+    def put_arrow(self, column: Any, rows: Ints | None = None) -> Any:
+        """A column of Arrow in the rows' places, as `put`; None if its values are not of a fixed width, or if there are nulls."""
         if not _is_fixed(column):
             return None
-        return pa.array(self.put(column.view(_WIDTHS[column.type.bit_width]).to_numpy())).view(column.type)
+        return pa.array(self.put(column.view(_WIDTHS[column.type.bit_width]).to_numpy(), rows)).view(column.type)
 
 
 def placing(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> Placing | None:
@@ -113,14 +116,11 @@ class Grouped(NamedTuple):
 
     def numbers(self, column: Ints) -> Ints:
         """A column of all rows, int64, in order; of one that is the same everywhere (of stride 0) just that."""
-        chosen = column if self.rows is None else column[: len(self.rows)] if not column.strides[0] else column[self.rows]
-        return self.placing.put(chosen) if chosen.strides[0] else chosen
+        return self.placing.put(column, self.rows) if column.strides[0] else column[: len(self.placing.numbers)]
 
     def arrow(self, column: Any) -> Any:
         """A column of all rows, of Arrow, in order; None as `Placing.put_arrow`."""
-        if self.rows is not None and _is_fixed(column):
-            column = column.take(pa.array(self.rows))
-        return self.placing.put_arrow(column)
+        return self.placing.put_arrow(column, self.rows)
 
 
 def grouped_runs(values: Ints, rows: Ints | None, position: tuple[Ints, Ints, Ints, Ints], key: Ints) -> Grouped | None:
@@ -234,6 +234,15 @@ def _place(column: NDArray[Any], numbers: NDArray[np.int32], nexts: Ints, placed
     for i in range(len(numbers)):
         number = numbers[i]
         placed[nexts[number]] = column[i]
+        nexts[number] += 1
+
+
+@jit
+def _place_some(column: NDArray[Any], rows: Ints, numbers: NDArray[np.int32], nexts: Ints, placed: NDArray[Any]) -> None:
+    """Write what some rows have to the next place of each one's value; `nexts` is changed."""
+    for i in range(len(numbers)):
+        number = numbers[i]
+        placed[nexts[number]] = column[rows[i]]
         nexts[number] += 1
 
 

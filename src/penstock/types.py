@@ -26,6 +26,8 @@ PART: Final = "__ps_part"  # int64, source ordinal << 48 | partition's number
 OFFSET: Final = "__ps_offset"  # int64, ascending within a partition
 SUB: Final = "__ps_sub"  # int64, which of several rows that one record triggered
 ORDER: Final = (TIME, PART, OFFSET, SUB)
+MASK: Final = "__ps_mask"
+"""Begins the names of columns that tell which tests of a pattern a record passes; they are whole numbers, never null."""
 
 PART_BITS: Final = 48
 PART_MASK: Final = (1 << PART_BITS) - 1

@@ -13,7 +13,7 @@ from ceql_drawing import Case, draw
 
 from penstock.cer.automaton import Excluded, TypeIs
 from penstock.cer.batch import Spread, enumerated, matches_of
-from penstock.cer.plan import KEY, MASK, WHEN, Pattern, ready
+from penstock.cer.plan import KEY, WHEN, Pattern, ready
 from penstock.cer.reference import Answer, Match, Seen, evaluate, holds, passes
 from penstock.cer.tables import BITS
 from penstock.cer.work import CountedSplit
@@ -22,6 +22,7 @@ from penstock.operators.keys import KeyCodec
 from penstock.operators.match import Match as MatchOperator
 from penstock.operators.rows import Order, group_rows
 from penstock.routing.hashing import spark_xxhash64
+from penstock.types import MASK
 
 COLUMNS = ("p", "at")
 SQL_COLUMNS = "p long, at timestamp, types string, t string, v long, w long, n long, k long, j long"

@@ -12,9 +12,10 @@ import pytest
 import penstock as ps
 from penstock.cer.automaton import TypeIs
 from penstock.cer.batch import Spread, enumerated, matches_of
-from penstock.cer.plan import MASK, Pattern, ready
+from penstock.cer.plan import Pattern, ready
 from penstock.cer.work import CountedSplit
 from penstock.errors import OperatorError
+from penstock.types import MASK
 
 QUERY = "WHERE A+ ; B WITHIN 30 EVENTS"  # over thirty As and a B: as many matches as thirty things have subsets, but one
 EVENTS = 31

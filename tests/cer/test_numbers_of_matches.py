@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.cer.automaton import TypeIs
 from penstock.cer.batch import matches_of
-from penstock.cer.plan import MASK, ready
+from penstock.cer.plan import ready
 from penstock.cer.shape import summed
 from penstock.errors import OperatorError
+from penstock.types import MASK
 
 LIMIT = 10**38
 TOO_MANY = "One event closes more matches than a decimal\\(38\\) can count; use a smaller window."

@@ -38,3 +38,37 @@ def test_memory_is_had_again_without_asking_the_system():
     (kept, pool), (left, _) = faults_per_round("keep"), faults_per_round("leave")
     assert median(kept) * 10 < min(left)
     assert pool == "system"  # Arrow's own allocators give large arrays back
+
+
+# What a search for garbage looks at: before any task, in the first, and in later ones with and without further modules.
+SEARCHES = """
+import gc
+from penstock.spark.memory import begin_task
+
+class Node:
+    pass
+
+before = len(gc.get_objects())
+begin_task()
+first, frozen = len(gc.get_objects()), gc.get_freeze_count()
+import penstock.cer.kernel
+grown = len(gc.get_objects())
+begin_task()
+again, more = len(gc.get_objects()), gc.get_freeze_count()
+held = [Node() for _ in range(1_000)]
+for node in held:
+    node.itself = node
+del held, node
+begin_task()
+assert gc.get_freeze_count() == more, "what a task leaves is not to be spared"
+print(before, first, frozen, grown, again, more, gc.collect())
+"""
+
+
+def test_a_search_for_garbage_leaves_out_modules_and_finds_what_tasks_left():
+    done = subprocess.run([sys.executable, "-c", SEARCHES], capture_output=True, text=True, check=True)
+    before, first, frozen, grown, again, more, found = map(int, done.stdout.split())
+    assert first * 10 < before < frozen * 2
+    assert grown > again * 10
+    assert more > frozen + 10_000
+    assert found >= 1_000

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.cer.maximal import ID, Maximal, MaximalDisjoint, Share, share, spread, type_bits
-from penstock.cer.plan import HASHED, MASK, WHEN, Pattern
+from penstock.cer.plan import HASHED, WHEN, Pattern
 from penstock.cer.recogniser import Batch, Block, Recogniser, walk
 from penstock.cer.shape import summed
 from penstock.cer.sorting import different
@@ -26,6 +26,7 @@ from penstock.cer.windows import earliest, times
 from penstock.cer.work import CountedSplit, Work, load_work, split
 from penstock.columns import gathered, places, whole
 from penstock.errors import RecordError
+from penstock.types import MASK
 
 CHUNK_ROWS = 1 << 18
 RESULT_ROWS = 1 << 16

@@ -24,9 +24,10 @@ from penstock.cer.timeouts import STRATEGY, Stopping
 from penstock.columns import HasColumns
 from penstock.errors import DeclarationError, QueryError
 from penstock.schema import as_number, as_text, quoted, unknown_column
+from penstock.types import MASK
 
 _TESTS_OF_A_BYTE = 7  # so that a word stays positive
-MASK, WHEN, KEY, HASHED = "__ps_mask", "__ps_when", "__ps_key", "__ps_hash"
+WHEN, KEY, HASHED = "__ps_when", "__ps_key", "__ps_hash"
 MAX_MATCHES_PER_EVENT = 10_000_000
 FEW_MATCHES = 64  # of one event
 

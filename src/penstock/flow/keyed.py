@@ -24,7 +24,7 @@ from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.windows import Session, Window
 from penstock.schema import as_function, as_schema, as_text, quoted, unknown_column
-from penstock.types import PART, PART_BITS, PART_MASK, duration_us
+from penstock.types import MASK, PART, PART_BITS, PART_MASK, duration_us
 
 if TYPE_CHECKING:
     from penstock.cer.syntax import Query
@@ -292,7 +292,7 @@ class KeyedStream(Stream):
             QueryError: The query is wrong, does not fit the columns or the key, or cannot be answered key by key.
             DeclarationError: The stream has no event time, or something stands between ``key_by`` and this step.
         """
-        from penstock.cer.plan import MASK, WHEN, word_type, words_sql  # noqa: PLC0415  (numba takes half a second to load)
+        from penstock.cer.plan import WHEN, word_type, words_sql  # noqa: PLC0415  (numba takes half a second to load)
         from penstock.cer.streams import streams_read  # noqa: PLC0415
         from penstock.operators.match import Match, keyed_pattern  # noqa: PLC0415
         from penstock.operators.timeouts import Timeouts  # noqa: PLC0415

@@ -11,6 +11,7 @@ from penstock.operators.base import Operator
 from penstock.types import ORDER
 
 HASH: Final = "__ps_hash"
+PACKED_BITS: Final = 8  # of an offset that carries a byte
 PORT: Final = "__ps_port"
 OUT: Final = "__ps_out"
 
@@ -29,12 +30,19 @@ class Port:
         waits: Whether rows wait for the frontier before operators see them.
         known: Hidden columns that are not sent to the worker, as it knows them: the number that all rows have there, or the column
             that says the same. Hashes of keys are never sent: they cannot be compressed.
+        packed: A column of bytes, never null, that is sent in the lower bits of `OFFSET`; None: there is none.
     """
 
     schema: pa.Schema
     partial_of: int | None = None
     waits: bool = True
     known: tuple[tuple[str, int | str], ...] = ()
+    packed: str | None = None
+
+    @property
+    def own(self) -> pa.Schema:
+        """The columns of `schema` that are sent by themselves."""
+        return pa.schema([field for field in self.schema if field.name != self.packed])
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -97,7 +105,7 @@ class RegionSpec:
     @property
     def in_schema(self) -> pa.Schema:
         """Columns of the task's input: one port as it is, several side by side with prefixes."""
-        return packed([(p.schema, p.sent) for p in self.ports], PORT)
+        return packed([(p.own, p.sent) for p in self.ports], PORT)
 
     @property
     def out_schema(self) -> pa.Schema:

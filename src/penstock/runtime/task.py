@@ -27,9 +27,9 @@ from penstock.operators.waiting import Waiting, forget_struck
 from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Interrogate, Message, Release, Shutdown, Sized, Taken
 from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.moving import GivenUp, give_up, size_up, tell
-from penstock.runtime.spec import ERROR_SCHEMA, HASH, OUT, Out, Port, RegionSpec
+from penstock.runtime.spec import ERROR_SCHEMA, HASH, OUT, PACKED_BITS, Out, Port, RegionSpec
 from penstock.state.worker import WorkerState
-from penstock.types import BINS, MAX_TIME, MIN_TIME, ORDER
+from penstock.types import BINS, MAX_TIME, MIN_TIME, OFFSET, ORDER
 
 
 @dataclass
@@ -236,7 +236,8 @@ def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[list[pa.Re
     """The rows of each port."""
     ports = [_Received(port, spec.keys.names) for port in spec.ports]
     if len(ports) == 1:
-        return [[ports[0].whole(b.columns) for b in gathered(rows)]]
+        sent = [batch for batch in rows if batch.num_rows]
+        return [[ports[0].whole(whole(sent).columns)] if sent else []]
     out: list[list[pa.RecordBatch]] = [[] for _ in ports]
     for batch in gathered(rows):
         tags = batch.column(0).to_numpy(zero_copy_only=False)
@@ -253,15 +254,21 @@ class _Received:
     """Makes a port's rows of what is sent of them."""
 
     def __init__(self, port: Port, keys: Sequence[str]) -> None:
-        self.width = len(port.schema) + len(port.sent)
+        self.width = len(port.own) + len(port.sent)
         self._columns = port.columns
-        self._sent = [*port.schema, *(port.columns.field(name) for name in port.sent)]
+        self._sent = [*port.own, *(port.columns.field(name) for name in port.sent)]
+        self._packed = port.packed and (len(port.own) + port.sent.index(OFFSET), port.schema.get_field_index(port.packed))
         self._known = sorted((port.columns.get_field_index(name), known) for name, known in port.known)
         self._keys = [port.schema.get_field_index(name) for name in keys]
 
     def whole(self, columns: Sequence[Any]) -> pa.RecordBatch:
         """Rows with all columns. Spark's Arrow types may differ from ours in time zone or nullability."""
         arrays = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, self._sent, strict=True)]
+        if self._packed:
+            offset, byte = self._packed
+            both = arrays[offset].to_numpy()
+            arrays[offset] = pa.array(both >> PACKED_BITS)
+            arrays.insert(byte, pa.array(both.astype(np.int8)))
         for at, known in self._known:
             if isinstance(known, int):
                 column = pa.repeat(pa.scalar(known, pa.int64()), len(arrays[0]))

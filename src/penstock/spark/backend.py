@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledRegion
 from penstock.runtime.lateness import Base, ChunkId
 from penstock.runtime.record import SourceState
-from penstock.runtime.spec import OUT, Port, RegionSpec, key_columns
+from penstock.runtime.spec import OUT, PACKED_BITS, Port, RegionSpec, key_columns
 from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
@@ -28,7 +29,7 @@ from penstock.spark.logs import input_of
 from penstock.spark.slices import Slices, as_rdd, never_without_rows
 from penstock.spark.source import SourceReader
 from penstock.spark.task import task
-from penstock.types import ORDER, PART_BITS, TIME
+from penstock.types import MASK, OFFSET, ORDER, PART_BITS, TIME
 
 Assign = Callable[[CompiledRegion, Work], Assignment]
 
@@ -89,7 +90,7 @@ class SparkBackend:
         return empty_frame(self._spark, with_order(node.schema))
 
     def region(self, compiled: CompiledRegion, inputs: Sequence[DataFrame], work: Work) -> DataFrame:
-        spec = compiled.spec
+        spec = self._packed(compiled)
         if len(spec.ports) > 1:
             inputs = [self._cut(i) for i in inputs]
         ports = [port_frame(spec, i, frame) for i, frame in enumerate(inputs)]
@@ -98,8 +99,20 @@ class SparkBackend:
             whole = whole.unionByName(other)
         routed = F.expr(routing_sql(work.routing, hash_sql(spec)))
         shuffled = never_without_rows(whole).repartitionById(work.workers, routed)
-        assignment = self._assign(compiled, work)
+        assignment = replace(self._assign(compiled, work), spec=spec)
         return self._mark(shuffled.mapInArrow(task(assignment), spark_schema(spec.out_schema)))
+
+    def _packed(self, compiled: CompiledRegion) -> RegionSpec:
+        """The region, with the tests of its patterns sent in offsets where these leave room in this epoch: each column takes time to send."""
+        ports = []
+        for port, feed in zip(compiled.spec.ports, compiled.feeds, strict=True):
+            nodes = p.upstream(compiled.region.inputs[feed])
+            plain = all(isinstance(node, p.SourceNode | p.Where | p.Select | p.Union) for node in nodes)
+            sources = [node for node in nodes if isinstance(node, p.SourceNode)]
+            few = plain and all(self._readers[source.name].bits_left() >= PACKED_BITS for source in sources)
+            bytes_ = [field.name for field in port.schema if field.name.startswith(MASK) and field.type == pa.int8()]
+            ports.append(replace(port, packed=bytes_[0] if few and bytes_ else None))
+        return replace(compiled.spec, ports=tuple(ports))
 
     def _mark(self, frame: DataFrame) -> DataFrame:
         self._from_region[id(frame)] = frame
@@ -194,21 +207,23 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
 def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
     """A port's rows in the columns of the task's input, named by place: ``mapInArrow`` does not quote names."""
     port = spec.ports[index]
-    names = [*port.schema.names, *port.sent]
+    sent = [quoted(n) for n in (*port.own.names, *port.sent)]
+    if port.packed is not None:
+        byte = f"{(1 << PACKED_BITS) - 1} & {quoted(port.packed)}"
+        sent[len(port.own) + port.sent.index(OFFSET)] = f"(shiftleft({OFFSET}, {PACKED_BITS}) + ({byte}))"
     if port.partial_of is not None:
         operator = spec.steps[port.partial_of].operator
         assert isinstance(operator, AggregateStep)
         if not spec.timed:  # as `AggregateStep.on_data`
             frame = frame.withColumn(TIME, F.lit(0).cast("long"))
         frame = partial_frame(operator, frame, spec.keys.names)
-        names = port.schema.names
-    own = [quoted(n) for n in names]
+        sent = [quoted(n) for n in port.schema.names]
     if len(spec.ports) == 1:
-        return select_sql(frame, [f"{sql} as c{i}" for i, sql in enumerate(own)])
+        return select_sql(frame, [f"{sql} as c{i}" for i, sql in enumerate(sent)])
     columns = [f"{index} as c0"]
     for i, field in enumerate(spark_schema(spec.in_schema).fields[1:], 1):
         mine = field.name.startswith(f"{index}.")
-        columns.append(f"cast({own.pop(0) if mine else 'null'} as {field.dataType.simpleString()}) as c{i}")
+        columns.append(f"cast({sent.pop(0) if mine else 'null'} as {field.dataType.simpleString()}) as c{i}")
     return select_sql(frame, columns)
 
 

@@ -19,7 +19,6 @@ from penstock.cer.parsing import parse
 from penstock.cer.plan import (
     HASHED,
     KEY,
-    MASK,
     MAX_MATCHES_PER_EVENT,
     WHEN,
     Pattern,
@@ -37,7 +36,8 @@ from penstock.columns import values_of
 from penstock.errors import DeclarationError, OperatorError, QueryError
 from penstock.routing.hashing import is_hashable
 from penstock.schema import as_function, as_text, check_expression, quoted, unknown_column
-from penstock.spark.memory import keep_memory
+from penstock.spark.memory import begin_task
+from penstock.types import MASK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -288,7 +288,7 @@ def _over_batches(
     from pyspark.sql.pandas.types import from_arrow_schema
 
     def run_declared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keep_memory()
+        begin_task()
         return run(_declared(batch, columns) for batch in batches)
 
     if not _are_plain(df.columns):  # mapInArrow does not quote names; and to rename is to copy every row

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -18,6 +20,7 @@ from penstock.spark.columns import named, select_sql
 
 ROW: Final = "__ps_row"
 """Spark's own id of a row: the number of its partition of the scan, and its place there."""
+_of_rows: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 _ABOVE_FILES: Final = ("Project", "SubqueryAlias")
 
 
@@ -86,10 +89,17 @@ class Slices:
         if not self._branches:
             return select_sql(self._frame.where(f"tag = {tag}"), chosen)
         ours = self._frame._jdf.sparkSession()
-        jvm: Any = self.session._jvm
         branch = self._branches[tag]
-        whole = select_sql(DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(ours, branch), self.session), chosen)
+        whole = select_sql(DataFrame(self._dataset_of()(ours, branch), self.session), chosen)
         return as_rdd(whole) if branch.isStreaming() else whole
+
+    def _dataset_of(self) -> Any:
+        """Java's ``Dataset.ofRows``; to find it by its packages' names, each of which might be a class, takes 5 ms or more."""
+        context = self.session.sparkContext
+        if context not in _of_rows:
+            jvm: Any = context._jvm
+            _of_rows[context] = jvm.org.apache.spark.sql.classic.Dataset.ofRows
+        return _of_rows[context]
 
     def files(self, tag: int) -> list[str] | None:
         """URIs of the files that one source reads in this epoch, without planning anything; None: Spark does not tell.

@@ -175,6 +175,15 @@ class SourceReader:
         cases = " ".join(f"when '{sql_text(uri)}' then {i}" for i, (uri, _) in enumerate(spelled, 1))
         return f"element_at({array_sql(number for _, number in spelled)}, case {FILE} {cases} end)"
 
+    def bits_left(self) -> int:
+        """How many of the upper bits of every offset in this epoch are 0, the sign's bit not counted; 0 where that is not known."""
+        connector = self._source.connector
+        if self._source.position is not None or isinstance(connector, Rate):
+            return 0
+        if isinstance(connector, Files):
+            return 63 - ROW_BITS - max(self._files.values(), default=0).bit_length()
+        return _EPOCHS_BITS - self._epoch.bit_length()
+
     def _local_offset(self) -> str:
         """SQL of an offset of this epoch's own: its number, then that of the scan's partition, then that of the row in it."""
         name = sql_text(self._source.name)

@@ -18,7 +18,7 @@ from penstock.errors import StateError
 from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.spec import key_columns
 from penstock.runtime.worker import Assignment, local_states, run_worker
-from penstock.spark.memory import keep_memory
+from penstock.spark.memory import begin_task
 
 _CHECKED_EVERY: Final = 32
 """Of the small batches that Spark hands over, one in so many is looked at: rows that are routed by another table are in every one."""
@@ -48,7 +48,7 @@ def task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterato
     def run(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        keep_memory()
+        begin_task()
         context = TaskContext.get()
         assert context is not None
         worker = context.partitionId()

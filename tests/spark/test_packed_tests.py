@@ -1,0 +1,89 @@
+"""The tests of a pattern are sent within the positions of records where these leave room: an epoch's records are the same either way."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import flow_runs as fr
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.flow.plan import SourceNode
+from penstock.runtime.spec import PACKED_BITS, Port, RegionSpec
+from penstock.runtime.task import _unpack
+from penstock.spark import backend
+from penstock.spark.source import SourceReader
+from penstock.types import MASK, OFFSET
+
+SCHEMA = pa.schema([("k", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("kind", pa.string())])
+BYTES = pa.schema([("k", pa.int64()), (f"{MASK}0", pa.int8()), ("v", pa.string())])
+
+
+def events(number):
+    """Those of one file."""
+    kinds = random.Random(number).choices(("A", "B", "C", "other"), k=90)
+    return [{"k": i % 5, "at": fr.moment(number + i / 100), "kind": kind} for i, kind in enumerate(kinds)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ports", [1, 2])
+def test_matches_do_not_depend_on_how_tests_are_sent(spark, tmp_path, monkeypatch, ports):
+    for n in range(6):
+        fr.write_parquet(tmp_path / "in", events(n), SCHEMA, n)
+    sent, frame = [], backend.port_frame
+    monkeypatch.setattr(backend, "port_frame", lambda spec, i, rows: sent.append(spec.ports[i].packed) or frame(spec, i, rows))
+    left = SourceReader.bits_left
+    monkeypatch.setattr(SourceReader, "bits_left", lambda reader: left(reader) * (reader._epoch % 2))
+    queries = ["SELECT * WHERE A ; B ; C {} WITHIN 0.3 SECONDS", "SELECT * WHERE A : B {}"][:ports]
+
+    flow, name = ps.Flow("packed"), str(tmp_path)
+    source = ps.files(tmp_path / "in", SCHEMA, max_files_per_epoch=1)
+    keyed = flow.source("events", source, time="at", lateness="300 milliseconds").key_by("k")
+    for query in queries:
+        keyed.match(query.format(""), type="kind").sink(ps.memory(name + query))
+    flow.start(spark, checkpoint=tmp_path / "c", trigger="available_now").await_termination(600)
+    assert set(sent) == {None, f"{MASK}0"}
+    every = spark.read.parquet(str(tmp_path / "in"))
+    for query in queries:
+        batch = ps.match(every, query.format("PARTITION BY [k]"), order_by="at", type="kind").toArrow().to_pylist()
+        assert len(batch) > 20
+        assert sorted(map(str, ps.memory(name + query).table().to_pylist())) == sorted(map(str, batch))
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 2**55 - 1), st.integers(-128, 127)), min_size=1), column=st.integers(0, 2))
+def test_a_byte_and_an_offset_come_out_of_one_number_as_they_went_in(rows, column):
+    fields = [BYTES.field("k"), BYTES.field("v")]
+    fields.insert(column, BYTES.field(f"{MASK}0"))
+    port = Port(pa.schema(fields), packed=f"{MASK}0")
+    spec = RegionSpec("r", 0, pa.schema([BYTES.field("k")]), (port,), (), ())
+    offset, byte = (np.array(values, np.int64) for values in zip(*rows, strict=True))
+    arrays = {"k": pa.array(offset % 7), "v": pa.array(map(str, rows))}
+    arrays |= {name: pa.array(offset // 3) for name in port.sent}
+    arrays[OFFSET] = pa.array((offset << PACKED_BITS) + (byte & 255))
+    sent = pa.record_batch([arrays[name] for name in spec.in_schema.names], schema=spec.in_schema)
+    ((whole,),) = _unpack(spec, [sent.slice(0, 0), sent.slice(0, 1), sent.slice(1)])
+    assert whole.schema.names == port.columns.names
+    assert whole.column(f"{MASK}0").to_pylist() == byte.tolist()
+    assert whole.column(OFFSET).to_pylist() == offset.tolist()
+    assert whole.column("v").to_pylist() == arrays["v"].to_pylist()
+
+
+def test_offsets_tell_how_much_room_they_leave():
+    node = SourceNode(SCHEMA, False, name="s", connector=ps.files("s", SCHEMA), time="at")
+
+    def left(node, epoch=0, files=()):
+        reader = SourceReader(None, node, 0, epoch)
+        reader._files = dict.fromkeys("ab", 0) | {f"f{n}": n for n in files}
+        return reader.bits_left()
+
+    assert [left(node, files=[n]) for n in (0, 1, 2**22 - 1, 2**22, 2**30 - 1)] == [30, 29, 8, 7, 0]
+    assert ((((2**22 - 1) << 33) + 2**33 - 1) << 8) + 255 < 2**63
+    other = dataclasses.replace(node, connector=None)
+    assert [left(other, epoch) for epoch in (0, 2**19 - 1, 2**19, 2**27 - 1)] == [27, 8, 7, 0]
+    assert left(dataclasses.replace(node, position=("k", "k"))) == 0
+    assert left(dataclasses.replace(node, connector=ps.rate(1))) == 0
