@@ -32,7 +32,7 @@ def begin_task() -> None:
     """
     global _modules  # noqa: PLW0603  (as the process has)
     keep_memory()
-    if len(sys.modules) != _modules:
+    if len(sys.modules) > _modules:
         _modules = len(sys.modules)
         gc.freeze()
 
