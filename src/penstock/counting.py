@@ -38,6 +38,19 @@ def by_counting(values: Ints) -> Ints | None:
     return index
 
 
+def scattered(column: NDArray[Any], numbers: NDArray[np.int32], firsts: Ints) -> NDArray[Any]:
+    """A column with the rows of each number together, in order.
+
+    Args:
+        column: Whole numbers, n.
+        numbers: int32, n: of each row, from 0.
+        firsts: int64: the first place of each number.
+    """
+    placed = np.empty(len(numbers), column.dtype)
+    _place(column, numbers, firsts.copy(), placed)
+    return placed
+
+
 class Placing(NamedTuple):
     """Where rows go that come in a few runs, each in order, so that those of a value are together and in order.
 

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import penstock as ps
 from penstock.cer.sorting import Sorting
 from penstock.errors import DeclarationError, QueryError
+from penstock.spark import exchange
 
 pytestmark = pytest.mark.spark
 
@@ -432,3 +433,36 @@ def test_matches_are_the_same_when_events_are_sorted_over_files(spark, monkeypat
     assert len(in_memory) > 2000
     monkeypatch.setattr("penstock.spark.match.Sorting", partial(Sorting, held_bytes=40_000))
     assert found() == in_memory
+
+
+@pytest.mark.parametrize("between", [":", ";"])
+@pytest.mark.parametrize("key", ["k", "f", "at"])
+def test_matches_are_the_same_whether_events_are_shuffled_in_pages_or_as_rows(spark, monkeypatch, key, between):
+    """Keys and attributes with nulls, NaN and both zeros, in many small pages; where Spark joins partitions, rows stay rows."""
+    odd = "element_at(array(0d, -0d, double('nan'), 1.5d, null), cast(pmod(hash(id, 2), 5) as int) + 1) AS f"
+    attributes = (
+        "pmod(hash(id), 3) AS kind",
+        "nullif(pmod(hash(id, 1), 11), 3) AS k",
+        "if(id % 50 = 0, null, id / 7) AS v",
+        odd,
+    )
+    events = spark.range(0, 3000, 1, 4).selectExpr("id", *attributes).selectExpr("*", "timestamp_seconds(k) AS at")
+    define = {name: f"kind = {i}" for i, name in enumerate("ABC")}
+    steps = f" {between} ".join(("A AS a", "B AS b", "C AS c"))
+    query = f"SELECT a[v], b[id], c[id] WHERE {steps} PARTITION BY [{key}] WITHIN 40 [id]"
+    monkeypatch.setattr(exchange, "HANDED_BYTES", 1 << 21)
+
+    def told():
+        return sorted(map(repr, ps.match(events, query, order_by="id", define=define).toArrow().to_pylist()))
+
+    cuts, in_pages = [], exchange.in_pages
+    monkeypatch.setattr(exchange, "in_pages", lambda *given: cuts.append(given) or in_pages(*given))
+    paged = told()
+    assert len(cuts) == 1
+    assert len(paged) > 20
+    spark.conf.set("spark.sql.adaptive.enabled", "true")
+    try:
+        assert told() == paged
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
+    assert len(cuts) == 1

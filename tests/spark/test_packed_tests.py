@@ -55,6 +55,34 @@ def test_matches_do_not_depend_on_how_tests_are_sent(spark, tmp_path, monkeypatc
         assert sorted(map(str, ps.memory(name + query).table().to_pylist())) == sorted(map(str, batch))
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("ports", [1, 2])
+def test_matches_do_not_depend_on_whether_rows_come_in_pages(spark, tmp_path, monkeypatch, ports):
+    for n in range(6):
+        fr.write_parquet(tmp_path / "in", events(n), SCHEMA, n)
+    sent, in_pages = [], backend.in_pages
+    monkeypatch.setattr(backend, "in_pages", lambda *given: sent.append(given) or in_pages(*given))
+    whether, number = backend.SparkBackend._in_pages, iter(range(100))
+    monkeypatch.setattr(backend, "PAGED_ROWS", 1)
+    monkeypatch.setattr(backend.SparkBackend, "_in_pages", lambda own, region: next(number) % 3 != 1 and whether(own, region))
+    queries = ["SELECT a[at], c[at] WHERE A AS a ; B ; C AS c {} WITHIN 0.3 SECONDS", "SELECT b[at] WHERE A : B AS b {}"][
+        :ports
+    ]
+
+    flow, name = ps.Flow("paged"), str(tmp_path)
+    source = ps.files(tmp_path / "in", SCHEMA, max_files_per_epoch=1)
+    keyed = flow.source("events", source, time="at", lateness="300 milliseconds").key_by("k")
+    for query in queries:
+        keyed.match(query.format(""), type="kind").sink(ps.memory(name + query))
+    flow.start(spark, checkpoint=tmp_path / "c", workers=3, trigger="available_now").await_termination(600)
+    assert 1 < len(sent) < next(number) - 1
+    every = spark.read.parquet(str(tmp_path / "in"))
+    for query in queries:
+        batch = ps.match(every, query.format("PARTITION BY [k]"), order_by="at", type="kind").toArrow().to_pylist()
+        assert len(batch) > 20
+        assert sorted(map(str, ps.memory(name + query).table().to_pylist())) == sorted(map(str, batch))
+
+
 @given(rows=st.lists(st.tuples(st.integers(0, 2**55 - 1), st.integers(-128, 127)), min_size=1), column=st.integers(0, 2))
 def test_a_byte_and_an_offset_come_out_of_one_number_as_they_went_in(rows, column):
     fields = [BYTES.field("k"), BYTES.field("v")]

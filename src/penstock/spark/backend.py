@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +14,7 @@ from penstock.columns import gathered
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
+from penstock.pages import is_paged
 from penstock.routing.table import SUBS, Routing
 from penstock.runtime.backend import Scan, SourceFrames, Work
 from penstock.runtime.batches import map_batch
@@ -25,6 +26,7 @@ from penstock.runtime.spec import OUT, PACKED_BITS, Port, RegionSpec, key_column
 from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
+from penstock.spark.exchange import in_pages
 from penstock.spark.logs import input_of
 from penstock.spark.slices import Slices, as_rdd, never_without_rows
 from penstock.spark.source import SourceReader
@@ -32,6 +34,8 @@ from penstock.spark.task import task
 from penstock.types import MASK, OFFSET, ORDER, PART_BITS, TIME
 
 Assign = Callable[[CompiledRegion, Work], Assignment]
+PAGED_ROWS: Final = 1 << 19
+"""From so many records of an epoch on, its rows are shuffled in pages."""
 
 
 class SparkBackend:
@@ -57,6 +61,7 @@ class SparkBackend:
         self._assign = assign
         self._readers: dict[str, SourceReader] = {}
         self._malformed: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
         self._kept: list[DataFrame] = []
         self._from_region: dict[int, DataFrame] = {}  # by id; holding the frame keeps its id its own
 
@@ -72,6 +77,7 @@ class SparkBackend:
         reader = self._readers[source.name] = SourceReader(self._slices, source, ordinal, self._epoch)
         found = reader.scan(state)
         self._malformed[source.name] = found.malformed
+        self._rows[source.name] = found.rows or sum(chunk.rows for chunk in found.chunks)
         return found
 
     def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
@@ -97,10 +103,20 @@ class SparkBackend:
         whole = ports[0]
         for other in ports[1:]:
             whole = whole.unionByName(other)
-        routed = F.expr(routing_sql(work.routing, hash_sql(spec)))
-        shuffled = never_without_rows(whole).repartitionById(work.workers, routed)
+        routed = routing_sql(work.routing, hash_sql(spec))
+        whole = never_without_rows(whole)
+        paged = self._in_pages(compiled)
+        shuffled = in_pages(whole, routed, work.workers) if paged else whole.repartitionById(work.workers, F.expr(routed))
         assignment = replace(self._assign(compiled, work), spec=spec)
-        return self._mark(shuffled.mapInArrow(task(assignment), spark_schema(spec.out_schema)))
+        return self._mark(shuffled.mapInArrow(task(assignment, paged=paged), spark_schema(spec.out_schema)))
+
+    def _in_pages(self, compiled: CompiledRegion) -> bool:
+        """Whether rows go to the workers in pages in this epoch: to cut them costs a visit to Python, which pays for many."""
+        spec = compiled.spec
+        if not all(map(is_paged, spec.in_schema.types)) or any(port.partial_of is not None for port in spec.ports):
+            return False
+        nodes = (node for feed in compiled.feeds for node in p.upstream(compiled.region.inputs[feed]))
+        return sum(self._rows[name] for name in {n.name for n in nodes if isinstance(n, p.SourceNode)}) >= PAGED_ROWS
 
     def _packed(self, compiled: CompiledRegion) -> RegionSpec:
         """The region, with the tests of its patterns sent in offsets where these leave room in this epoch: each column takes time to send."""

@@ -34,8 +34,10 @@ from penstock.cer.syntax import Query
 from penstock.cer.work import CountedSplit, load_work
 from penstock.columns import values_of
 from penstock.errors import DeclarationError, OperatorError, QueryError
+from penstock.pages import PAGES, opened
 from penstock.routing.hashing import is_hashable
 from penstock.schema import as_function, as_text, check_expression, quoted, unknown_column
+from penstock.spark.exchange import by_key, can_be_paged
 from penstock.spark.memory import begin_task
 from penstock.types import MASK
 
@@ -121,9 +123,9 @@ def match(
     )
     if from_maximal:  # the names by which the parts are told apart are not shown
         pattern = replace(pattern, shape=shape_of(parsed, tuple(columns), pattern.automaton.kinds))
-    prepared, sorting = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, define, type, streams))
+    prepared, sorting, paged = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, define, type, streams))
     here = enumerate_with is None and pattern.tells_few and not callable(where)
-    found = _found(prepared, sorting, pattern, None if here else by)
+    found = _found(prepared, sorting, paged, pattern, None if here else by)
     return found if where is None else _where(found, where)
 
 
@@ -230,8 +232,12 @@ def arrow_schema(df: DataFrame) -> pa.Schema:
     return schema
 
 
-def _prepared(df: DataFrame, query: Query, pattern: Pattern, words: list[str]) -> tuple[DataFrame, Sorting | None]:
-    """The events with what workers need of them, brought together by key, and how workers are to sort them; None: they are sorted."""
+def _prepared(
+    df: DataFrame, query: Query, pattern: Pattern, words: list[str]
+) -> tuple[DataFrame, Sorting | None, pa.Schema | None]:
+    """The events with what workers need of them, brought together by key; how workers are to sort them (None: they are sorted); and how they come
+    in pages (None: they come as rows).
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     hidden: list[Column] = [F.expr(sql).alias(f"{MASK}{i}") for i, sql in enumerate(words)]
@@ -253,12 +259,16 @@ def _prepared(df: DataFrame, query: Query, pattern: Pattern, words: list[str]) -
     columns = arrow_schema(prepared)
     kinds = [columns.field(name).type for name in pattern.key_columns]
     if not all(is_sortable(columns.field(name).type) for name in pattern.order) or not all(map(is_hashable, kinds)):
-        return shuffled.sortWithinPartitions(*together, *order), None
+        return shuffled.sortWithinPartitions(*together, *order), None, None
     if not together:
-        return shuffled, Sorting(pattern.order)
+        return shuffled, Sorting(pattern.order), None
     if len(together) == 1 and is_whole(kinds[0]):
-        return shuffled, Sorting((*pattern.key_columns, *pattern.order))
-    return shuffled, Sorting((HASHED, *pattern.order), pattern.key_columns)
+        sorting = Sorting((*pattern.key_columns, *pattern.order))
+    else:
+        sorting = Sorting((HASHED, *pattern.order), pattern.key_columns)
+    if not can_be_paged(prepared.sparkSession, columns):
+        return shuffled, sorting, None
+    return by_key(prepared, names), sorting, columns
 
 
 def _number(order: Sequence[str]) -> Column:
@@ -310,17 +320,24 @@ def _declared(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 def _found(
-    prepared: DataFrame, sorting: Sorting | None, pattern: Pattern, split: CountedSplit | MaximalDisjoint | Maximal | None
+    prepared: DataFrame,
+    sorting: Sorting | None,
+    paged: pa.Schema | None,
+    pattern: Pattern,
+    split: CountedSplit | MaximalDisjoint | Maximal | None,
 ) -> DataFrame:
     """The matches; with ``split`` None all are told where they are found."""
     from pyspark import TaskContext
     from pyspark.sql import functions as F  # noqa: N812
 
-    columns = arrow_schema(prepared)
+    columns = arrow_schema(prepared) if paged is None else paged
+    came = columns if paged is None else PAGES
     fields = [pa.field(name, columns.field(own).type) for name, own in zip(pattern.keys, pattern.key_columns, strict=True)]
     result = pattern.result(pa.schema([columns.field(name) for name in pattern.needed]), fields)
 
     def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if paged is not None:
+            batches = opened(batches, paged)
         if sorting is None:
             return batches
         folders = os.environ.get("SPARK_LOCAL_DIRS", "")  # as Spark tells its Python workers
@@ -331,7 +348,7 @@ def _found(
         def recognise(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return matches_of(pattern, columns, in_order(batches))
 
-        return _over_batches(prepared, recognise, columns, result)
+        return _over_batches(prepared, recognise, came, result)
     if isinstance(split, Maximal):
         result = result.append(pa.field(ID, pa.binary()))
     workers = prepared.sparkSession.sparkContext.defaultParallelism
@@ -345,7 +362,7 @@ def _found(
         return enumerated(pattern, result, batches, load_work if isinstance(split, CountedSplit) else load_share)
 
     mixed = spread_schema(result)
-    shared = _over_batches(prepared, recognise_and_share, columns, mixed)
+    shared = _over_batches(prepared, recognise_and_share, came, mixed)
     found = _over_batches(shared.repartitionById(workers, F.col(PLACE)), enumerate_matches, mixed, result)
     return found.dropDuplicates([ID]).drop(ID) if isinstance(split, Maximal) else found
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import StateError
+from penstock.pages import opened
 from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.spec import key_columns
 from penstock.runtime.worker import Assignment, local_states, run_worker
@@ -42,8 +43,8 @@ def local_folder() -> str:
     return os.environ.get("PENSTOCK_LOCAL_DIR") or str(Path(tempfile.gettempdir()) / f"penstock-{user}")
 
 
-def task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow`` of a region."""
+def task(assignment: Assignment, *, paged: bool = False) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow`` of a region, whose rows come as they are or in pages."""
 
     def run(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -52,7 +53,7 @@ def task(assignment: Assignment) -> Callable[[Iterable[pa.RecordBatch]], Iterato
         context = TaskContext.get()
         assert context is not None
         worker = context.partitionId()
-        checked = _checked(rows, worker, assignment)
+        checked = _checked(opened(rows, assignment.spec.in_schema) if paged else rows, worker, assignment)
         yield from run_worker(assignment, worker, context.taskAttemptId(), local_states(boot_id()), checked)
 
     return run

@@ -1,0 +1,63 @@
+"""A shuffle that moves pages of columns instead of rows, see `penstock.pages`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.pages import PAGES, TO, cut, is_paged
+from penstock.spark.columns import named, spark_schema
+from penstock.spark.memory import begin_task
+
+HANDED_BYTES: Final = 256 << 20
+"""How much Spark may hand to a task at a time: it counts rows, and a page is one."""
+_USUAL_ROWS: Final = 10_000
+
+
+def can_be_paged(spark: SparkSession, columns: pa.Schema) -> bool:
+    """Whether rows can be shuffled in pages, as many partitions as the session says.
+
+    Where Spark joins small partitions (AQE), it needs a shuffle whose number of partitions is its own to choose.
+    """
+    adaptive = str(spark.conf.get("spark.sql.adaptive.enabled")).lower() == "true"
+    return not adaptive and all(map(is_paged, columns.types))
+
+
+def by_key(frame: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The rows in pages, those of a key in one partition, where `can_be_paged`.
+
+    Args:
+        frame: Its columns.
+        keys: Names of key columns, quoted.
+    """
+    workers = int(str(frame.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    return in_pages(frame, f"pmod(hash({', '.join(keys)}), {workers})", workers)
+
+
+def in_pages(frame: DataFrame, to: str, workers: int) -> DataFrame:
+    """The rows in pages, brought to the partitions that they are for; of two rows of one task of `frame` the order stays.
+
+    Args:
+        frame: Of columns all of which `is_paged`.
+        to: SQL of the number of each row's partition.
+        workers: How many partitions there are.
+
+    Returns:
+        Rows of `PAGES`, for `penstock.pages.opened`.
+    """
+    rows = int(str(frame.sparkSession.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")))
+    page_bytes = HANDED_BYTES // (rows if rows > 0 else _USUAL_ROWS)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin_task()
+        return cut(batches, workers, page_bytes)
+
+    sent = frame.selectExpr("*", f"cast({to} as int) as {TO}")
+    plain = sent.toDF(*(f"c{i}" for i in range(len(sent.columns))))  # mapInArrow does not quote names
+    return plain.mapInArrow(run, spark_schema(PAGES)).repartitionById(workers, named(TO))
+
+
+__all__ = ["by_key", "can_be_paged", "in_pages"]
