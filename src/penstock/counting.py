@@ -33,9 +33,7 @@ def by_counting(values: Ints) -> Ints | None:
     if counted is None:
         return None
     numbers, distinct, counts = counted
-    index = np.empty(len(values), np.int64)
-    _place(np.arange(len(values)), numbers, _places(np.argsort(distinct), counts), index)
-    return index
+    return scattered(np.arange(len(values)), numbers, _places(np.argsort(distinct), counts))
 
 
 def scattered(column: NDArray[Any], numbers: NDArray[np.int32], firsts: Ints) -> NDArray[Any]:

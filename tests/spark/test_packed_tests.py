@@ -30,57 +30,49 @@ def events(number):
     return [{"k": i % 5, "at": fr.moment(number + i / 100), "kind": kind} for i, kind in enumerate(kinds)]
 
 
+def run_beside_batch(spark, folder, queries, **options):
+    """Six epochs of a flow with all queries, which must give what batch gives."""
+    for n in range(6):
+        fr.write_parquet(folder / "in", events(n), SCHEMA, n)
+    flow, name = ps.Flow("sent"), str(folder)
+    source = ps.files(folder / "in", SCHEMA, max_files_per_epoch=1)
+    keyed = flow.source("events", source, time="at", lateness="300 milliseconds").key_by("k")
+    for query in queries:
+        keyed.match(query.format(""), type="kind").sink(ps.memory(name + query))
+    flow.start(spark, checkpoint=folder / "c", trigger="available_now", **options).await_termination(600)
+    every = spark.read.parquet(str(folder / "in"))
+    for query in queries:
+        batch = ps.match(every, query.format("PARTITION BY [k]"), order_by="at", type="kind").toArrow().to_pylist()
+        assert len(batch) > 20
+        assert sorted(map(str, ps.memory(name + query).table().to_pylist())) == sorted(map(str, batch))
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("ports", [1, 2])
 def test_matches_do_not_depend_on_how_tests_are_sent(spark, tmp_path, monkeypatch, ports):
-    for n in range(6):
-        fr.write_parquet(tmp_path / "in", events(n), SCHEMA, n)
     sent, frame = [], backend.port_frame
     monkeypatch.setattr(backend, "port_frame", lambda spec, i, rows: sent.append(spec.ports[i].packed) or frame(spec, i, rows))
     left = SourceReader.bits_left
     monkeypatch.setattr(SourceReader, "bits_left", lambda reader: left(reader) * (reader._epoch % 2))
     queries = ["SELECT * WHERE A ; B ; C {} WITHIN 0.3 SECONDS", "SELECT * WHERE A : B {}"][:ports]
 
-    flow, name = ps.Flow("packed"), str(tmp_path)
-    source = ps.files(tmp_path / "in", SCHEMA, max_files_per_epoch=1)
-    keyed = flow.source("events", source, time="at", lateness="300 milliseconds").key_by("k")
-    for query in queries:
-        keyed.match(query.format(""), type="kind").sink(ps.memory(name + query))
-    flow.start(spark, checkpoint=tmp_path / "c", trigger="available_now").await_termination(600)
+    run_beside_batch(spark, tmp_path, queries)
     assert set(sent) == {None, f"{MASK}0"}
-    every = spark.read.parquet(str(tmp_path / "in"))
-    for query in queries:
-        batch = ps.match(every, query.format("PARTITION BY [k]"), order_by="at", type="kind").toArrow().to_pylist()
-        assert len(batch) > 20
-        assert sorted(map(str, ps.memory(name + query).table().to_pylist())) == sorted(map(str, batch))
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("ports", [1, 2])
 def test_matches_do_not_depend_on_whether_rows_come_in_pages(spark, tmp_path, monkeypatch, ports):
-    for n in range(6):
-        fr.write_parquet(tmp_path / "in", events(n), SCHEMA, n)
     sent, in_pages = [], backend.in_pages
     monkeypatch.setattr(backend, "in_pages", lambda *given: sent.append(given) or in_pages(*given))
     whether, number = backend.SparkBackend._in_pages, iter(range(100))
     monkeypatch.setattr(backend, "PAGED_ROWS", 1)
     monkeypatch.setattr(backend.SparkBackend, "_in_pages", lambda own, region: next(number) % 3 != 1 and whether(own, region))
-    queries = ["SELECT a[at], c[at] WHERE A AS a ; B ; C AS c {} WITHIN 0.3 SECONDS", "SELECT b[at] WHERE A : B AS b {}"][
-        :ports
-    ]
+    queries = ["SELECT a[at], c[at] WHERE A AS a ; B ; C AS c {} WITHIN 0.3 SECONDS", "SELECT b[at] WHERE A : B AS b {}"]
+    queries = queries[:ports]
 
-    flow, name = ps.Flow("paged"), str(tmp_path)
-    source = ps.files(tmp_path / "in", SCHEMA, max_files_per_epoch=1)
-    keyed = flow.source("events", source, time="at", lateness="300 milliseconds").key_by("k")
-    for query in queries:
-        keyed.match(query.format(""), type="kind").sink(ps.memory(name + query))
-    flow.start(spark, checkpoint=tmp_path / "c", workers=3, trigger="available_now").await_termination(600)
+    run_beside_batch(spark, tmp_path, queries, workers=3)
     assert 1 < len(sent) < next(number) - 1
-    every = spark.read.parquet(str(tmp_path / "in"))
-    for query in queries:
-        batch = ps.match(every, query.format("PARTITION BY [k]"), order_by="at", type="kind").toArrow().to_pylist()
-        assert len(batch) > 20
-        assert sorted(map(str, ps.memory(name + query).table().to_pylist())) == sorted(map(str, batch))
 
 
 @given(rows=st.lists(st.tuples(st.integers(0, 2**55 - 1), st.integers(-128, 127)), min_size=1), column=st.integers(0, 2))

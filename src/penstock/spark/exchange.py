@@ -9,7 +9,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.pages import PAGES, TO, cut, is_paged
-from penstock.spark.columns import named, spark_schema
+from penstock.schema import quoted
+from penstock.spark.columns import named, select_sql, spark_schema
 from penstock.spark.memory import begin_task
 
 HANDED_BYTES: Final = 256 << 20
@@ -55,9 +56,9 @@ def in_pages(frame: DataFrame, to: str, workers: int) -> DataFrame:
         begin_task()
         return cut(batches, workers, page_bytes)
 
-    sent = frame.selectExpr("*", f"cast({to} as int) as {TO}")
-    plain = sent.toDF(*(f"c{i}" for i in range(len(sent.columns))))  # mapInArrow does not quote names
-    return plain.mapInArrow(run, spark_schema(PAGES)).repartitionById(workers, named(TO))
+    names = [f"{quoted(name)} as c{i}" for i, name in enumerate(frame.columns)]  # mapInArrow does not quote names
+    sent = select_sql(frame, [*names, f"cast({to} as int) as {TO}"])
+    return sent.mapInArrow(run, spark_schema(PAGES)).repartitionById(workers, named(TO))
 
 
 __all__ = ["by_key", "can_be_paged", "in_pages"]

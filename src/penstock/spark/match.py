@@ -266,9 +266,9 @@ def _prepared(
         sorting = Sorting((*pattern.key_columns, *pattern.order))
     else:
         sorting = Sorting((HASHED, *pattern.order), pattern.key_columns)
-    if not can_be_paged(prepared.sparkSession, columns):
-        return shuffled, sorting, None
-    return by_key(prepared, names), sorting, columns
+    if can_be_paged(prepared.sparkSession, columns):
+        return by_key(prepared, names), sorting, columns
+    return shuffled, sorting, None
 
 
 def _number(order: Sequence[str]) -> Column:
