@@ -65,6 +65,7 @@ def test_matches_do_not_depend_on_how_tests_are_sent(spark, tmp_path, monkeypatc
 def test_matches_do_not_depend_on_whether_rows_come_in_pages(spark, tmp_path, monkeypatch, ports):
     sent, in_pages = [], backend.in_pages
     monkeypatch.setattr(backend, "in_pages", lambda *given: sent.append(given) or in_pages(*given))
+    monkeypatch.setattr("penstock.spark.match.can_be_paged", lambda *_: False)  # batch, beside it, as rows
     whether, number = backend.SparkBackend._in_pages, iter(range(100))
     monkeypatch.setattr(backend, "PAGED_ROWS", 1)
     monkeypatch.setattr(backend.SparkBackend, "_in_pages", lambda own, region: next(number) % 3 != 1 and whether(own, region))
