@@ -11,7 +11,7 @@ Source: J. Goldstein, R. Ramakrishnan, U. Shaft, "Compressing Relations and Inde
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -41,11 +41,14 @@ def is_paged(kind: pa.DataType) -> bool:
     return fixed and kind.bit_width in _ARROW
 
 
-def cut(batches: Iterable[pa.RecordBatch], workers: int, page_bytes: int) -> Iterator[pa.RecordBatch]:
+def cut(
+    batches: Iterable[pa.RecordBatch], worker_of: Callable[[pa.RecordBatch], Values], workers: int, page_bytes: int
+) -> Iterator[pa.RecordBatch]:
     """Cut rows into pages for workers; the rows of one worker stay in order.
 
     Args:
-        batches: Rows; the last column, int32 without nulls, is the worker of each, from 0. It is not in the pages. All others `is_paged`.
+        batches: Rows of columns all of which `is_paged`.
+        worker_of: Gives the worker of each row of a batch, whole numbers from 0.
         workers: How many there are.
         page_bytes: How large a page may be; larger ones have one row.
 
@@ -55,11 +58,11 @@ def cut(batches: Iterable[pa.RecordBatch], workers: int, page_bytes: int) -> Ite
     from penstock.counting import scattered  # noqa: PLC0415  (numba takes a fifth of a second to load)
 
     for block in gathered(batches, BLOCK_ROWS):
-        to = block.column(block.num_columns - 1).to_numpy()
+        to = worker_of(block).astype(np.int32, copy=False)
         counts = np.bincount(to, minlength=workers)
         begins = np.cumsum(counts) - counts
         heads, columns = [block.num_rows], []
-        for column in block.columns[:-1]:
+        for column in block.columns:
             values, least = _narrowed(column)
             parts = [values] if values is not None else []
             if column.null_count:

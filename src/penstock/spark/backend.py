@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -15,6 +16,7 @@ from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
 from penstock.pages import is_paged
+from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.table import SUBS, Routing
 from penstock.runtime.backend import Scan, SourceFrames, Work
 from penstock.runtime.batches import map_batch
@@ -103,10 +105,12 @@ class SparkBackend:
         whole = ports[0]
         for other in ports[1:]:
             whole = whole.unionByName(other)
-        routed = routing_sql(work.routing, hash_sql(spec))
         whole = never_without_rows(whole)
         paged = self._in_pages(compiled)
-        shuffled = in_pages(whole, routed, work.workers) if paged else whole.repartitionById(work.workers, F.expr(routed))
+        if paged:
+            shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers)
+        else:
+            shuffled = whole.repartitionById(work.workers, F.expr(routing_sql(work.routing, hash_sql(spec))))
         assignment = replace(self._assign(compiled, work), spec=spec)
         return self._mark(shuffled.mapInArrow(task(assignment, paged=paged), spark_schema(spec.out_schema)))
 
@@ -187,6 +191,17 @@ def routing_sql(table: Routing, hashed: str) -> str:
         found = f"array_position({array_sql(table.apart)}, {hashed})"
         out = f"coalesce(get({array_sql(table.apart.values(), 'int')}, cast({found} as int) - 1), {out})"
     return out
+
+
+def routing_of(spec: RegionSpec, table: Routing) -> Callable[[pa.RecordBatch], Any]:
+    """Gives the worker of each row, as `routing_sql`, of batches in the columns of `port_frame`."""
+    ports = key_columns(spec)
+
+    def worker_of(rows: pa.RecordBatch) -> Any:
+        hashes = [spark_xxhash64([rows.column(i) for i in columns]) for columns in ports]
+        return table.workers_of(hashes[0] if len(ports) == 1 else np.choose(rows.column(0).to_numpy(), hashes))
+
+    return worker_of
 
 
 def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:

@@ -267,7 +267,7 @@ def _prepared(
     else:
         sorting = Sorting((HASHED, *pattern.order), pattern.key_columns)
     if can_be_paged(prepared.sparkSession, columns):
-        return by_key(prepared, names), sorting, columns
+        return by_key(prepared, [columns.get_field_index(name) for name in pattern.key_columns]), sorting, columns
     return shuffled, sorting, None
 
 
