@@ -78,7 +78,8 @@ class Routing:
 
     def workers_of(self, hashes: Ints) -> Ints:
         """The worker of each hash (int64, n)."""
-        bins = hashes % len(self.owners)
+        count = len(self.owners)
+        bins = hashes & (count - 1) if count.bit_count() == 1 else hashes % count  # numpy divides, ten times as long
         out = self._owners[bins]
         for at, split in self.splits.items():
             out[(bins == at) & (sub_of(hashes) < split.upto)] = split.to

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -38,7 +39,8 @@ def by_key(frame: DataFrame, keys: Sequence[int]) -> DataFrame:
     workers = int(str(frame.sparkSession.conf.get("spark.sql.shuffle.partitions")))
 
     def worker_of(rows: pa.RecordBatch) -> Any:
-        return spark_xxhash64([rows.column(i) for i in keys]) % workers
+        upper = spark_xxhash64([rows.column(i) for i in keys]).view(np.uint64) >> np.uint64(32)
+        return (upper * np.uint64(workers)) >> np.uint64(32)  # a division would take ten times as long
 
     return in_pages(frame, worker_of, workers)
 
