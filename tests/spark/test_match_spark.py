@@ -436,7 +436,7 @@ def test_matches_are_the_same_when_events_are_sorted_over_files(spark, monkeypat
 
 
 @pytest.mark.parametrize("between", [":", ";"])
-@pytest.mark.parametrize("key", ["k", "f", "at"])
+@pytest.mark.parametrize("key", ["k", "f", "at", "name"])
 def test_matches_are_the_same_whether_events_are_shuffled_in_pages_or_as_rows(spark, monkeypatch, key, between):
     """Keys and attributes with nulls, NaN and both zeros, in many small pages; where Spark joins partitions, rows stay rows."""
     odd = "element_at(array(0d, -0d, double('nan'), 1.5d, null), cast(pmod(hash(id, 2), 5) as int) + 1) AS f"
@@ -444,12 +444,18 @@ def test_matches_are_the_same_whether_events_are_shuffled_in_pages_or_as_rows(sp
         "pmod(hash(id), 3) AS kind",
         "nullif(pmod(hash(id, 1), 11), 3) AS k",
         "if(id % 50 = 0, null, id / 7) AS v",
+        "if(id % 9 = 0, null, repeat('é', cast(id % 5 as int))) AS t",
+        "nullif(id % 3 = 0, id % 4 = 0) AS yes",
         odd,
     )
-    events = spark.range(0, 3000, 1, 4).selectExpr("id", *attributes).selectExpr("*", "timestamp_seconds(k) AS at")
+    events = (
+        spark.range(0, 3000, 1, 4)
+        .selectExpr("id", *attributes)
+        .selectExpr("*", "timestamp_seconds(k) AS at", "concat('k', k) AS name")
+    )
     define = {name: f"kind = {i}" for i, name in enumerate("ABC")}
     steps = f" {between} ".join(("A AS a", "B AS b", "C AS c"))
-    query = f"SELECT a[v], b[id], c[id] WHERE {steps} PARTITION BY [{key}] WITHIN 40 [id]"
+    query = f"SELECT a[v, t], b[id, yes], c[id] WHERE {steps} PARTITION BY [{key}] WITHIN 40 [id]"
     monkeypatch.setattr(exchange, "HANDED_BYTES", 1 << 21)
 
     def told():
