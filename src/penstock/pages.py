@@ -49,6 +49,11 @@ def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_binary(kind)
 
 
+def _bits(kind: pa.DataType) -> int:
+    """Of the whole number that stands for a value; for text it is the length."""
+    return 32 if _is_text(kind) else 8 if pa.types.is_boolean(kind) else kind.bit_width
+
+
 def _small(column: Any) -> Any:
     """Text and bytes with offsets of 32 bits, where the session has Spark use more (``useLargeVarTypes``)."""
     kind = column.type
@@ -239,9 +244,7 @@ def _read(whole: Values, pages: Sequence[tuple[list[int], int]], rows: int, sche
     arrays = []
     for i, field in enumerate(schema):
         text = _is_text(field.type)
-        values = np.empty(
-            rows, np.int32 if text else np.int8 if pa.types.is_boolean(field.type) else _INTS[field.type.bit_width]
-        )
+        values = np.empty(rows, _INTS[_bits(field.type)])
         marks = np.ones(rows, np.bool_) if any(head[2 + 2 * i] & _MARKED for head, _ in pages) else None
         parts: list[Values] = []
         upto = 0

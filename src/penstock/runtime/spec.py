@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import numpy as np
 import pyarrow as pa
 
+from penstock.columns import places
 from penstock.operators.base import Operator
+from penstock.routing.hashing import spark_xxhash64
 from penstock.types import ORDER
 
 HASH: Final = "__ps_hash"
@@ -117,6 +121,23 @@ def key_columns(spec: RegionSpec) -> list[list[int]]:
     """Of each port, where the key's columns are in ``spec.in_schema``."""
     names, alone = spec.in_schema.names, len(spec.ports) == 1
     return [[names.index(key if alone else f"{i}.{key}") for key in spec.keys.names] for i in range(len(spec.ports))]
+
+
+def key_hashes(ports: Sequence[Sequence[int]], rows: pa.RecordBatch) -> Any:
+    """int64, n: xxhash64 of each row's key.
+
+    Args:
+        ports: As `key_columns` gives them.
+        rows: In the columns of ``spec.in_schema``; of several ports the first one tells whose a row is.
+    """
+    if len(ports) == 1:
+        return spark_xxhash64([rows.column(i) for i in ports[0]])
+    tags = rows.column(0).to_numpy()
+    hashes = np.empty(rows.num_rows, np.int64)
+    for port, columns in enumerate(ports):
+        mine = np.flatnonzero(tags == port)
+        hashes[mine] = spark_xxhash64([rows.column(i).take(places(mine)) for i in columns])
+    return hashes
 
 
 def packed(parts: list[tuple[pa.Schema, tuple[str, ...]]], tag: str) -> pa.Schema:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -16,7 +15,6 @@ from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
 from penstock.pages import is_paged
-from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.table import SUBS, Routing
 from penstock.runtime.backend import Scan, SourceFrames, Work
 from penstock.runtime.batches import map_batch
@@ -24,7 +22,7 @@ from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledRegion
 from penstock.runtime.lateness import Base, ChunkId
 from penstock.runtime.record import SourceState
-from penstock.runtime.spec import OUT, PACKED_BITS, Port, RegionSpec, key_columns
+from penstock.runtime.spec import OUT, PACKED_BITS, Port, RegionSpec, key_columns, key_hashes
 from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
@@ -196,12 +194,7 @@ def routing_sql(table: Routing, hashed: str) -> str:
 def routing_of(spec: RegionSpec, table: Routing) -> Callable[[pa.RecordBatch], Any]:
     """Gives the worker of each row, as `routing_sql`, of batches in the columns of `port_frame`."""
     ports = key_columns(spec)
-
-    def worker_of(rows: pa.RecordBatch) -> Any:
-        hashes = [spark_xxhash64([rows.column(i) for i in columns]) for columns in ports]
-        return table.workers_of(hashes[0] if len(ports) == 1 else np.choose(rows.column(0).to_numpy(), hashes))
-
-    return worker_of
+    return lambda rows: table.workers_of(key_hashes(ports, rows))
 
 
 def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:

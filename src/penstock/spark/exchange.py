@@ -50,8 +50,8 @@ def in_pages(frame: DataFrame, worker_of: Callable[[pa.RecordBatch], Any], worke
 
     Args:
         frame: Of columns all of which `is_paged`.
-        worker_of: Gives the number of each row's partition. Sent along to Python: to find it there takes a fifth of what it takes the
-            JVM, which also would have to hand it over.
+        worker_of: Gives the number of each row's partition; of columns by place, not by name. Runs in Python, as the JVM would have to
+            hand over what it finds, a column more.
         workers: How many partitions there are.
 
     Returns:
@@ -64,9 +64,8 @@ def in_pages(frame: DataFrame, worker_of: Callable[[pa.RecordBatch], Any], worke
         begin_task()
         return cut(batches, worker_of, workers, page_bytes)
 
-    plain = select_sql(
-        frame, [f"{quoted(name)} as c{i}" for i, name in enumerate(frame.columns)]
-    )  # mapInArrow does not quote names
+    names = [f"{quoted(name)} as c{i}" for i, name in enumerate(frame.columns)]  # mapInArrow does not quote names
+    plain = select_sql(frame, names)
     return plain.mapInArrow(run, spark_schema(PAGES)).repartitionById(workers, named(TO))
 
 

@@ -9,15 +9,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.errors import StateError
 from penstock.pages import opened
-from penstock.routing.hashing import spark_xxhash64
-from penstock.runtime.spec import key_columns
+from penstock.runtime.spec import key_columns, key_hashes
 from penstock.runtime.worker import Assignment, local_states, run_worker
 from penstock.spark.memory import begin_task
 
@@ -68,10 +66,6 @@ def _checked(rows: Iterable[pa.RecordBatch], worker: int, assignment: Assignment
             f"Region {region!r} has {len(assignment.versions)} workers, but a task of it ran as number {worker}; report this as a bug."
         )
     for number, batch in enumerate(rows):
-        for port, columns in enumerate(ports) if number % _CHECKED_EVERY == 0 else ():
-            few: Any = batch.slice(0, 64)
-            mine = few if len(ports) == 1 else few.filter(pc.equal(few.column(0), pa.scalar(port, pa.int32())))
-            hashes = spark_xxhash64([mine.column(i) for i in columns])
-            if (routing.workers_of(hashes) != worker).any():
-                raise StateError(f"Region {region!r}: worker {worker} got rows of another worker; report this as a bug.")
+        if number % _CHECKED_EVERY == 0 and (routing.workers_of(key_hashes(ports, batch.slice(0, 64))) != worker).any():
+            raise StateError(f"Region {region!r}: worker {worker} got rows of another worker; report this as a bug.")
         yield batch
