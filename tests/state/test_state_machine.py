@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.state import LocalStore, MemoryState, Metadata, Version, compact, iterate, write_file
+from penstock.state import LocalStore, MemoryState, Metadata, Version, compact, iterate, layers, write_file
 from penstock.types import MAX_TIME, MIN_TIME
 
 KEYS = [bytes([0, b, op]) + tail for b in range(3) for op in (1, 2) for tail in (b"", b"a", b"\xff", b"ab")]
@@ -65,16 +65,20 @@ class StateOfOneWorker(RuleBasedStateMachine):
         self.history = [(self.version, {})]
         self.memory = MemoryState()
         self.files = 0
+        self.processes = [{}, {}]  # what each holds over the stores
+        self.process = 0
 
     def teardown(self):
         for host in (0, 1):
             LocalStore.open(self.host(host), "me", "boot", 1 << 26).close()
         shutil.rmtree(self.root)
+        layers._held = {}
 
     def host(self, number):
         return f"{self.root}/host-{number}"
 
     def store(self, host, identity="me", boot="boot"):
+        layers._held = self.processes[self.process]
         return LocalStore.open(self.host(host), identity, boot, 1 << 26)
 
     def path(self, kind):
@@ -102,6 +106,14 @@ class StateOfOneWorker(RuleBasedStateMachine):
             self.version = self.version.with_delta(ref, number)
             self.history.append((self.version, self.model))
             self.memory.apply(changes)
+
+    @rule()
+    def another_process_runs_the_tasks(self):
+        self.process = 1 - self.process
+
+    @rule()
+    def process_is_replaced(self):
+        self.processes[self.process] = {}
 
     @rule()
     def epoch_without_changes(self):

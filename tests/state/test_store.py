@@ -17,7 +17,7 @@ import pytest
 from state_rows import content, rows, times, versions, write
 
 from penstock.errors import StateError, TornFileError
-from penstock.state import CatchUp, LocalStore, Metadata, Version, compact, environment
+from penstock.state import CatchUp, LocalStore, Metadata, Version, compact, environment, layers
 from penstock.state import store as state_store
 from penstock.types import MAX_TIME
 
@@ -170,7 +170,104 @@ def test_at_when_a_file_is_torn_then_named_and_store_keeps_what_it_has(fs, root,
         store.at(fs, root, Version(9, base))
     Path(root, "d2").unlink()
     write(fs, root, "d2", EPOCHS[2], 2)
-    assert store.catch_up(fs, root, last) == CatchUp(rebuilt=False, files=1, rows=2)  # d1 had been applied
+    assert store.catch_up(fs, root, last) == CatchUp(rebuilt=False, files=2, rows=3)
+
+
+def stored_lineage(store):
+    with store._env.env.begin() as txn:
+        return store._lineage(store._env, txn)
+
+
+def held_rows(local):
+    layer = layers.held(local)
+    return None if layer is None else len(layer.changes.values)
+
+
+def test_at_when_few_deltas_are_lacking_then_held_and_put_into_the_store_together(fs, root, local):
+    made = versions(fs, root, *({b"00a": b"%d" % n, b"00%02d" % n: (b"v", n)} for n in range(20)))
+    store = open_store(local)
+    stored = []
+    for n, version in enumerate(made):
+        with store.at(fs, root, version) as state:
+            assert content(state) == {b"00a": b"%d" % n} | {b"00%02d" % i: b"v" for i in range(n + 1)}
+            assert [key for key, _ in state.due(ord("0"), MAX_TIME)] == [b"00%02d" % i for i in range(min(n + 1, 10))]
+            assert state.measure(0, 1 << 16, 1)[0] == [(0x3030, sum(len(k) + len(v) + 8 for k, v in content(state).items()))]
+        stored.append(version.lineages().index(stored_lineage(store)) - 1)
+    assert stored == [0] * 9 + [8] * 8 + [16] * 3  # by the number of the epoch
+    assert held_rows(local) == 4
+    assert store.catch_up(fs, root, made[-1]).files == 3
+
+
+@pytest.mark.parametrize("entries", [{b"00%05d" % n: b"v" for n in range((1 << 16) + 1)}, {b"00a": os.urandom(5 << 20)}])
+def test_at_when_a_delta_is_large_then_put_into_the_store_at_once(fs, root, local, entries):
+    first, second = versions(fs, root, {b"00b": b"1"}, entries)
+    store = open_store(local)
+    for version in (first, second):
+        with store.at(fs, root, version) as state:
+            assert state.get_many([b"00b", b"00a"]) == [b"1", entries.get(b"00a") if version is second else None]
+        assert stored_lineage(store) == version.lineage()
+
+
+def test_at_when_a_base_is_adopted_that_the_store_lacks_then_what_is_held_brings_it_there(fs, root, local):
+    made = versions(fs, root, *({b"00%02d" % n: b"v"} for n in range(6)))
+    store = open_store(local)
+    for version in made[:5]:
+        store.at(fs, root, version).close()
+    adopted = made[5].with_base(compact(fs, root, made[3], "b", Metadata("base", "me", 3), "s"))
+    with store.at(fs, root, adopted) as state:
+        assert sorted(content(state)) == [b"00%02d" % n for n in range(6)]
+    assert stored_lineage(store) == made[4].lineage()  # not filled anew, or it would have the last
+
+
+def test_held_when_another_process_moves_the_store_then_not_put_over_it(fs, root, local, monkeypatch):
+    made = versions(fs, root, *({b"00a": b"%d" % n} for n in range(12)))
+    store = open_store(local)
+    mine, others = {}, {}
+    for version in made[:9]:
+        monkeypatch.setattr(layers, "_held", mine)
+        store.at(fs, root, version).close()
+    monkeypatch.setattr(layers, "_held", others)
+    store.catch_up(fs, root, made[10])
+    monkeypatch.setattr(layers, "_held", mine)
+    with store.at(fs, root, made[11]) as state:
+        assert content(state) == {b"00a": b"11"}
+    with store.at(fs, root, made[10]) as state:
+        assert content(state) == {b"00a": b"10"}
+
+
+def test_held_when_the_store_moves_before_it_is_put_there_then_the_store_is_left_alone(fs, root, local):
+    made = versions(fs, root, *({b"00a": b"%d" % n} for n in range(5)))
+    store = open_store(local)
+    for version in made[:3]:
+        store.at(fs, root, version).close()
+    stale = layers.held(local)
+    store.catch_up(fs, root, made[4])
+    store._put(stale, made[4], made[4].lineages())
+    assert stored_lineage(store) == made[4].lineage()
+    with store.at(fs, root, made[4]) as state:
+        assert content(state) == {b"00a": b"4"}
+
+
+def test_held_when_the_next_epoch_is_held_as_well_then_an_earlier_state_does_not_see_it(fs, root, local):
+    made = versions(fs, root, *({b"00a": (b"%d" % n, n)} for n in range(3)))
+    store = open_store(local)
+    store.at(fs, root, made[0]).close()
+    with store.at(fs, root, made[1]) as old, store.at(fs, root, made[2]) as new:
+        assert content(old) == {b"00a": b"1"}
+        assert old.due(ord("a"), 2) == [(b"00a", b"1")]
+        assert content(new) == {b"00a": b"2"}
+        assert new.due(ord("a"), 2) == []
+
+
+def test_held_when_there_are_many_stores_then_only_of_some(fs, root, tmp_path):
+    first, second = versions(fs, root, {b"00a": b"1"}, {b"00a": b"2"})
+    for n in range(20):
+        store = open_store(str(tmp_path / f"host/{n}"))
+        for version in (first, second):
+            store.at(fs, root, version).close()
+    assert [n for n in range(20) if held_rows(str(tmp_path / f"host/{n}"))] == list(range(12, 20))
+    for n in range(20):
+        LocalStore.open(str(tmp_path / f"host/{n}"), "me", "boot", 1 << 26).close()
 
 
 def test_at_when_the_store_moves_on_then_an_earlier_snapshot_does_not(fs, root, local):

@@ -16,6 +16,7 @@ from penstock.runtime.record import EpochRecord, RegionState
 from penstock.state.compact import Pace, compact, should_compact
 from penstock.state.deltas import FileRef, Metadata, Version
 from penstock.state.files import delete_quietly
+from penstock.state.layers import HELD_DELTAS
 
 TIDY_EVERY: Final = 16
 """Epochs between two removals of unneeded files."""
@@ -59,23 +60,25 @@ class Compaction:
 def due(record: EpochRecord, flow: str, run: int, under_way: Iterable[Place] = ()) -> list[Compaction]:
     """What should be compacted after an epoch and is not under way: those that have waited longest, a few at a time.
 
-    The epoch's own files are left out: the local stores have everything else, and one that lacks what a base was made of is filled
-    anew from it.
+    The epoch's own files are left out, and the last few before it: the local stores have everything else, and one that lacks what a base was
+    made of is filled anew from it.
     """
     busy = set(under_way)
     places = [(name, worker, v) for name, region in record.regions.items() for worker, v in enumerate(region.versions)]
     wanted = [
         Compaction((name, worker), applied, flow, run)
         for name, worker, version in places
-        if (name, worker) not in busy and should_compact(applied := _before(version, record.epoch))
+        if (name, worker) not in busy and should_compact(applied := _stored(version, record.epoch))
     ]
     wanted.sort(key=lambda compaction: -len(compaction.version.deltas))
     return wanted[: max(0, -(-len(places) // TURNS) - len(busy))]
 
 
-def _before(version: Version, epoch: int) -> Version:
-    older = tuple(takewhile(lambda delta: delta.version < epoch, version.deltas))
-    return replace(version, version=epoch - 1, deltas=older)
+def _stored(version: Version, epoch: int) -> Version:
+    """What every store that took part in an epoch has on disk."""
+    older = tuple(takewhile(lambda delta: delta.version < epoch, version.deltas))[:-HELD_DELTAS]
+    newest = older[-1] if older else version.base
+    return Version(newest.version if newest else -1, version.base, older)
 
 
 def adopt(record: EpochRecord, bases: Mapping[Place, FileRef]) -> EpochRecord:

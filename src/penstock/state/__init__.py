@@ -1,14 +1,15 @@
 """What a key remembers: state in files of the checkpoint, cached in LMDB on the executors, seen by operators through `WorkerState`.
 
-Read in this order: `files` (durable files), `deltas` (what is in them, what makes a version), `worker` (what operators see), `environment`
-and `store` (the local cache), `compact` (merging).
+Read in this order: `files` (durable files), `deltas` (what is in them, what makes a version), `overlay` and `worker` (what operators see),
+`environment`, `layers` and `store` (the local cache), `compact` (merging).
 """
 
 from penstock.state.compact import compact, iterate, should_compact
 from penstock.state.deltas import SCHEMA, FileRef, Metadata, Version, read_batches, read_file, write_file
 from penstock.state.files import create_exclusive, delete_quietly, list_dir, read_bytes, resolve, write_atomic
+from penstock.state.overlay import Snapshot
 from penstock.state.store import CatchUp, LocalStore
-from penstock.state.worker import MAX_KEY_BYTES, MemoryState, Snapshot, Stats, WorkerState
+from penstock.state.worker import MAX_KEY_BYTES, MemoryState, Stats, WorkerState
 
 __all__ = [
     "MAX_KEY_BYTES",

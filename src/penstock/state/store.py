@@ -1,9 +1,9 @@
 """A worker's state on an executor's local disk: a cache in LMDB of the files in the checkpoint.
 
-Invariant: the local store never holds an uncommitted version. An epoch's task catches it up to the last committed version, reads
-from a snapshot of exactly that one, and writes its own changes to a new delta file; the next epoch's task applies that file here if
-it was committed. So nothing is ever rolled back. Which version the store holds is told by its lineage; one that is not on
-the way to the wanted version is rebuilt from the files.
+Invariant: the local store never holds an uncommitted version. An epoch's task reads from exactly the last committed version, and writes its
+own changes to a new delta file; later tasks apply that file here if it was committed. So nothing is ever rolled back. The last few
+deltas are held in memory over the store, see `penstock.state.layers`, and put into it together. Which version the store holds is told by
+its lineage; one that is not on the way to the wanted version is rebuilt from the files.
 
 Read next: `penstock.state.worker` for what operators see, `penstock.state.compact` for how bases are made.
 """
@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Final
+from itertools import chain as joined
+from typing import Any, Final, TypeVar
 
 import lmdb
 import numpy as np
@@ -26,7 +26,8 @@ import pyarrow.fs as pafs
 
 from penstock.columns import concat
 from penstock.errors import StateError
-from penstock.state.deltas import BATCH_ROWS, SCHEMA, FileRef, Version, read_batches
+from penstock.state import layers
+from penstock.state.deltas import FileRef, Version, read_batches
 from penstock.state.environment import (
     FORMAT,
     Environment,
@@ -37,6 +38,8 @@ from penstock.state.environment import (
     remove_environment,
     unusable,
 )
+from penstock.state.layers import Layer
+from penstock.state.overlay import Layered, Overlay
 from penstock.state.worker import WorkerState, order_bytes, timer_bytes
 from penstock.types import MAX_TIME
 
@@ -44,6 +47,7 @@ MAP_SIZE: Final = 64 << 30
 _META_KEY: Final = b"store"
 _INDEX_ROWS: Final = 1 << 20
 _ATTEMPTS: Final = 5
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,11 @@ class LocalStore:
 
     def close(self) -> None:
         """Close it in this process; snapshots can no longer be read. Only needed before the directory goes away."""
+        layers.let_go(self._directory)
         close_environment(self._directory)
 
     def at(self, fs: pafs.FileSystem, root: str, version: Version) -> WorkerState:
-        """Catch up, then give the state at exactly that version.
+        """Give the state at exactly that version: of the store, caught up as far as need be, and of what is held over it.
 
         Args:
             fs: File system of the checkpoint.
@@ -97,15 +102,10 @@ class LocalStore:
             StateError: The store cannot hold it, or other processes keep moving it. It holds some committed version.
         """
         for _ in range(_ATTEMPTS):
-            self.catch_up(fs, root, version)
-            env = self._env
-            try:
-                txn = env.env.begin()
-                if self._lineage(env, txn) == version.lineage():
-                    return WorkerState(_LmdbSnapshot(self, env, txn))
-                txn.abort()
-            except lmdb.Error as wrong:
-                raise unusable(self._directory, wrong) from wrong
+            state = self._safely(lambda: self._seen(fs, root, version))
+            if state is not None:
+                return state
+            self._safely(lambda: self._bring_nearer(fs, root, version))
         raise StateError(
             f"The local state store in {self._directory} was moved away from version {version.version} by another process "
             f"{_ATTEMPTS} times; end the tasks of older runs on this host."
@@ -126,23 +126,72 @@ class LocalStore:
             TornFileError: A file of the version is missing or altered. The store holds an earlier version.
             StateError: The store cannot hold it. It holds an earlier version.
         """
+        return self._safely(lambda: self._apply_missing(fs, root, version))
+
+    def distrust(self) -> None:
+        """Remove the local files, so that the next one to open the store rebuilds it."""
+        remove_environment(self._directory)
+
+    def _safely(self, action: Callable[[], _T]) -> _T:
+        """Do something with the store as it is now on disk."""
         try:
             try:
                 self._env = self._open()
-                return self._apply_missing(fs, root, version)
+                return action()
             except lmdb.Error as wrong:
                 if is_full(wrong):
                     raise
                 # Whatever LMDB stumbled over, the files are the truth.
                 self.distrust()
                 self._env = self._open()
-                return self._apply_missing(fs, root, version)
+                return action()
         except (lmdb.Error, OSError) as wrong:
             raise unusable(self._directory, wrong) from wrong
 
-    def distrust(self) -> None:
-        """Remove the local files, so that the next one to open the store rebuilds it."""
-        remove_environment(self._directory)
+    def _seen(self, fs: pafs.FileSystem, root: str, version: Version) -> WorkerState | None:
+        """The state at a version, if what the store lacks of it may be held over it."""
+        env, chain = self._env, version.lineages()
+        txn = env.env.begin()
+        stored = _LmdbSnapshot(self, env, txn)
+        try:
+            have = self._lineage(env, txn)
+            if have is not None and have in chain and layers.may_be_held(version.deltas[chain.index(have) :]):
+                layer = self._held_over(have, chain) or Layer(have, have, Overlay())
+                fresh = version.deltas[chain.index(layer.lineage) :]
+                if fresh:
+                    rows = joined.from_iterable(read_batches(fs, root, delta) for delta in fresh)
+                    layer = layers.hold(self._directory, layer.with_rows(rows, chain[-1]))
+                return WorkerState(Layered(stored, layer.changes) if layer.changes.values else stored)
+        except BaseException:
+            stored.close()
+            raise
+        stored.close()
+        return None
+
+    def _held_over(self, have: str | None, chain: Sequence[str]) -> Layer | None:
+        """What this process holds, if it is over just what the store has, and on the way to a version."""
+        layer = layers.held(self._directory)
+        return layer if layer is not None and layer.below == have and layer.lineage in chain else None
+
+    def _bring_nearer(self, fs: pafs.FileSystem, root: str, version: Version) -> None:
+        """Put what is held over the store into it, or else all that it lacks."""
+        chain = version.lineages()
+        with self._env.env.begin() as txn:
+            layer = self._held_over(self._lineage(self._env, txn), chain)
+        if layer is not None and layer.lineage != layer.below:
+            self._put(layer, version, chain)
+        else:
+            self._apply_missing(fs, root, version)
+
+    def _put(self, layer: Layer, version: Version, chain: Sequence[str]) -> None:
+        """Put what was held over the store into it, unless another process has moved it."""
+        env = self._env
+        with env.env.begin(write=True) as txn:
+            if self._lineage(env, txn) == layer.below:
+                _apply_changes(env, txn, layer.changes.changes())
+                self._stamp(env, txn, version.files(), chain, chain.index(layer.lineage))
+        layers.let_go(self._directory)
+        fill_up(self._directory, env)
 
     def _open(self) -> Environment:
         return open_environment(self._directory, self._identity, self._boot_id, self._map_size)
@@ -261,18 +310,6 @@ class _LmdbSnapshot:
             if len(found) != len(keys):
                 raise lmdb.CorruptedError("the index of timers names an absent entry")
         return [(int.from_bytes(found[key][:8], "big", signed=True), key, found[key][8:]) for key in keys]
-
-    def iterate(self) -> Iterator[pa.RecordBatch]:
-        with self._reading(), self._txn.cursor(self._env.state) as cursor:
-            entries = cursor.iternext() if cursor.first() else iter(())
-            while part := list(islice(entries, BATCH_ROWS)):
-                timers = np.frombuffer(b"".join(raw[:8] for _, raw in part), ">i8").astype(np.int64)
-                arrays: list[Any] = [
-                    pa.array([key for key, _ in part], pa.binary()),
-                    pa.array([raw[8:] for _, raw in part], pa.binary()),
-                    pa.array(timers),
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
     def close(self) -> None:
         self._txn.abort()

@@ -11,44 +11,19 @@ from __future__ import annotations
 import bisect
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
-from typing import Any, Final, Protocol, Self
+from itertools import repeat
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import StateError
 from penstock.state.deltas import BATCH_ROWS, SCHEMA
+from penstock.state.overlay import Overlay, Snapshot
 from penstock.types import MAX_TIME
 
 MAX_KEY_BYTES: Final = 480
 MIN_KEY_BYTES: Final = 3
-_FEW: Final = 32
-
-
-class Snapshot(Protocol):
-    """A version of the state that does not change while it is read."""
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values in the order of the keys, None where there is none."""
-
-    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """Keys that begin so, with values, sorted by key."""
-
-    def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
-        """Keys that begin so, with values and timers, sorted by key."""
-
-    def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
-        """Bytes of each bin from `start` up to `stop`, until so many entries were seen; and the bin to go on from."""
-
-    def due(self, operator: int, upto_us: int, apart: Container[bytes]) -> list[tuple[int, bytes, bytes]]:
-        """Timer, key and value of an operator's entries with a timer before ``upto_us``, without some keys; sorted by (timer, key)."""
-
-    def iterate(self) -> Iterator[pa.RecordBatch]:
-        """Everything, sorted by key, with the columns of `penstock.state.deltas.SCHEMA`."""
-
-    def close(self) -> None:
-        """Let go of the version."""
 
 
 @dataclass(slots=True)
@@ -71,9 +46,7 @@ class WorkerState:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._stats = Stats()
-        self._overlay: dict[bytes, bytes | None] = {}  # changed values, None: deleted; no key ever leaves it
-        self._timers: dict[bytes, int] = {}  # of the changed entries that have a timer
-        self._sorted: list[bytes] = []  # the oldest so many keys of the overlay, in order
+        self._overlay = Overlay()
 
     def __enter__(self) -> Self:
         return self
@@ -98,13 +71,7 @@ class WorkerState:
             StateError: A key is too long or too short. Nothing was changed.
         """
         _check_keys(keys)
-        overlay = self._overlay
-        if not overlay:
-            values = self._snapshot.get_many(keys)
-        else:
-            missing = [key for key in keys if key not in overlay]
-            below = dict(zip(missing, self._snapshot.get_many(missing), strict=True)) if missing else {}
-            values = [overlay[key] if key in overlay else below[key] for key in keys]
+        values = self._overlay.get_many(keys, self._snapshot)
         self._stats.read_entries += len(keys)
         self._stats.read_bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
         return values
@@ -129,8 +96,7 @@ class WorkerState:
                 f"put_many got {len(keys)} keys, {len(values)} values and "
                 f"{'no' if timers is None else len(timers)} timers; give one of each for every key."
             )
-        self._overlay.update(zip(keys, values, strict=True))
-        self._set_timers(keys, None if timers is None else np.asarray(timers, np.int64))
+        self._overlay.put(keys, values, None if timers is None else np.asarray(timers, np.int64))
         self._stats.written_entries += len(keys)
         self._stats.written_bytes += sum(map(len, keys)) + sum(map(len, values))
 
@@ -144,8 +110,7 @@ class WorkerState:
             StateError: A key is too long or too short. Nothing was changed.
         """
         _check_keys(keys)
-        self._overlay.update(zip(keys, repeat(None)))
-        self._set_timers(keys, None)
+        self._overlay.put(keys, repeat(None, len(keys)))
         self._stats.written_entries += len(keys)
         self._stats.written_bytes += sum(map(len, keys))
 
@@ -158,12 +123,7 @@ class WorkerState:
         Returns:
             Keys and values, sorted by key.
         """
-        found = self._snapshot.scan(prefix)
-        mine = self._changed_under(prefix)
-        if mine:
-            merged: dict[bytes, bytes | None] = dict(found)
-            merged.update((key, self._overlay[key]) for key in mine)
-            found = sorted((key, value) for key, value in merged.items() if value is not None)
+        found = self._overlay.scan(prefix, self._snapshot)
         self._count_read(found)
         return found
 
@@ -176,13 +136,7 @@ class WorkerState:
         Returns:
             Keys, values and timers (µs, `MAX_TIME`: none), sorted by key.
         """
-        found = self._snapshot.entries(prefix)
-        mine = self._changed_under(prefix)
-        if mine:
-            merged: dict[bytes, tuple[bytes | None, int]] = {key: (value, timer) for key, value, timer in found}
-            merged.update((key, (self._overlay[key], self._timers.get(key, MAX_TIME))) for key in mine)
-            found = sorted((key, value, timer) for key, (value, timer) in merged.items() if value is not None)
-        return found
+        return self._overlay.entries(prefix, self._snapshot)
 
     def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
         """Sizes of bins as of the committed version, own changes left out.
@@ -207,13 +161,7 @@ class WorkerState:
         Returns:
             Keys and values, sorted by (timer, key).
         """
-        overlay = self._overlay
-        found = self._snapshot.due(operator, upto_us, overlay)
-        if self._timers:
-            byte = bytes([operator])
-            mine = [(timer, key, overlay[key]) for key, timer in self._timers.items() if timer < upto_us and key[2:3] == byte]
-            found = sorted(found + [(timer, key, value) for timer, key, value in mine if value is not None])
-        entries = [(key, value) for _, key, value in found]
+        entries = [(key, value) for _, key, value in self._overlay.due(operator, upto_us, self._snapshot)]
         self._count_read(entries)
         return entries
 
@@ -229,51 +177,11 @@ class WorkerState:
         Raises:
             StateError: More than 2 GiB changed. The changes are still there.
         """
-        ordered = sorted(self._overlay)
-        timers = np.full(len(ordered), MAX_TIME, np.int64)
-        if self._timers:
-            timers[:] = list(map(self._timers.get, ordered, repeat(MAX_TIME)))
-        keys: Any = pa.array(ordered, pa.binary())
-        values: Any = pa.array(list(map(self._overlay.__getitem__, ordered)), pa.binary())
-        if isinstance(keys, pa.ChunkedArray) or isinstance(values, pa.ChunkedArray):
-            raise StateError("One worker changed more than 2 GiB of state in one epoch; use more workers or smaller epochs.")
-        return pa.RecordBatch.from_arrays([keys, values, pa.array(timers)], schema=SCHEMA)
+        return self._overlay.changes()
 
     def stats(self) -> Stats:
         """Entries and bytes read and written so far."""
         return self._stats
-
-    def _clear(self) -> None:
-        self._overlay.clear()
-        self._timers.clear()
-        self._sorted.clear()
-
-    def _set_timers(self, keys: Sequence[bytes], timers: Any) -> None:
-        if timers is not None and (timers != MAX_TIME).all():
-            self._timers.update(zip(keys, timers.tolist(), strict=True))
-        elif timers is not None or self._timers:
-            for key, timer in zip(keys, repeat(MAX_TIME) if timers is None else timers.tolist()):  # noqa: B905  (endless)
-                if timer == MAX_TIME:
-                    self._timers.pop(key, None)
-                else:
-                    self._timers[key] = timer
-
-    def _changed_under(self, prefix: bytes) -> list[bytes]:
-        """Own changed keys that begin so, sorted."""
-        # A dict keeps the order of first insertion, so the keys that `_sorted` lacks are its last ones.
-        fresh = list(islice(reversed(self._overlay), len(self._overlay) - len(self._sorted)))
-        if len(fresh) < _FEW:
-            # An operator that writes and scans in turn must not sort everything each time.
-            for key in fresh:
-                bisect.insort(self._sorted, key)
-        else:
-            self._sorted += fresh
-            self._sorted.sort()
-        start = bisect.bisect_left(self._sorted, prefix)
-        end = start
-        while end < len(self._sorted) and self._sorted[end].startswith(prefix):
-            end += 1
-        return self._sorted[start:end]
 
     def _count_read(self, found: Sequence[tuple[bytes, bytes]]) -> None:
         self._stats.read_entries += len(found)
@@ -363,11 +271,11 @@ class MemoryState(WorkerState):
             else:
                 entries[key] = (value, timer)
         self._committed.keys = sorted(entries)
-        self._clear()
+        self._overlay.clear()
 
     def discard(self) -> None:
         """Abandon the epoch: forget all changes since the last `apply`."""
-        self._clear()
+        self._overlay.clear()
 
     def iterate(self) -> Iterator[pa.RecordBatch]:
         """The committed entries, sorted by key, with the columns of `penstock.state.deltas.SCHEMA`."""

@@ -1,0 +1,226 @@
+"""Changes to keyed state in memory, over a version of it that stays as it is: an epoch's own, and committed ones that the local store lacks.
+
+Read next: `penstock.state.worker` for the first, `penstock.state.store` for the second.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Container, Iterable, Sequence
+from itertools import islice, repeat
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import StateError
+from penstock.state.deltas import SCHEMA
+from penstock.types import MAX_TIME
+
+_FEW: Final = 32
+_ABSENT: Final[Any] = object()
+TIMER_BYTES: Final = 8
+"""What an entry takes up beside its key and value."""
+
+
+class Snapshot(Protocol):
+    """A version of the state that does not change while it is read."""
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values in the order of the keys, None where there is none."""
+
+    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """Keys that begin so, with values, sorted by key."""
+
+    def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
+        """Keys that begin so, with values and timers, sorted by key."""
+
+    def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
+        """Bytes of each bin from `start` up to `stop`, until so many entries were seen; and the bin to go on from."""
+
+    def due(self, operator: int, upto_us: int, apart: Container[bytes]) -> list[tuple[int, bytes, bytes]]:
+        """Timer, key and value of an operator's entries with a timer before ``upto_us``, without some keys; sorted by (timer, key)."""
+
+    def close(self) -> None:
+        """Let go of the version."""
+
+
+class Overlay:
+    """Changed entries. No key ever leaves it: one that was deleted stays as a deletion."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes | None] = {}  # None: deleted
+        self.timers: dict[bytes, int] = {}  # of the entries that have a timer
+        self._sorted: list[bytes] = []  # the oldest so many keys, in order
+
+    def copy(self) -> Overlay:
+        """The same changes, to which others may be added."""
+        other = Overlay()
+        other.values, other.timers, other._sorted = self.values.copy(), self.timers.copy(), self._sorted.copy()
+        return other
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        self.values.clear()
+        self.timers.clear()
+        self._sorted.clear()
+
+    def put(self, keys: Sequence[bytes], values: Iterable[bytes | None], timers: Any = None) -> None:
+        """Change entries; of a repeated key the last one counts.
+
+        Args:
+            keys: The keys.
+            values: One for each; None: it is deleted.
+            timers: int64, µs, one for each, `MAX_TIME` for none; None: none has any.
+        """
+        self.values.update(zip(keys, values, strict=True))
+        if timers is not None and (timers != MAX_TIME).all():
+            self.timers.update(zip(keys, timers.tolist(), strict=True))
+        elif timers is not None or self.timers:
+            for key, timer in zip(keys, repeat(MAX_TIME) if timers is None else timers.tolist()):  # noqa: B905  (endless)
+                if timer == MAX_TIME:
+                    self.timers.pop(key, None)
+                else:
+                    self.timers[key] = timer
+
+    def put_rows(self, rows: pa.RecordBatch) -> None:
+        """Change entries as the rows of a delta say (`penstock.state.deltas.SCHEMA`)."""
+        columns: list[Any] = rows.columns
+        keys, values, timers = columns
+        self.put(keys.to_pylist(), values.to_pylist(), timers.to_numpy())
+
+    def get_many(self, keys: Sequence[bytes], below: Snapshot) -> list[bytes | None]:
+        """As `Snapshot.get_many`, of these changes over `below`."""
+        if not self.values:
+            return below.get_many(keys)
+        found: list[bytes | None] = list(map(self.values.get, keys, repeat(_ABSENT)))
+        missing = [i for i, value in enumerate(found) if value is _ABSENT]
+        if missing:
+            for i, value in zip(missing, below.get_many([keys[i] for i in missing]), strict=True):
+                found[i] = value
+        return found
+
+    def scan(self, prefix: bytes, below: Snapshot) -> list[tuple[bytes, bytes]]:
+        """As `Snapshot.scan`."""
+        found = below.scan(prefix)
+        mine = self._under(prefix)
+        if not mine:
+            return found
+        merged: dict[bytes, bytes | None] = dict(found)
+        merged.update((key, self.values[key]) for key in mine)
+        return sorted((key, value) for key, value in merged.items() if value is not None)
+
+    def entries(self, prefix: bytes, below: Snapshot) -> list[tuple[bytes, bytes, int]]:
+        """As `Snapshot.entries`."""
+        found = below.entries(prefix)
+        mine = self._under(prefix)
+        if not mine:
+            return found
+        merged: dict[bytes, tuple[bytes | None, int]] = {key: (value, timer) for key, value, timer in found}
+        merged.update((key, (self.values[key], self.timers.get(key, MAX_TIME))) for key in mine)
+        return sorted((key, value, timer) for key, (value, timer) in merged.items() if value is not None)
+
+    def measure(self, start: int, stop: int, entries: int, below: Snapshot) -> tuple[list[tuple[int, int]], int]:
+        """As `Snapshot.measure`; changed entries count as seen where `below` has them."""
+        found, after = below.measure(start, stop, entries)
+        sizes = dict(found)
+        mine = [key for key in self.values if start <= (key[0] << 8 | key[1]) < after]
+        for key, old in zip(mine, below.get_many(mine), strict=True):
+            at, new = key[0] << 8 | key[1], self.values[key]
+            sizes[at] = sizes.get(at, 0) + _size(key, new) - _size(key, old)
+        return sorted((at, size) for at, size in sizes.items() if size), after
+
+    def due(
+        self, operator: int, upto_us: int, below: Snapshot, apart: Container[bytes] = frozenset()
+    ) -> list[tuple[int, bytes, bytes]]:
+        """As `Snapshot.due`."""
+        found = below.due(operator, upto_us, _Either(self.values, apart))
+        if not self.timers:
+            return found
+        byte = bytes([operator])
+        mine = [(timer, key) for key, timer in self.timers.items() if timer < upto_us and key[2:3] == byte and key not in apart]
+        return sorted(found + [(timer, key, value) for timer, key in mine if (value := self.values[key]) is not None])
+
+    def changes(self) -> pa.RecordBatch:
+        """All changes as the rows of a delta, sorted by key.
+
+        Raises:
+            StateError: There are more than 2 GiB. The changes are still there.
+        """
+        ordered = sorted(self.values)
+        timers = np.full(len(ordered), MAX_TIME, np.int64)
+        if self.timers:
+            timers[:] = list(map(self.timers.get, ordered, repeat(MAX_TIME)))
+        keys: Any = pa.array(ordered, pa.binary())
+        values: Any = pa.array(list(map(self.values.__getitem__, ordered)), pa.binary())
+        if isinstance(keys, pa.ChunkedArray) or isinstance(values, pa.ChunkedArray):
+            raise StateError("One worker changed more than 2 GiB of state in one epoch; use more workers or smaller epochs.")
+        return pa.RecordBatch.from_arrays([keys, values, pa.array(timers)], schema=SCHEMA)
+
+    def _under(self, prefix: bytes) -> list[bytes]:
+        """Changed keys that begin so, sorted."""
+        # A dict keeps the order of first insertion, so the keys that `_sorted` lacks are its last ones.
+        fresh = list(islice(reversed(self.values), len(self.values) - len(self._sorted)))
+        if len(fresh) < _FEW:
+            # An operator that writes and scans in turn must not sort everything each time.
+            for key in fresh:
+                bisect.insort(self._sorted, key)
+        else:
+            self._sorted += fresh
+            self._sorted.sort()
+        start = bisect.bisect_left(self._sorted, prefix)
+        end = start
+        while end < len(self._sorted) and self._sorted[end].startswith(prefix):
+            end += 1
+        return self._sorted[start:end]
+
+
+class Layered:
+    """A snapshot with committed changes over it.
+
+    Args:
+        below: The older version.
+        layer: What was committed since; it is not changed any more.
+    """
+
+    def __init__(self, below: Snapshot, layer: Overlay) -> None:
+        self._below = below
+        self._layer = layer
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As `Overlay.get_many`."""
+        return self._layer.get_many(keys, self._below)
+
+    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """As `Overlay.scan`."""
+        return self._layer.scan(prefix, self._below)
+
+    def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
+        """As `Overlay.entries`."""
+        return self._layer.entries(prefix, self._below)
+
+    def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
+        """As `Overlay.measure`."""
+        return self._layer.measure(start, stop, entries, self._below)
+
+    def due(self, operator: int, upto_us: int, apart: Container[bytes]) -> list[tuple[int, bytes, bytes]]:
+        """As `Overlay.due`."""
+        return self._layer.due(operator, upto_us, self._below, apart)
+
+    def close(self) -> None:
+        """Let go of the older version."""
+        self._below.close()
+
+
+class _Either:
+    """What is in one of two."""
+
+    def __init__(self, one: Container[bytes], other: Container[bytes]) -> None:
+        self._one, self._other = one, other
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._one or key in self._other
+
+
+def _size(key: bytes, value: bytes | None) -> int:
+    return 0 if value is None else len(key) + len(value) + TIMER_BYTES
