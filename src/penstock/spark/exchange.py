@@ -64,9 +64,10 @@ def in_pages(frame: DataFrame, worker_of: Callable[[pa.RecordBatch], Any], worke
         begin_task()
         return cut(batches, worker_of, workers, page_bytes)
 
-    names = [f"{quoted(name)} as c{i}" for i, name in enumerate(frame.columns)]  # mapInArrow does not quote names
-    plain = select_sql(frame, names)
-    return plain.mapInArrow(run, spark_schema(PAGES)).repartitionById(workers, named(TO))
+    names = frame.columns
+    if names != [f"c{i}" for i in range(len(names))]:  # mapInArrow does not quote names
+        frame = select_sql(frame, [f"{quoted(name)} as c{i}" for i, name in enumerate(names)])
+    return frame.mapInArrow(run, spark_schema(PAGES)).repartitionById(workers, named(TO))
 
 
 __all__ = ["by_key", "can_be_paged", "in_pages"]

@@ -6,7 +6,8 @@ Read next: `penstock.state.worker` for the first, `penstock.state.store` for the
 from __future__ import annotations
 
 import bisect
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import islice, repeat
 from typing import Any, Final, Protocol
 
@@ -38,7 +39,7 @@ class Snapshot(Protocol):
     def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
         """Bytes of each bin from `start` up to `stop`, until so many entries were seen; and the bin to go on from."""
 
-    def due(self, operator: int, upto_us: int, apart: Container[bytes]) -> list[tuple[int, bytes, bytes]]:
+    def due(self, operator: int, upto_us: int, apart: AbstractSet[bytes]) -> list[tuple[int, bytes, bytes]]:
         """Timer, key and value of an operator's entries with a timer before ``upto_us``, without some keys; sorted by (timer, key)."""
 
     def close(self) -> None:
@@ -131,10 +132,10 @@ class Overlay:
         return sorted((at, size) for at, size in sizes.items() if size), after
 
     def due(
-        self, operator: int, upto_us: int, below: Snapshot, apart: Container[bytes] = frozenset()
+        self, operator: int, upto_us: int, below: Snapshot, apart: AbstractSet[bytes] = frozenset()
     ) -> list[tuple[int, bytes, bytes]]:
         """As `Snapshot.due`."""
-        found = below.due(operator, upto_us, _Either(self.values, apart))
+        found = below.due(operator, upto_us, self.values.keys() | apart if apart else self.values.keys())
         if not self.timers:
             return found
         byte = bytes([operator])
@@ -203,23 +204,13 @@ class Layered:
         """As `Overlay.measure`."""
         return self._layer.measure(start, stop, entries, self._below)
 
-    def due(self, operator: int, upto_us: int, apart: Container[bytes]) -> list[tuple[int, bytes, bytes]]:
+    def due(self, operator: int, upto_us: int, apart: AbstractSet[bytes]) -> list[tuple[int, bytes, bytes]]:
         """As `Overlay.due`."""
         return self._layer.due(operator, upto_us, self._below, apart)
 
     def close(self) -> None:
         """Let go of the older version."""
         self._below.close()
-
-
-class _Either:
-    """What is in one of two."""
-
-    def __init__(self, one: Container[bytes], other: Container[bytes]) -> None:
-        self._one, self._other = one, other
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._one or key in self._other
 
 
 def _size(key: bytes, value: bytes | None) -> int:

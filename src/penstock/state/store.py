@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain as joined
 from typing import Any, Final, TypeVar
@@ -295,7 +296,7 @@ class _LmdbSnapshot:
                 return list(sizes.items()), min(found, stop)
         return [], stop
 
-    def due(self, operator: int, upto_us: int, apart: Container[bytes]) -> list[tuple[int, bytes, bytes]]:
+    def due(self, operator: int, upto_us: int, apart: AbstractSet[bytes]) -> list[tuple[int, bytes, bytes]]:
         byte = bytes([operator])
         stop = byte + order_bytes(np.array([upto_us], np.int64))[0].as_py()
         keys: list[bytes] = []

@@ -9,7 +9,8 @@ Keys are ``bin (2 bytes, big-endian) ‖ operator (1 byte) ‖ anything``, at mo
 from __future__ import annotations
 
 import bisect
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Final, Self
@@ -223,7 +224,7 @@ class _MemorySnapshot:
             sizes[at] = sizes.get(at, 0) + len(key) + len(self.entries_by_key[key][0]) + 8
         return list(sizes.items()), stop
 
-    def due(self, operator: int, upto_us: int, apart: Container[bytes]) -> list[tuple[int, bytes, bytes]]:
+    def due(self, operator: int, upto_us: int, apart: AbstractSet[bytes]) -> list[tuple[int, bytes, bytes]]:
         byte = bytes([operator])
         return sorted(
             (timer, key, value)
