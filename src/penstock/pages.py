@@ -39,10 +39,19 @@ Values = NDArray[Any]
 
 
 def is_paged(kind: pa.DataType) -> bool:
-    """Whether a column of the type can be in a page: text, bytes, or values of one fixed width of at most eight bytes."""
+    """Whether a column of the type can be in a page: text, bytes, or values of one fixed width of at most eight bytes.
+
+    Times only in µs: Spark hands over no others, and a page has numbers, not units.
+    """
     types = pa.types
-    fixed = types.is_integer(kind) or types.is_floating(kind) or types.is_date32(kind) or types.is_timestamp(kind)
+    times = types.is_date32(kind) or (types.is_timestamp(kind) and kind.unit == "us")
+    fixed = types.is_integer(kind) or types.is_floating(kind) or times
     return (fixed and kind.bit_width in _ARROW) or types.is_boolean(kind) or _is_text(kind)
+
+
+def page_overhead(columns: int) -> int:
+    """Bytes of a page of so many columns that are not its rows, at most: its head, and what fills up words."""
+    return _WORD * (1 + 2 * columns + 3 * columns)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -219,6 +228,8 @@ def opened(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.
         schema: The columns of the rows, all of which `is_paged`.
     """
     words = 1 + 2 * len(schema)
+    row_bytes = sum(_bits(field.type) for field in schema) // 8
+    has_text = any(_is_text(field.type) for field in schema)
     for batch in batches:
         column = _small(batch.column(1))
         _, offsets, data = column.buffers()
@@ -227,13 +238,14 @@ def opened(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.
         held: list[tuple[list[int], int]] = []
         rows = size = 0
         for begin, end in pairwise(at):
-            if held and (rows >= OPENED_ROWS or size + end - begin > GATHERED_BYTES):
+            head = whole[begin : begin + words * _WORD].view(np.int64).tolist()
+            here = head[0] * row_bytes + has_text * (end - begin)  # as it will be; of the text a page has more than all
+            if held and (rows >= OPENED_ROWS or size + here > GATHERED_BYTES):
                 yield _read(whole, held, rows, schema)
                 held, rows, size = [], 0, 0
-            head = whole[begin : begin + words * _WORD].view(np.int64).tolist()
             held.append((head, begin + words * _WORD))
             rows += head[0]
-            size += end - begin
+            size += here
         if held:
             yield _read(whole, held, rows, schema)
 
@@ -283,4 +295,4 @@ def _as_text(lengths: Values, marks: Values | None, parts: Sequence[Values], kin
     return array if marks is None else pc.if_else(pa.array(marks), array, pa.scalar(None, kind))
 
 
-__all__ = ["PAGES", "TO", "cut", "is_paged", "opened"]
+__all__ = ["PAGES", "TO", "cut", "is_paged", "opened", "page_overhead"]

@@ -163,7 +163,31 @@ def as_schema(given: str | pa.Schema, what: str) -> pa.Schema:
             raise DeclarationError(f"{what} names column {name!r}, but names that start with __ps_ are penstock's own.")
         if (other := there.setdefault(name.lower(), name)) != name:
             raise DeclarationError(f"{what} names columns {other!r} and {name!r}, which are the same to SQL; rename one.")
-    return schema
+    return in_micros(schema)
+
+
+def in_micros(schema: pa.Schema) -> pa.Schema:
+    """The schema with times in µs, as Spark has all of them, also within lists, structs and maps.
+
+    Example:
+        >>> in_micros(pa.schema([("at", pa.timestamp("ms", "UTC"))])).field("at").type
+        TimestampType(timestamp[us, tz=UTC])
+    """
+    return pa.schema([field.with_type(_in_micros(field.type)) for field in schema])
+
+
+def _in_micros(kind: Any) -> Any:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_micros(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_micros(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_in_micros(kind.key_type)), kind.item_field.with_type(_in_micros(kind.item_type))
+        )
+    return kind
 
 
 def quoted(name: str | None) -> str:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import penstock as ps
 from penstock import pages
 from penstock.pages import PAGES, TO, cut, is_paged, opened
 
@@ -111,6 +112,25 @@ def test_much_text_comes_in_several_batches(monkeypatch: pytest.MonkeyPatch, lim
         told = list(opened(of(cuts, TO, worker), batch.schema))
         assert len(told) > 4
         assert rows(told, batch.schema) == rows(of([batch], "last", worker), batch.schema)
+
+
+def test_opened_batches_are_bounded_by_what_they_hold_not_by_what_pages_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "GATHERED_BYTES", 200_000)
+    wide = pa.RecordBatch.from_arrays(
+        [pa.array(np.arange(20_000) % 50 + i) for i in range(20)], names=[f"c{i}" for i in range(20)]
+    )
+    (sent,) = cut([wide], lambda rows: np.zeros(rows.num_rows, np.int64), 1, 8192)
+    told = list(opened([sent], wide.schema))
+    assert pa.Table.from_batches(told).equals(pa.Table.from_batches([wide]))
+    assert max(batch.nbytes for batch in told) <= 200_000
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "ns"])
+def test_times_are_paged_in_micros_only_as_others_are_other_numbers(unit: str) -> None:
+    kind = pa.timestamp(unit, "UTC")
+    assert not is_paged(kind)
+    source = ps.files("unused", pa.schema([pa.field("at", kind), pa.field("l", pa.list_(kind))]))
+    assert source.schema == pa.schema([pa.field("at", micros := pa.timestamp("us", "UTC")), pa.field("l", pa.list_(micros))])
 
 
 def test_text_with_long_offsets_is_the_same_text() -> None:

@@ -12,7 +12,10 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.protocol.rescale import Control
 from penstock.runtime.inspect import view_region
+from penstock.runtime.record import EpochRecord, RegionState
+from penstock.state import FileRef, Version
 from penstock.state.layers import HELD_DELTAS
 from penstock.testing import Harness
 
@@ -118,6 +121,37 @@ def test_local_store_when_a_base_is_adopted_at_once_then_is_not_filled_anew(tmp_
     versions = [v for r in harness.record.regions.values() for v in r.versions]
     assert all(v.base is not None and len(v.deltas) <= HELD_DELTAS + 5 for v in versions)
     assert filled == [None] * 4  # two regions of two workers, when they began
+
+
+def test_bases_when_several_files_are_of_one_epoch_then_have_different_names(monkeypatch):
+    from penstock.runtime import upkeep
+
+    monkeypatch.setattr(upkeep, "should_compact", lambda version: bool(version.deltas))
+    came = [FileRef(f"came{n}", 10, 100, 1, f"{n}", "", "came") for n in range(3)]
+    own = [FileRef(f"own{n}", n, 100, 1, f"{n}") for n in range(10, 22)]
+    made = []
+    for epoch in range(18, 22):
+        version = Version(epoch, None, (own[0], *came, *own[1 : epoch - 9]))
+        (compaction,) = upkeep.due(record_of(epoch, version), "flow", 1)
+        made.append(compaction.version)
+    assert [len(version.deltas) for version in made] == [3, 4, 5, 6]
+    assert len({version.version for version in made}) == 4
+
+
+def test_bases_when_deltas_are_too_large_to_be_held_then_made_of_all_but_the_last_epochs(monkeypatch):
+    from penstock.runtime import upkeep
+
+    monkeypatch.setattr(upkeep, "should_compact", lambda version: True)
+    sizes = {12: 5 << 20, 14: 100, 15: 100}
+    deltas = tuple(FileRef(f"d{n}", n, sizes.get(n, 3 << 20), 1, f"{n}") for n in range(10, 17))
+    for epoch, last in ((16, 12), (14, 12), (13, 12), (12, 10)):
+        version = Version(epoch, None, tuple(d for d in deltas if d.version <= epoch))
+        (compaction,) = upkeep.due(record_of(epoch, version), "flow", 1)
+        assert compaction.version.deltas[-1].version == last
+
+
+def record_of(epoch, version):
+    return EpochRecord(epoch, 1, regions={"k": RegionState(Control.fresh(1), versions=[version])})
 
 
 @pytest.mark.parametrize(("turns", "together"), [(16, 1), (3, 2)])

@@ -435,6 +435,21 @@ def test_matches_are_the_same_when_events_are_sorted_over_files(spark, monkeypat
     assert found() == in_memory
 
 
+@pytest.mark.parametrize(
+    ("records", "columns", "paged"),
+    [(2048, 400, True), (2048, 500, False), (32_768, 3, True), (65_536, 3, False), (0, 3, False)],
+)
+def test_rows_are_paged_only_where_a_page_is_large_against_its_head(spark, records, columns, paged):
+    setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, records)
+    try:
+        schema = pa.schema([pa.field(f"c{i}", pa.int64()) for i in range(columns)])
+        assert exchange.can_be_paged(spark, schema) == paged
+    finally:
+        spark.conf.set(setting, before)
+
+
 @pytest.mark.parametrize("between", [":", ";"])
 @pytest.mark.parametrize("key", ["k", "f", "at", "name"])
 def test_matches_are_the_same_whether_events_are_shuffled_in_pages_or_as_rows(spark, monkeypatch, key, between):
@@ -457,6 +472,8 @@ def test_matches_are_the_same_whether_events_are_shuffled_in_pages_or_as_rows(sp
     steps = f" {between} ".join(("A AS a", "B AS b", "C AS c"))
     query = f"SELECT a[v, t], b[id, yes], c[id] WHERE {steps} PARTITION BY [{key}] WITHIN 40 [id]"
     monkeypatch.setattr(exchange, "HANDED_BYTES", 1 << 21)
+    monkeypatch.setattr(exchange, "_LEAST_BYTES", 1 << 10)
+    monkeypatch.setattr(exchange, "_HEADS", 1)
 
     def told():
         return sorted(map(repr, ps.match(events, query, order_by="id", define=define).toArrow().to_pylist()))

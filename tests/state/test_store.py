@@ -198,7 +198,9 @@ def test_at_when_few_deltas_are_lacking_then_held_and_put_into_the_store_togethe
     assert store.catch_up(fs, root, made[-1]).files == 3
 
 
-@pytest.mark.parametrize("entries", [{b"00%05d" % n: b"v" for n in range((1 << 16) + 1)}, {b"00a": os.urandom(5 << 20)}])
+@pytest.mark.parametrize(
+    "entries", [{b"00%05d" % n: b"v" for n in range((1 << 16) + 1)}, {b"00a": os.urandom(5 << 20)}, {b"00a": bytes(9 << 20)}]
+)
 def test_at_when_a_delta_is_large_then_put_into_the_store_at_once(fs, root, local, entries):
     first, second = versions(fs, root, {b"00b": b"1"}, entries)
     store = open_store(local)
@@ -217,6 +219,26 @@ def test_at_when_a_base_is_adopted_that_the_store_lacks_then_what_is_held_brings
     with store.at(fs, root, adopted) as state:
         assert sorted(content(state)) == [b"00%02d" % n for n in range(6)]
     assert stored_lineage(store) == made[4].lineage()  # not filled anew, or it would have the last
+
+
+def test_at_when_a_process_holds_none_of_many_deltas_then_they_are_put_into_the_store(fs, root, local, monkeypatch):
+    made = versions(fs, root, *({b"00a": b"%d" % n} for n in range(6)))
+    store = open_store(local)
+    store.at(fs, root, made[0]).close()
+    for at, stored in ((2, 0), (5, 5)):  # two are read, three are not
+        monkeypatch.setattr(layers, "_held", {})
+        with store.at(fs, root, made[at]) as state:
+            assert content(state) == {b"00a": b"%d" % at}
+        assert stored_lineage(store) == made[stored].lineage()
+
+
+def test_measure_when_another_process_moves_the_store_meanwhile_then_as_before(fs, root, local):
+    made = versions(fs, root, {b"00a": b"1"}, {b"00a": b"22", b"00b": b"2"}, {b"00a": b"333"})
+    store = open_store(local)
+    store.at(fs, root, made[0]).close()
+    with store.at(fs, root, made[1]) as state:
+        store.catch_up(fs, root, made[2])
+        assert state.measure(0, 1 << 16, 9) == ([(0x3030, 3 + 2 + 8 + 3 + 1 + 8)], 1 << 16)
 
 
 def test_held_when_another_process_moves_the_store_then_not_put_over_it(fs, root, local, monkeypatch):

@@ -24,6 +24,7 @@ from penstock.errors import StateError
 from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
 from penstock.operators.rows import Emitted, Keys, Order, Rows
 from penstock.routing.hashing import spark_xxhash64
+from penstock.schema import in_micros, parse_schema
 from penstock.types import MAX_TIME, MIN_TIME, PART_BITS, whole_partition
 
 Output = Emitted | Iterable[Emitted] | None
@@ -212,10 +213,8 @@ class Operator:
             DeclarationError: An input column is missing or of a wrong type.
         """
         if isinstance(self.schema, str):
-            from penstock.schema import parse_schema  # noqa: PLC0415  (only users' operators declare text)
-
             return parse_schema(self.schema, f"the schema of operator {self.describe()}")
-        return self.schema if self.schema is not None else inputs[0]
+        return in_micros(self.schema) if self.schema is not None else inputs[0]
 
     def start(self, context: Context) -> None:
         """Called once per task, before anything else."""

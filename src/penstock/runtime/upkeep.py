@@ -16,7 +16,7 @@ from penstock.runtime.record import EpochRecord, RegionState
 from penstock.state.compact import Pace, compact, should_compact
 from penstock.state.deltas import FileRef, Metadata, Version
 from penstock.state.files import delete_quietly
-from penstock.state.layers import HELD_DELTAS
+from penstock.state.layers import may_be_held
 
 TIDY_EVERY: Final = 16
 """Epochs between two removals of unneeded files."""
@@ -60,8 +60,8 @@ class Compaction:
 def due(record: EpochRecord, flow: str, run: int, under_way: Iterable[Place] = ()) -> list[Compaction]:
     """What should be compacted after an epoch and is not under way: those that have waited longest, a few at a time.
 
-    The epoch's own files are left out, and the last few before it: the local stores have everything else, and one that lacks what a base was
-    made of is filled anew from it.
+    The epoch's own files are left out, and those before it that may be held in memory: the local stores have everything else, and one that lacks
+    what a base was made of is filled anew from it.
     """
     busy = set(under_way)
     places = [(name, worker, v) for name, region in record.regions.items() for worker, v in enumerate(region.versions)]
@@ -75,10 +75,10 @@ def due(record: EpochRecord, flow: str, run: int, under_way: Iterable[Place] = (
 
 
 def _stored(version: Version, epoch: int) -> Version:
-    """What every store that took part in an epoch has on disk."""
-    older = tuple(takewhile(lambda delta: delta.version < epoch, version.deltas))[:-HELD_DELTAS]
-    newest = older[-1] if older else version.base
-    return Version(newest.version if newest else -1, version.base, older)
+    """What every store that took part in an epoch has on disk. Of no two epochs it has one number: a base is named by it."""
+    older = tuple(takewhile(lambda delta: delta.version < epoch, version.deltas))
+    held = next((n for n in range(len(older)) if may_be_held(older[n:])), len(older))
+    return replace(version, version=epoch - 1, deltas=older[:held])
 
 
 def adopt(record: EpochRecord, bases: Mapping[Place, FileRef]) -> EpochRecord:

@@ -14,7 +14,6 @@ from penstock.columns import gathered
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
-from penstock.pages import is_paged
 from penstock.routing.table import SUBS, Routing
 from penstock.runtime.backend import Scan, SourceFrames, Work
 from penstock.runtime.batches import map_batch
@@ -26,7 +25,7 @@ from penstock.runtime.spec import OUT, PACKED_BITS, Port, RegionSpec, key_column
 from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
-from penstock.spark.exchange import in_pages
+from penstock.spark.exchange import fits_pages, in_pages
 from penstock.spark.logs import input_of
 from penstock.spark.slices import Slices, as_rdd, never_without_rows
 from penstock.spark.source import SourceReader
@@ -115,10 +114,11 @@ class SparkBackend:
     def _in_pages(self, compiled: CompiledRegion) -> bool:
         """Whether rows go to the workers in pages in this epoch: to cut them costs a visit to Python, which pays for many."""
         spec = compiled.spec
-        if not all(map(is_paged, spec.in_schema.types)) or any(port.partial_of is not None for port in spec.ports):
+        if any(port.partial_of is not None for port in spec.ports):
             return False
         nodes = (node for feed in compiled.feeds for node in p.upstream(compiled.region.inputs[feed]))
-        return sum(self._rows[name] for name in {n.name for n in nodes if isinstance(n, p.SourceNode)}) >= PAGED_ROWS
+        rows = sum(self._rows[name] for name in {n.name for n in nodes if isinstance(n, p.SourceNode)})
+        return rows >= PAGED_ROWS and fits_pages(self._slices.session, spec.in_schema)
 
     def _packed(self, compiled: CompiledRegion) -> RegionSpec:
         """The region, with the tests of its patterns sent in offsets where these leave room in this epoch: each column takes time to send."""

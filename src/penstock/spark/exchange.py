@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.pages import PAGES, TO, cut, is_paged
+from penstock.pages import PAGES, TO, cut, is_paged, page_overhead
 from penstock.routing.hashing import spark_xxhash64
 from penstock.schema import quoted
 from penstock.spark.columns import named, select_sql, spark_schema
@@ -17,7 +17,8 @@ from penstock.spark.memory import begin_task
 
 HANDED_BYTES: Final = 256 << 20
 """How much Spark may hand to a task at a time: it counts rows, and a page is one."""
-_USUAL_ROWS: Final = 10_000
+_LEAST_BYTES: Final = 8 << 10
+_HEADS: Final = 8  # a page has at least so many times the bytes of what it says of itself
 
 
 def can_be_paged(spark: SparkSession, columns: pa.Schema) -> bool:
@@ -26,7 +27,18 @@ def can_be_paged(spark: SparkSession, columns: pa.Schema) -> bool:
     Where Spark joins small partitions (AQE), it needs a shuffle whose number of partitions is its own to choose.
     """
     adaptive = str(spark.conf.get("spark.sql.adaptive.enabled")).lower() == "true"
-    return not adaptive and all(map(is_paged, columns.types))
+    return not adaptive and fits_pages(spark, columns)
+
+
+def fits_pages(spark: SparkSession, columns: pa.Schema) -> bool:
+    """Whether pages of such rows are worth their heads: they are small where Spark hands over many at a time."""
+    least = max(_LEAST_BYTES, _HEADS * page_overhead(len(columns)))
+    return all(map(is_paged, columns.types)) and _page_bytes(spark) >= least
+
+
+def _page_bytes(spark: SparkSession) -> int:
+    rows = int(str(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")))
+    return HANDED_BYTES // rows if rows > 0 else 0  # without a limit Spark hands over all at once
 
 
 def by_key(frame: DataFrame, keys: Sequence[int]) -> DataFrame:
@@ -49,7 +61,7 @@ def in_pages(frame: DataFrame, worker_of: Callable[[pa.RecordBatch], Any], worke
     """The rows in pages, brought to the partitions that they are for; of two rows of one task of `frame` the order stays.
 
     Args:
-        frame: Of columns all of which `is_paged`.
+        frame: Of columns that `fits_pages`.
         worker_of: Gives the number of each row's partition; of columns by place, not by name. Runs in Python, as the JVM would have to
             hand over what it finds, a column more.
         workers: How many partitions there are.
@@ -57,8 +69,7 @@ def in_pages(frame: DataFrame, worker_of: Callable[[pa.RecordBatch], Any], worke
     Returns:
         Rows of `PAGES`, for `penstock.pages.opened`.
     """
-    rows = int(str(frame.sparkSession.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")))
-    page_bytes = HANDED_BYTES // (rows if rows > 0 else _USUAL_ROWS)
+    page_bytes = _page_bytes(frame.sparkSession)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin_task()
@@ -70,4 +81,4 @@ def in_pages(frame: DataFrame, worker_of: Callable[[pa.RecordBatch], Any], worke
     return frame.mapInArrow(run, spark_schema(PAGES)).repartitionById(workers, named(TO))
 
 
-__all__ = ["by_key", "can_be_paged", "in_pages"]
+__all__ = ["by_key", "can_be_paged", "fits_pages", "in_pages"]

@@ -28,7 +28,7 @@ def begin_task() -> None:
     """Make this worker process ready for a task: it keeps memory, and what its modules hold is not looked at by each search for garbage.
 
     PySpark has Python search after every task, which took 35 ms for the objects of NumPy, Arrow and numba alone, while Spark is about to
-    begin the next epoch. Nothing of a task is there yet, and the search after the last one has just been.
+    begin the next epoch. Of a task only its function is there yet, and the search after the last one has just been.
     """
     global _modules  # noqa: PLW0603  (as the process has)
     keep_memory()

@@ -22,8 +22,11 @@ from penstock.state.overlay import Overlay
 
 HELD_DELTAS: Final = 8
 """A store may lack so many of the last deltas. No base is made of these, or the store could not be caught up any more."""
+READ_DELTAS: Final = 2
+"""So many a process reads that does not hold them; of more it is cheaper to put them into the store, once for all processes of the host."""
 _HELD_ROWS: Final = 1 << 16
-_HELD_BYTES: Final = 4 << 20  # as they are compressed in the files
+_HELD_FILES: Final = 4 << 20  # bytes
+_HELD_BYTES: Final = 8 << 20  # of keys and values
 _LAYERS: Final = 8  # of a process; the one that was used last goes last
 
 
@@ -35,27 +38,32 @@ class Layer:
         below: Lineage of the version under it.
         lineage: Lineage of the version with it.
         changes: What was committed between the two.
+        bytes: Of the keys and values that came; some may have been replaced since.
     """
 
     below: str
     lineage: str
     changes: Overlay
+    bytes: int = 0
 
-    def with_rows(self, batches: Iterable[pa.RecordBatch], lineage: str) -> Layer:
-        """The layer with the rows of further deltas, after which the state has `lineage`."""
-        changes = self.changes.copy()
+    def with_rows(self, batches: Iterable[pa.RecordBatch], lineage: str) -> Layer | None:
+        """The layer with the rows of further deltas, after which the state has `lineage`; None if that is too much to hold."""
+        changes, size = self.changes.copy(), self.bytes
         for batch in batches:
+            size += batch.nbytes
+            if size > _HELD_BYTES:
+                return None
             changes.put_rows(batch)
-        return Layer(self.below, lineage, changes)
+        return Layer(self.below, lineage, changes, size)
 
 
 _held: dict[str, Layer] = {}
 
 
 def may_be_held(deltas: Sequence[FileRef]) -> bool:
-    """Whether these are few enough."""
+    """Whether these are few enough, as far as their references tell. If so, the last of them are."""
     rows, size = sum(delta.rows for delta in deltas), sum(delta.bytes for delta in deltas)
-    return len(deltas) <= HELD_DELTAS and rows <= _HELD_ROWS and size <= _HELD_BYTES
+    return len(deltas) <= HELD_DELTAS and rows <= _HELD_ROWS and size <= _HELD_FILES
 
 
 def held(directory: str) -> Layer | None:

@@ -39,8 +39,8 @@ class Snapshot(Protocol):
     def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
         """Bytes of each bin from `start` up to `stop`, until so many entries were seen; and the bin to go on from."""
 
-    def due(self, operator: int, upto_us: int, apart: AbstractSet[bytes]) -> list[tuple[int, bytes, bytes]]:
-        """Timer, key and value of an operator's entries with a timer before ``upto_us``, without some keys; sorted by (timer, key)."""
+    def due(self, operator: int, upto_us: int, apart: Sequence[AbstractSet[bytes]]) -> list[tuple[int, bytes, bytes]]:
+        """Timer, key and value of an operator's entries with a timer before ``upto_us``, without keys of `apart`; sorted by (timer, key)."""
 
     def close(self) -> None:
         """Let go of the version."""
@@ -132,15 +132,16 @@ class Overlay:
         return sorted((at, size) for at, size in sizes.items() if size), after
 
     def due(
-        self, operator: int, upto_us: int, below: Snapshot, apart: AbstractSet[bytes] = frozenset()
+        self, operator: int, upto_us: int, below: Snapshot, apart: Sequence[AbstractSet[bytes]] = ()
     ) -> list[tuple[int, bytes, bytes]]:
         """As `Snapshot.due`."""
-        found = below.due(operator, upto_us, self.values.keys() | apart if apart else self.values.keys())
-        if not self.timers:
-            return found
+        found = below.due(operator, upto_us, (*apart, self.values.keys()))
         byte = bytes([operator])
-        mine = [(timer, key) for key, timer in self.timers.items() if timer < upto_us and key[2:3] == byte and key not in apart]
-        return sorted(found + [(timer, key, value) for timer, key in mine if (value := self.values[key]) is not None])
+        mine = [(timer, key) for key, timer in self.timers.items() if timer < upto_us and key[2:3] == byte]
+        for others in apart:
+            mine = [(timer, key) for timer, key in mine if key not in others]
+        fresh = [(timer, key, value) for timer, key in mine if (value := self.values[key]) is not None]
+        return sorted(found + fresh) if fresh else found
 
     def changes(self) -> pa.RecordBatch:
         """All changes as the rows of a delta, sorted by key.
@@ -204,7 +205,7 @@ class Layered:
         """As `Overlay.measure`."""
         return self._layer.measure(start, stop, entries, self._below)
 
-    def due(self, operator: int, upto_us: int, apart: AbstractSet[bytes]) -> list[tuple[int, bytes, bytes]]:
+    def due(self, operator: int, upto_us: int, apart: Sequence[AbstractSet[bytes]]) -> list[tuple[int, bytes, bytes]]:
         """As `Overlay.due`."""
         return self._layer.due(operator, upto_us, self._below, apart)
 

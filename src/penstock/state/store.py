@@ -131,6 +131,7 @@ class LocalStore:
 
     def distrust(self) -> None:
         """Remove the local files, so that the next one to open the store rebuilds it."""
+        layers.let_go(self._directory)
         remove_environment(self._directory)
 
     def _safely(self, action: Callable[[], _T]) -> _T:
@@ -159,10 +160,11 @@ class LocalStore:
             if have is not None and have in chain and layers.may_be_held(version.deltas[chain.index(have) :]):
                 layer = self._held_over(have, chain) or Layer(have, have, Overlay())
                 fresh = version.deltas[chain.index(layer.lineage) :]
-                if fresh:
-                    rows = joined.from_iterable(read_batches(fs, root, delta) for delta in fresh)
-                    layer = layers.hold(self._directory, layer.with_rows(rows, chain[-1]))
-                return WorkerState(Layered(stored, layer.changes) if layer.changes.values else stored)
+                rows = joined.from_iterable(read_batches(fs, root, delta) for delta in fresh)
+                more = layer.with_rows(rows, chain[-1]) if 0 < len(fresh) <= layers.READ_DELTAS else None
+                if more is not None or not fresh:
+                    layer = layers.hold(self._directory, more or layer)
+                    return WorkerState(Layered(stored, layer.changes) if layer.changes.values else stored)
         except BaseException:
             stored.close()
             raise
@@ -187,11 +189,11 @@ class LocalStore:
     def _put(self, layer: Layer, version: Version, chain: Sequence[str]) -> None:
         """Put what was held over the store into it, unless another process has moved it."""
         env = self._env
+        layers.let_go(self._directory)
         with env.env.begin(write=True) as txn:
             if self._lineage(env, txn) == layer.below:
                 _apply_changes(env, txn, layer.changes.changes())
                 self._stamp(env, txn, version.files(), chain, chain.index(layer.lineage))
-        layers.let_go(self._directory)
         fill_up(self._directory, env)
 
     def _open(self) -> Environment:
@@ -281,7 +283,7 @@ class _LmdbSnapshot:
     def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
         sizes: dict[int, int] = {}
         seen, at = 0, start
-        with self._reading(), self._env.env.begin(buffers=True) as txn, txn.cursor(self._env.state) as cursor:
+        with self._reading(), self._txn.cursor(self._env.state) as cursor:
             if cursor.set_range(start.to_bytes(2, "big")):
                 for key, raw in cursor.iternext():
                     found = key[0] << 8 | key[1]
@@ -296,7 +298,7 @@ class _LmdbSnapshot:
                 return list(sizes.items()), min(found, stop)
         return [], stop
 
-    def due(self, operator: int, upto_us: int, apart: AbstractSet[bytes]) -> list[tuple[int, bytes, bytes]]:
+    def due(self, operator: int, upto_us: int, apart: Sequence[AbstractSet[bytes]]) -> list[tuple[int, bytes, bytes]]:
         byte = bytes([operator])
         stop = byte + order_bytes(np.array([upto_us], np.int64))[0].as_py()
         keys: list[bytes] = []
@@ -305,8 +307,9 @@ class _LmdbSnapshot:
                 for index_key in cursor.iternext(keys=True, values=False):
                     if index_key >= stop:
                         break
-                    if (key := index_key[9:]) not in apart:
-                        keys.append(key)
+                    keys.append(index_key[9:])
+            for others in apart:
+                keys = [key for key in keys if key not in others]
             found = dict(self._txn.cursor(self._env.state).getmulti(keys)) if keys else {}
             if len(found) != len(keys):
                 raise lmdb.CorruptedError("the index of timers names an absent entry")

@@ -224,12 +224,12 @@ class _MemorySnapshot:
             sizes[at] = sizes.get(at, 0) + len(key) + len(self.entries_by_key[key][0]) + 8
         return list(sizes.items()), stop
 
-    def due(self, operator: int, upto_us: int, apart: AbstractSet[bytes]) -> list[tuple[int, bytes, bytes]]:
+    def due(self, operator: int, upto_us: int, apart: Sequence[AbstractSet[bytes]]) -> list[tuple[int, bytes, bytes]]:
         byte = bytes([operator])
         return sorted(
             (timer, key, value)
             for key, (value, timer) in self.entries_by_key.items()
-            if timer < upto_us and timer != MAX_TIME and key[2:3] == byte and key not in apart
+            if timer < upto_us and timer != MAX_TIME and key[2:3] == byte and not any(key in others for others in apart)
         )
 
     def iterate(self) -> Iterator[pa.RecordBatch]:
