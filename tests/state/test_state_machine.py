@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,19 @@ def check(state, model):
     assert state.get_many(KEYS) == [model[k][0] if k in model else None for k in KEYS]
     for operator in (1, 2):
         assert state.due(operator, MAX_TIME) == due(model, operator, MAX_TIME)
+
+
+def check_sizes(state, model, entries):
+    """Of the committed version, a few entries at a time."""
+    found, at, steps = {}, 0, 0
+    while at < 1 << 16:
+        part, at = state.measure(at, 1 << 16, entries)
+        found, steps = found | dict(part), steps + 1
+    wanted = Counter()
+    for k, (v, _) in model.items():
+        wanted[k[0] << 8 | k[1]] += len(k) + len(v) + 8
+    assert found == wanted
+    assert steps >= len(wanted) / (2 * entries)
 
 
 def perform(state, model, steps):
@@ -93,6 +107,8 @@ class StateOfOneWorker(RuleBasedStateMachine):
             with self.store(host).at(self.fs, self.root, self.version) as state:
                 model = dict(self.model)
                 check(state, model)
+                check_sizes(state, model, 1)
+                check_sizes(state, model, 3)
                 perform(state, model, steps)
                 check(state, model)
                 changes = state.changes()

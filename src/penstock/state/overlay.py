@@ -122,14 +122,23 @@ class Overlay:
         return sorted((key, value, timer) for key, (value, timer) in merged.items() if value is not None)
 
     def measure(self, start: int, stop: int, entries: int, below: Snapshot) -> tuple[list[tuple[int, int]], int]:
-        """As `Snapshot.measure`; changed entries count as seen where `below` has them."""
+        """As `Snapshot.measure`; so many entries are seen of `below`, and as many changed ones."""
         found, after = below.measure(start, stop, entries)
         sizes = dict(found)
+        changed: dict[int, int] = {}
         mine = [key for key in self.values if start <= (key[0] << 8 | key[1]) < after]
         for key, old in zip(mine, below.get_many(mine), strict=True):
-            at, new = key[0] << 8 | key[1], self.values[key]
-            sizes[at] = sizes.get(at, 0) + _size(key, new) - _size(key, old)
-        return sorted((at, size) for at, size in sizes.items() if size), after
+            at = key[0] << 8 | key[1]
+            sizes[at] = sizes.get(at, 0) + _size(key, self.values[key]) - _size(key, old)
+            changed[at] = changed.get(at, 0) + 1
+        seen = 0
+        told: list[tuple[int, int]] = []
+        for at in sorted(sizes):
+            if seen >= entries:
+                return told, at
+            seen += changed.get(at, 0)
+            told += [(at, sizes[at])] if sizes[at] else []
+        return told, after
 
     def due(
         self, operator: int, upto_us: int, below: Snapshot, apart: Sequence[AbstractSet[bytes]] = ()
