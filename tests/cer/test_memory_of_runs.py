@@ -42,6 +42,40 @@ def test_event_that_needs_more_nodes_than_a_sweep_frees_is_read():
     assert recogniser.arena.room > 1 << 10
 
 
+def told(recogniser, tables, keys=300, epochs=3):
+    """Matches and counts of many keys' events, fed epoch by epoch."""
+    rng = np.random.default_rng(5)
+    bits, found = np.array([1, 2, 4, 0], np.uint64), []
+    recogniser.rows(keys)
+    for epoch in range(epochs):
+        starts = np.append(0, np.cumsum(rng.integers(20, 80, keys)))
+        when = np.concatenate([np.sort(rng.integers(100 * epoch, 100 * epoch + 100, n)) for n in np.diff(starts)])
+        letters = tables.letters(bits[rng.integers(0, 4, len(when))][None])
+        batch = Batch(letters, when, when - 30, starts, np.arange(keys))
+        for closings, lows in recogniser.closings(batch):
+            found += zip(closings[0].tolist(), recogniser.arena.counted(closings[1], lows)[0][0].tolist(), strict=True)
+        needed = recogniser.keep(np.arange(keys), batch.low[starts[1:] - 1])
+        found.append(needed.tolist())
+    return found
+
+
+def test_sweeps_of_what_is_new_change_no_match():
+    query = "SELECT * WHERE A ; B+ ; C"
+    small, large = recogniser_of(query, room=1 << 12), recogniser_of(query, room=1 << 20)
+    assert told(*small) == told(*large)
+    assert small[0].arena.room < 1 << 16
+    assert small[0].arena.count == large[0].arena.count
+
+
+def test_old_nodes_are_swept_too_before_the_arena_grows():
+    recogniser, tables = recogniser_of("SELECT * WHERE A ; B ; C", room=1 << 12)
+    letters = tables.letters(np.array([1, 2, 4], np.uint64)[np.random.default_rng(2).integers(0, 3, 60_000)][None])
+    when = np.arange(len(letters))
+    batch = Batch(letters, when, when - 300, np.array([0, len(letters)]), np.array([0]))
+    assert sum(closings.shape[1] for closings, _ in recogniser.closings(batch)) > 10_000
+    assert recogniser.arena.room == 1 << 12
+
+
 def test_declaring_a_flow_loads_no_compiler():
     code = "import sys, penstock.flow.keyed, penstock.spark.run; assert not {'numba', 'lark'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

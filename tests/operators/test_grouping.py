@@ -195,3 +195,19 @@ def test_rows_in_many_runs_are_sorted():
 def test_rows_without_a_key_are_told_from_those_whose_key_has_their_hash():
     drawn = [((at, 0, at, 0), None if at % 2 else 0, 1) for at in range(6)]
     assert not grouped_either_way(drawn, lambda keys: keys * 0, None)
+
+
+@pytest.mark.parametrize("rows", [0, 7, 5_000, 200_000])
+@pytest.mark.parametrize("some", [False, True])
+def test_column_of_event_times_is_that_of_the_positions(rows, some):
+    rng = np.random.default_rng(rows)
+    key, at = rng.integers(0, 40, rows), np.sort(rng.integers(0, 1 << 40, rows))
+    times = pa.array(at).view(pa.timestamp("us", "UTC"))
+    data = pa.record_batch({"k": key, "at": times, "n": np.arange(rows)})
+    order = Order(at, np.zeros(rows, np.int64), np.arange(rows), np.zeros(rows, np.int64))
+    chosen = np.flatnonzero(rng.integers(0, 2, rows)) if some else None
+    given_ = [data, order, key, ["k"], KeyCodec(pa.schema([("k", pa.int64())])), chosen]
+    known, looked_up = group_rows(*given_, "at"), group_rows(*given_)
+    assert known.data.equals(looked_up.data)
+    places = np.array([0, len(known) - 1] if len(known) else [], np.int64)
+    assert known.some("at", places).equals(looked_up.some("at", places))

@@ -208,45 +208,46 @@ def recognise(
 
 
 @jit
-def sweep(roots, lows, count, arena, renumbered):
+def sweep(roots, lows, settled, count, arena, renumbered):
     """Keep what is reached from ``roots`` inside their windows, and close the gaps.
 
     Args:
         roots: heaps to keep, int32[n]; replaced by their new numbers (-1: all of it has left the window).
         lows: the least start still needed of each root, int64[n].
+        settled: so many nodes, the oldest, stay as they are; they refer only to one another.
         count: how many nodes there are.
         arena: the nodes; changed in place.
-        renumbered: int64[count], scratch.
+        renumbered: int64[count - settled], scratch.
 
     Returns:
         How many nodes are left.
     """
     pos, prev, left, right, kind, rank, key = arena
     nobody = numba.int64(0x7FFFFFFFFFFFFFFF)
-    renumbered[:count] = nobody  # first: the least start anyone needs of a node
+    renumbered[: count - settled] = nobody  # first: the least start anyone needs of a node
     for k in range(len(roots)):
-        if roots[k] != -1:
-            renumbered[roots[k]] = min(renumbered[roots[k]], lows[k])
-    for n in range(count - 1, -1, -1):  # a node is younger than all that it refers to
-        low = renumbered[n]
+        if roots[k] >= settled:
+            renumbered[roots[k] - settled] = min(renumbered[roots[k] - settled], lows[k])
+    for n in range(count - 1, settled - 1, -1):  # a node is younger than all that it refers to
+        low = renumbered[n - settled]
         if low == nobody or key[n] < low:
-            renumbered[n] = nobody
+            renumbered[n - settled] = nobody
             continue
         for other in (prev[n], left[n], right[n]):
-            if other != -1:
-                renumbered[other] = min(renumbered[other], low)
-    kept = 0
-    for n in range(count):
-        if renumbered[n] == nobody:
-            renumbered[n] = -1
+            if other >= settled:
+                renumbered[other - settled] = min(renumbered[other - settled], low)
+    kept = settled
+    for n in range(settled, count):
+        if renumbered[n - settled] == nobody:
+            renumbered[n - settled] = -1
             continue
-        renumbered[n] = kept
+        renumbered[n - settled] = kept
         pos[kept], kind[kept], rank[kept], key[kept] = pos[n], kind[n], rank[n], key[n]
-        prev[kept] = -1 if prev[n] == -1 else renumbered[prev[n]]
-        left[kept] = -1 if left[n] == -1 else renumbered[left[n]]
-        right[kept] = -1 if right[n] == -1 else renumbered[right[n]]
+        prev[kept] = prev[n] if prev[n] < settled else renumbered[prev[n] - settled]
+        left[kept] = left[n] if left[n] < settled else renumbered[left[n] - settled]
+        right[kept] = right[n] if right[n] < settled else renumbered[right[n] - settled]
         kept += 1
     for k in range(len(roots)):
-        if roots[k] != -1:
-            roots[k] = renumbered[roots[k]]
+        if roots[k] >= settled:
+            roots[k] = renumbered[roots[k] - settled]
     return kept

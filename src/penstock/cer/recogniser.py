@@ -118,9 +118,9 @@ class Arena:
             array[self.count : self.count + len(nodes)] = nodes[name]
         self.count += len(nodes)
 
-    def sweep(self, roots: NDArray[np.int32], lows: NDArray[np.int64]) -> None:
-        """Keep what ``roots`` reach; they are renumbered in place."""
-        self.count = kernel.sweep(roots, lows, self.count, self.arrays, np.empty(self.count, np.int64))
+    def sweep(self, roots: NDArray[np.int32], lows: NDArray[np.int64], settled: int = 0) -> None:
+        """Keep what ``roots`` reach, and the ``settled`` oldest nodes; they are renumbered in place."""
+        self.count = kernel.sweep(roots, lows, settled, self.count, self.arrays, np.empty(self.count - settled, np.int64))
 
     def counted(self, roots: NDArray[np.int32], lows: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """How many matches each heap holds inside its window, as low and high words (uint64[2, roots]).
@@ -174,6 +174,7 @@ class Recogniser:
         self._stack = np.empty(kernel.DEPTH, np.int32)
         self._closings = np.empty((2, 1 << 18), np.int32)
         self._full_at = -1
+        self._settled = 0  # nodes that the next sweep leaves as they are
         self.first = 0  # the number the next event gets
 
     def rows(self, count: int) -> None:
@@ -251,22 +252,26 @@ class Recogniser:
         ended = batch.segments[1 : stretch + 1] - 1
         lows[batch.rows[:stretch]] = batch.low[ended]  # later stretches of a row overwrite earlier ones
         lows[batch.rows[stretch]] = batch.low[self._counters[kernel.EVENT]]
-        self.sweep(lows)
+        self.sweep(lows, self._settled)  # most nodes of a batch are needed for a moment only, and those that are not, for long
+        if self._settled and self.arena.count > self.arena.room // 2:
+            self.sweep(lows)
+        self._settled = self.arena.count
         # A second time at one event: what it needs is more than the sweep can free.
         again = self._full_at == self.first + self._counters[kernel.EVENT]
         self._full_at = self.first + int(self._counters[kernel.EVENT])
         if again or self.arena.count > self.arena.room // 2:
             self.arena.grow()
 
-    def sweep(self, lows: NDArray[np.int64]) -> None:
+    def sweep(self, lows: NDArray[np.int64], settled: int = 0) -> None:
         """Forget nodes that no run needs.
 
         Args:
             lows: for each row the least start that may still be inside a window, int64[rows].
+            settled: so many nodes, the oldest, are kept.
         """
-        rows, nodes = np.nonzero(self.heads >= 0)
+        rows, nodes = np.nonzero(self.heads >= settled)
         roots = self.heads[rows, nodes]
-        self.arena.sweep(roots, lows[rows])
+        self.arena.sweep(roots, lows[rows], settled)
         self.heads[rows, nodes] = roots
 
     def keep(self, rows: NDArray[np.int64], lows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -284,6 +289,7 @@ class Recogniser:
         if self._consume == kernel.CONSUME_ALL:
             self.heads[stale] = -1
         self.sweep(lows)
+        self._settled = self.arena.count
         pos = self.arena.arrays[0][: self.arena.count]
         numbers = np.where(pos < 0, -1 - pos, pos)
         needed, place = np.unique(numbers, return_inverse=True)

@@ -142,6 +142,12 @@ class Rows:
             return self.column(name).take(places(at))
         return self.source.column(name).take(places(self._at[at]))
 
+    def timed(self, name: str | None) -> Rows:
+        """These rows, one of whose columns is the event time: it need not be put into order once more."""
+        if name is not None:
+            self._columns[name] = pa.array(self.order.time).view(self.source.schema.field(name).type)
+        return self
+
     @property
     def data(self) -> pa.RecordBatch:
         """The user's columns, n rows."""
@@ -256,6 +262,7 @@ def group_rows(
     key_columns: Sequence[str] | Sequence[Any],
     codec: KeyCodec,
     chosen: Ints | None = None,
+    timed_by: str | None = None,
 ) -> Rows:
     """Group and sort rows.
 
@@ -266,6 +273,7 @@ def group_rows(
         key_columns: The key's columns: their names if they are among the user's, or n rows each.
         codec: The region's key codec.
         chosen: The rows to take (ascending); None for all.
+        timed_by: The one of the user's columns, of times, that the positions' times are.
     """
     n = len(hashes) if chosen is None else len(chosen)
     if n == 0:
@@ -274,7 +282,7 @@ def group_rows(
         return Rows(data.slice(0, 0), None, order.take(none), empty, np.zeros(1, np.int64))
     unsorted = [data.column(c) if isinstance(c, str) else c for c in key_columns]
     if n >= MANY and (rows := _in_runs(data, order, hashes, unsorted, codec, chosen)) is not None:
-        return rows
+        return rows.timed(timed_by)
 
     def in_groups(codes: Ints | None = None) -> tuple[Ints, Ints, Order, list[Any], Any, Any]:
         index, there, ordered = grouped(hashes, order, chosen, codes)
@@ -289,7 +297,7 @@ def group_rows(
     at_first = places(first)
     distinct = Keys(tuple(k.take(at_first) for k in keys), there[first], codec)
     known = {name: key for name, key in zip(key_columns, keys, strict=True) if isinstance(name, str)}
-    return Rows(data, index, ordered, distinct, np.append(first, n), known)
+    return Rows(data, index, ordered, distinct, np.append(first, n), known).timed(timed_by)
 
 
 def _in_runs(

@@ -29,7 +29,7 @@ from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.moving import GivenUp, give_up, size_up, tell
 from penstock.runtime.spec import ERROR_SCHEMA, HASH, OUT, PACKED_BITS, Out, Port, RegionSpec
 from penstock.state.worker import WorkerState
-from penstock.types import BINS, MAX_TIME, MIN_TIME, OFFSET, ORDER
+from penstock.types import BINS, MAX_TIME, MIN_TIME, OFFSET, ORDER, TIME
 
 
 @dataclass
@@ -236,8 +236,7 @@ def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[list[pa.Re
     """The rows of each port."""
     ports = [_Received(port, spec.keys.names) for port in spec.ports]
     if len(ports) == 1:
-        sent = [batch for batch in rows if batch.num_rows]
-        return [[ports[0].whole(whole(sent).columns)] if sent else []]
+        return [[ports[0].whole(batch.columns) for batch in gathered(rows)]]
     out: list[list[pa.RecordBatch]] = [[] for _ in ports]
     for batch in gathered(rows):
         tags = batch.column(0).to_numpy(zero_copy_only=False)
@@ -324,7 +323,10 @@ def _due(
     order = Order(*(batch.column(at + i).to_numpy() for i in range(len(ORDER))))
     hashes = batch.column(at + len(ORDER)).to_numpy()
     data = pa.RecordBatch.from_arrays(batch.columns[:at], schema=port.schema)
-    return group_rows(data, order, hashes, spec.keys.names, KeyCodec(spec.keys), now)
+    timed_by = dict(port.known).get(TIME)
+    return group_rows(
+        data, order, hashes, spec.keys.names, KeyCodec(spec.keys), now, timed_by if isinstance(timed_by, str) else None
+    )
 
 
 def _pack(spec: RegionSpec, index: int, output: tuple[pa.RecordBatch, Order | None]) -> pa.RecordBatch:
