@@ -383,7 +383,7 @@ SCRIPT = """
             print(wrong, store.catch_up(fs, root, versions[0]))
     else:
         dice = random.Random(int(task))
-        for _ in range(60):
+        for _ in range(300):
             at = dice.randrange(len(versions)) if dice.random() < 0.3 else len(versions) - 1
             if dice.random() < 0.1:
                 LocalStore.open(local, "me", "boot", 1 << 26).distrust()
@@ -410,7 +410,7 @@ def test_catch_up_when_disk_is_full_then_says_so_and_store_is_as_before(fs, root
 
 def test_at_when_processes_want_different_versions_at_once_then_each_sees_its_own(fs, root, local):
     made = versions(fs, root, *({b"00a": b"%d" % n, b"00b%d" % n: b"x"} for n in range(6)))
-    running = [start(str(number), root, local, made) for number in range(3)]
+    running = [start(str(number), root, local, made) for number in range(6)]
     for process in running:
         out, wrong = process.communicate(timeout=600)
         assert out == "done\n", wrong

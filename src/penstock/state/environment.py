@@ -133,6 +133,34 @@ def fill_up(path: str, opened: Environment) -> None:
                 os.truncate(data, data.stat().st_size + missing)
 
 
+def moving(directory: str) -> contextlib.ExitStack:
+    """Keep other processes of this host from moving the store in a directory to another version, or distrusting it, meanwhile.
+
+    Only for fairness, nothing rests on it: a damaged store, or that of a worker that is no more, is removed without it.
+
+    Args:
+        directory: The directory; made if missing. It is locked itself, as a file beside it would outlive it.
+
+    Returns:
+        Open; lets go when it is closed.
+
+    Raises:
+        StateError: The directory cannot be used.
+    """
+    path = Path(os.path.realpath(directory))
+    try:
+        while True:
+            path.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as held:
+                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+                held.callback(os.close, fd)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(fd), path.stat()):  # else it was removed while this waited
+                    return held.pop_all()
+    except OSError as wrong:
+        raise unusable(str(path), wrong) from wrong
+
+
 def is_full(wrong: Exception) -> bool:
     """Whether an error of LMDB or of the system means that there is no room, rather than that something is broken."""
     number = getattr(wrong, "errno", None) or getattr(wrong, "code", None)

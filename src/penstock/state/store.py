@@ -35,6 +35,7 @@ from penstock.state.environment import (
     close_environment,
     fill_up,
     is_full,
+    moving,
     open_environment,
     remove_environment,
     unusable,
@@ -100,17 +101,22 @@ class LocalStore:
 
         Raises:
             TornFileError: A file of the version is missing or altered. The store holds an earlier version.
-            StateError: The store cannot hold it, or other processes keep moving it. It holds some committed version.
+            StateError: The store cannot hold it, or other processes keep removing it. It holds some committed version.
         """
+        state = self._safely(lambda: self._seen(fs, root, version))
         for _ in range(_ATTEMPTS):
-            state = self._safely(lambda: self._seen(fs, root, version))
             if state is not None:
-                return state
-            self._safely(lambda: self._bring_nearer(fs, root, version))
-        raise StateError(
-            f"The local state store in {self._directory} was moved away from version {version.version} by another process "
-            f"{_ATTEMPTS} times; end the tasks of older runs on this host."
-        )
+                break
+            # Or processes that want different versions could take it from one another between the two for ever.
+            with moving(self._directory):
+                self._safely(lambda: self._bring_nearer(fs, root, version))
+                state = self._safely(lambda: self._seen(fs, root, version))
+        if state is None:
+            raise StateError(
+                f"The local state store in {self._directory} was removed by another process on its way to version {version.version} "
+                f"{_ATTEMPTS} times; end the tasks of older runs on this host."
+            )
+        return state
 
     def catch_up(self, fs: pafs.FileSystem, root: str, version: Version) -> CatchUp:
         """Bring the store to a version with the files it lacks, or rebuild it if it is not on the way there.
@@ -127,10 +133,15 @@ class LocalStore:
             TornFileError: A file of the version is missing or altered. The store holds an earlier version.
             StateError: The store cannot hold it. It holds an earlier version.
         """
-        return self._safely(lambda: self._apply_missing(fs, root, version))
+        with moving(self._directory):
+            return self._safely(lambda: self._apply_missing(fs, root, version))
 
     def distrust(self) -> None:
         """Remove the local files, so that the next one to open the store rebuilds it."""
+        with moving(self._directory):
+            self._distrust()
+
+    def _distrust(self) -> None:
         layers.let_go(self._directory)
         remove_environment(self._directory)
 
@@ -144,7 +155,7 @@ class LocalStore:
                 if is_full(wrong):
                     raise
                 # Whatever LMDB stumbled over, the files are the truth.
-                self.distrust()
+                self._distrust()
                 self._env = self._open()
                 return action()
         except (lmdb.Error, OSError) as wrong:
