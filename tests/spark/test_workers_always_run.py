@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.spark.backend import SparkBackend
 
 pytestmark = pytest.mark.spark
 
@@ -14,11 +15,13 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 COLUMNS = "k long, v long"
 
 
-def test_region_when_spark_knows_that_it_gets_nothing_can_be_rescaled(spark, tmp_path):
+@pytest.mark.parametrize("paged", [False, True])
+def test_region_when_spark_knows_that_it_gets_nothing_can_be_rescaled(spark, tmp_path, monkeypatch, paged):
+    monkeypatch.setattr(SparkBackend, "_in_pages", lambda *_: paged)
     fr.write_parquet(tmp_path / "in", [{"k": 1, "v": 1}], SCHEMA, 0)
     flow = ps.Flow("nothing")
     rows = flow.source("rows", ps.files(str(tmp_path / "in"), COLUMNS)).where("1 = 0")
-    rows.key_by("k").aggregate(n=ps.count()).sink(ps.memory(f"nothing {tmp_path}"))
+    rows.key_by("k").stateful_map(lambda key, row, state: ([], state), COLUMNS).sink(ps.memory(f"nothing {tmp_path}"))
     run = flow.start(spark, checkpoint=tmp_path / "run", workers=1, trigger="100 milliseconds")
     try:
         assert run.scale("k", 3).wait(120)

@@ -1,6 +1,7 @@
 """One worker's task with its files: state in, `run_region_task`, delta out. The same in a Spark task and in process.
 
-The delta file is written before the first output row is handed on, so rows that reach a sink always have their state on disk.
+The delta file is written while the output rows are handed on, and the task ends when both are done. Sinks get the rows of tasks that have
+ended, so rows that reach a sink always have their state on disk.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +113,10 @@ def run_worker(
         rows: The worker's rows.
 
     Yields:
-        Output rows, after the delta is on disk.
+        Output rows, while the delta is written; it is on disk once all have been taken.
 
     Raises:
-        PenstockError: As `run_region_task`; nothing was committed.
+        PenstockError: As `run_region_task`, or the delta cannot be written; nothing was committed.
     """
     a = assignment
     fs, root = resolve(a.checkpoint)
@@ -128,6 +131,7 @@ def run_worker(
         about = report.to_json()
         given = report.given_up
         changes = state.changes()
+        write: Callable[[], object] | None = None
         if changes.num_rows or report.rows_in or report.rows_out or given is not None or report.sized is not None:
             about |= {"rows": changes.num_rows, "stats": asdict(state.stats())}
             if given is not None:
@@ -135,10 +139,15 @@ def run_worker(
                 cost += time.perf_counter() - began
             about["cost_us"] = int((cost + report.answer_s) * 1e6)
             path = f"state/{a.spec.name}/{delta_name(worker, a.epoch, a.run, attempt)}"
-            write_file(
-                fs, root, path, [changes] if changes.num_rows else [], Metadata("delta", identity, a.epoch, about), str(attempt)
-            )
-    yield from out
+            metadata = Metadata("delta", identity, a.epoch, about)
+            write = partial(write_file, fs, root, path, [changes] if changes.num_rows else [], metadata, str(attempt))
+    if write is None:
+        yield from out
+        return
+    with ThreadPoolExecutor(1, "penstock-delta") as pool:
+        written = pool.submit(write)
+        yield from out
+        written.result()
 
 
 def _write_moves(

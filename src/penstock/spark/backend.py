@@ -102,12 +102,11 @@ class SparkBackend:
         whole = ports[0]
         for other in ports[1:]:
             whole = whole.unionByName(other)
-        whole = never_without_rows(whole)
         paged = self._in_pages(compiled)
-        if paged:
+        if paged:  # what runs in Python is left in by Spark, rows or not
             shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers)
         else:
-            shuffled = whole.repartitionById(work.workers, F.expr(routing_sql(work.routing, hash_sql(spec))))
+            shuffled = never_without_rows(whole).repartitionById(work.workers, F.expr(routing_sql(work.routing, hash_sql(spec))))
         assignment = replace(self._assign(compiled, work), spec=spec)
         return self._mark(shuffled.mapInArrow(task(assignment, paged=paged), spark_schema(spec.out_schema)))
 
