@@ -106,7 +106,9 @@ class SparkBackend:
         if paged:  # what runs in Python is left in by Spark, rows or not
             shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers)
         else:
-            shuffled = never_without_rows(whole).repartitionById(work.workers, F.expr(routing_sql(work.routing, hash_sql(spec))))
+            shuffled = never_without_rows(whole).repartitionById(
+                work.workers, F.expr(routing_sql(work.routing, hash_sql(spec)))
+            )
         assignment = replace(self._assign(compiled, work), spec=spec)
         return self._mark(shuffled.mapInArrow(task(assignment, paged=paged), spark_schema(spec.out_schema)))
 

@@ -22,7 +22,7 @@ from penstock.state.overlay import Overlay
 
 HELD_DELTAS: Final = 8
 """A store may lack so many of the last deltas. No base is made of these, or the store could not be caught up any more."""
-READ_DELTAS: Final = 2
+READ_DELTAS: Final = 4
 """So many a process reads that does not hold them; of more it is cheaper to put them into the store, once for all processes of the host."""
 _HELD_ROWS: Final = 1 << 16
 _HELD_FILES: Final = 4 << 20  # bytes

@@ -109,7 +109,7 @@ class LocalStore:
                 break
             # Or processes that want different versions could take it from one another between the two for ever.
             with moving(self._directory):
-                self._safely(lambda: self._bring_nearer(fs, root, version))
+                self._safely(lambda: self._apply_missing(fs, root, version))
                 state = self._safely(lambda: self._seen(fs, root, version))
         if state is None:
             raise StateError(
@@ -187,26 +187,6 @@ class LocalStore:
         layer = layers.held(self._directory)
         return layer if layer is not None and layer.below == have and layer.lineage in chain else None
 
-    def _bring_nearer(self, fs: pafs.FileSystem, root: str, version: Version) -> None:
-        """Put what is held over the store into it, or else all that it lacks."""
-        chain = version.lineages()
-        with self._env.env.begin() as txn:
-            layer = self._held_over(self._lineage(self._env, txn), chain)
-        if layer is not None and layer.lineage != layer.below:
-            self._put(layer, version, chain)
-        else:
-            self._apply_missing(fs, root, version)
-
-    def _put(self, layer: Layer, version: Version, chain: Sequence[str]) -> None:
-        """Put what was held over the store into it, unless another process has moved it."""
-        env = self._env
-        layers.let_go(self._directory)
-        with env.env.begin(write=True) as txn:
-            if self._lineage(env, txn) == layer.below:
-                _apply_changes(env, txn, layer.changes.changes())
-                self._stamp(env, txn, version.files(), chain, chain.index(layer.lineage))
-        fill_up(self._directory, env)
-
     def _open(self) -> Environment:
         return open_environment(self._directory, self._identity, self._boot_id, self._map_size)
 
@@ -214,27 +194,50 @@ class LocalStore:
         env = self._env
         chain = version.lineages()
         rebuilt, files, rows = False, 0, 0
-        # Every pass applies one file, so that other processes may help or hinder between two; the bound is for the latter.
+        # Every pass is one transaction, so that other processes may help or hinder between two; the bound is for the latter.
         for _ in range(2 * len(chain) + _ATTEMPTS):
             with env.env.begin() as txn:
                 have = self._lineage(env, txn)
             if have == chain[-1]:
                 break
-            step = chain.index(have) if have in chain else -1
-            delta = version.deltas[step] if step >= 0 else None
+            done = chain.index(have) if have in chain else -1
+            layer = self._nearer(fs, root, version, have)
+            upto = done + 1 if layer is None else chain.index(layer.lineage)
             with env.env.begin(write=True) as txn:
                 if self._lineage(env, txn) != have:
                     continue
-                if delta is not None:
-                    rows += sum(_apply_changes(env, txn, batch) for batch in read_batches(fs, root, delta))
+                if layer is not None:
+                    layers.let_go(self._directory)
+                    _apply_changes(env, txn, layer.changes.changes())
+                elif done >= 0:
+                    for batch in read_batches(fs, root, version.deltas[done]):
+                        _apply_changes(env, txn, batch)
                 else:
-                    rows += _load(env, txn, fs, root, version.base)
+                    _load(env, txn, fs, root, version.base)
                     rebuilt = True
-                self._stamp(env, txn, version.files(), chain, step + 1)
-            files += delta is not None or version.base is not None
+                self._stamp(env, txn, version.files(), chain, upto)
+            base = (version.base,) if version.base and upto == 0 else ()
+            for file in (*base, *version.deltas[max(done, 0) : upto]):
+                files, rows = files + 1, rows + file.rows
         if files or rebuilt:
             fill_up(self._directory, env)
         return CatchUp(rebuilt, files, rows)
+
+    def _nearer(self, fs: pafs.FileSystem, root: str, version: Version, have: str | None) -> Layer | None:
+        """What takes the store from what it has towards a version in one go: what is held over it, and the next deltas. None: there is none."""
+        chain = version.lineages()
+        layer = self._held_over(have, chain)
+        if layer is None and have is not None and have in chain:
+            layer = Layer(have, have, Overlay())
+        if layer is None:
+            return None
+        done = chain.index(layer.lineage)
+        fresh = version.deltas[done : done + layers.HELD_DELTAS]
+        while not layers.may_be_held(fresh):
+            fresh = fresh[:-1]
+        rows = joined.from_iterable(read_batches(fs, root, delta) for delta in fresh)
+        layer = layer.with_rows(rows, chain[done + len(fresh)]) or layer
+        return layer if layer.lineage != layer.below else None
 
     def _lineage(self, env: Environment, txn: Any) -> str | None:
         """Lineage of what the store holds; None if that is nothing of use."""
