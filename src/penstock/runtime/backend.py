@@ -90,6 +90,10 @@ class Backend(Protocol):
         """The records of a source; late ones can only be in the chunks `suspects`."""
         ...
 
+    def late(self, source: p.SourceNode) -> int:
+        """How many late records of a source were found only by the tasks that have run; asked for after these."""
+        ...
+
     def step(self, node: p.Node, inputs: Sequence[Frame]) -> Frame:
         """Apply a stateless step."""
         ...

@@ -251,6 +251,8 @@ class EpochDriver:
             batches = backend.collect(frame) if frame is not None else ()
             decision.counts[output.name] = output.sink.write(_stepped(batches, self._settings.before, output.name), mark)
             self._settings.before(f"stored {output.name}")
+        for source in self._flow.plan.sources:
+            decision.sources[source.name].late += backend.late(source)
 
     def _record(self, epoch: int, decision: _Decision) -> EpochRecord:
         """The record that commits the epoch."""

@@ -116,11 +116,8 @@ def judge(
         state.partitions.setdefault(name, PartitionState(part, heard_us=now_us))
     suspects: dict[ChunkId, Base] = {}
     for chunk in sorted(chunks, key=lambda c: (c.partition, c.number)):
-        known = state.partitions.get(chunk.partition)
-        if known is None:
-            known = state.partitions[chunk.partition] = PartitionState(chunk.part, floor=before.frontier)
-        if known.idle:  # back again: what the frontier has passed meanwhile cannot be undone
-            known.idle, known.floor = False, max(known.floor, before.frontier)
+        known = state.partitions.setdefault(chunk.partition, PartitionState(chunk.part, floor=before.frontier))
+        known.idle, known.floor = False, _floor(known, before.frontier)
         latest = max(known.latest, chunk.greatest)
         if chunk.least < max(behind(latest, lateness_us), known.floor):
             suspects[chunk.part, chunk.number] = Base(known.latest, known.floor)
@@ -132,6 +129,22 @@ def judge(
     reached = [(max(behind(k.latest, lateness_us), k.floor), k.idle) for k in state.partitions.values()]
     state.frontier = max(before.frontier, _least(reached))
     return Judgement(state, suspects)
+
+
+def _floor(known: PartitionState, frontier: int) -> int:
+    """How old a partition's records may be; of one that was idle: what the frontier has passed meanwhile cannot be undone."""
+    return max(known.floor, frontier) if known.idle else known.floor
+
+
+def begun(before: SourceState, partition: str) -> Base:
+    """Where the judgement of a partition's next record starts.
+
+    Args:
+        before: The source's state after the epoch before.
+        partition: The partition's name.
+    """
+    known = before.partitions.get(partition)
+    return Base(MIN_TIME, before.frontier) if known is None else Base(known.latest, _floor(known, before.frontier))
 
 
 def none_suspect(before: SourceState, chunks: Sequence[Chunk], lateness_us: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,9 +27,11 @@ from penstock.schema import quoted
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
 from penstock.spark.exchange import fits_pages, in_pages
 from penstock.spark.logs import input_of
+from penstock.spark.row_times import JudgedFile, RowTimes, counts_of
 from penstock.spark.slices import Slices, as_rdd, never_without_rows
 from penstock.spark.source import SourceReader
 from penstock.spark.task import task
+from penstock.state.files import resolve
 from penstock.types import MASK, OFFSET, ORDER, PART_BITS, TIME
 
 Assign = Callable[[CompiledRegion, Work], Assignment]
@@ -47,10 +49,18 @@ class SparkBackend:
         checkpoint: To see whether there are commands at all.
         log: Folder of Spark's log in the checkpoint.
         assign: Makes a region's assignment.
+        alone: Sources that go straight to a region, as `sources_alone` gives them.
     """
 
     def __init__(
-        self, spark: SparkSession, slices: Slices, epoch: int, checkpoint: Checkpoint, log: str, assign: Assign
+        self,
+        spark: SparkSession,
+        slices: Slices,
+        epoch: int,
+        checkpoint: Checkpoint,
+        log: str,
+        assign: Assign,
+        alone: Mapping[str, CompiledRegion],
     ) -> None:
         self._spark = spark
         self._slices = slices
@@ -58,6 +68,7 @@ class SparkBackend:
         self._checkpoint = checkpoint
         self._log = log
         self._assign = assign
+        self._alone = alone
         self._readers: dict[str, SourceReader] = {}
         self._malformed: dict[str, int] = {}
         self._rows: dict[str, int] = {}
@@ -73,7 +84,15 @@ class SparkBackend:
         return input_of(self._checkpoint, self._log, self._epoch)
 
     def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
-        reader = self._readers[source.name] = SourceReader(self._slices, source, ordinal, self._epoch)
+        region = self._alone.get(source.name)
+
+        def leave_times(rows: int, file: str) -> bool:
+            # Tasks can read the store in which they keep their state; others perhaps only Spark can.
+            if region is None or rows < PAGED_ROWS or resolve(file)[0].type_name != self._checkpoint.fs.type_name:
+                return False
+            return fits_pages(self._slices.session, region.spec.in_schema)
+
+        reader = self._readers[source.name] = SourceReader(self._slices, source, ordinal, self._epoch, leave_times)
         found = reader.scan(state)
         self._malformed[source.name] = found.malformed
         self._rows[source.name] = found.rows or sum(chunk.rows for chunk in found.chunks)
@@ -82,6 +101,19 @@ class SparkBackend:
     def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
         del ordinal
         return self._readers[source.name].frames(suspects, malformed=self._malformed[source.name] > 0)
+
+    def late(self, source: p.SourceNode) -> int:
+        left = self._readers[source.name].left
+        if not left:
+            return 0
+        counted = counts_of(self._spark.sparkContext).value
+        name = self._counted_as(source.name)
+        # Nobody counts a file none of whose rows came to Python.
+        found = {n: counted.pop((name, n), None) for n in left}
+        return sum(JudgedFile(*left[n], source.lateness_us).finish() if late is None else late for n, late in found.items())
+
+    def _counted_as(self, source: str) -> str:
+        return f"{self._checkpoint.uri} {self._epoch} {source}"
 
     def step(self, node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
         if isinstance(node, p.Union):
@@ -98,12 +130,16 @@ class SparkBackend:
         spec = self._packed(compiled)
         if len(spec.ports) > 1:
             inputs = [self._cut(i) for i in inputs]
-        ports = [port_frame(spec, i, frame) for i, frame in enumerate(inputs)]
+        times = self._row_times(compiled, spec)
+        without = None if times is None else times.column
+        ports = [port_frame(spec, i, frame, without) for i, frame in enumerate(inputs)]
         whole = ports[0]
         for other in ports[1:]:
             whole = whole.unionByName(other)
-        paged = self._in_pages(compiled)
-        if paged:  # what runs in Python is left in by Spark, rows or not
+        paged = times is not None or self._in_pages(compiled)
+        if times is not None:
+            shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers, times)
+        elif paged:  # what runs in Python is left in by Spark, rows or not
             shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers)
         else:
             shuffled = never_without_rows(whole).repartitionById(
@@ -111,6 +147,23 @@ class SparkBackend:
             )
         assignment = replace(self._assign(compiled, work), spec=spec)
         return self._mark(shuffled.mapInArrow(task(assignment, paged=paged), spark_schema(spec.out_schema)))
+
+    def _row_times(self, compiled: CompiledRegion, spec: RegionSpec) -> RowTimes | None:
+        """What adds the event times to a region's rows, if that is left to its tasks."""
+        source = next((name for name, region in self._alone.items() if region is compiled and self._readers[name].left), None)
+        if source is None:
+            return None
+        (port,) = spec.ports
+        timed_by = str(dict(port.known)[TIME])
+        return RowTimes(
+            self._readers[source].left,
+            self._readers[source].lateness_us,
+            self._counted_as(source),
+            counts_of(self._spark.sparkContext),
+            [name for name in spec.in_schema.names if name != timed_by].index(OFFSET),
+            0 if port.packed is None else PACKED_BITS,
+            spec.in_schema.names.index(timed_by),
+        )
 
     def _in_pages(self, compiled: CompiledRegion) -> bool:
         """Whether rows go to the workers in pages in this epoch: to cut them costs a visit to Python, which pays for many."""
@@ -229,8 +282,15 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
     raise DeclarationError(f"{type(node).__name__} is not a step that penstock knows over Spark.")
 
 
-def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
-    """A port's rows in the columns of the task's input, named by place: ``mapInArrow`` does not quote names."""
+def port_frame(spec: RegionSpec, index: int, frame: DataFrame, without: int | None = None) -> DataFrame:
+    """A port's rows in the columns of the task's input, named by place: ``mapInArrow`` does not quote names.
+
+    Args:
+        spec: The region.
+        index: Which of its ports.
+        frame: The rows.
+        without: The place of a column of the only port to leave out.
+    """
     port = spec.ports[index]
     sent = [quoted(n) for n in (*port.own.names, *port.sent)]
     if port.packed is not None:
@@ -244,6 +304,7 @@ def port_frame(spec: RegionSpec, index: int, frame: DataFrame) -> DataFrame:
         frame = partial_frame(operator, frame, spec.keys.names)
         sent = [quoted(n) for n in port.schema.names]
     if len(spec.ports) == 1:
+        sent = [sql for i, sql in enumerate(sent) if i != without]
         return select_sql(frame, [f"{sql} as c{i}" for i, sql in enumerate(sent)])
     columns = [f"{index} as c0"]
     for i, field in enumerate(spark_schema(spec.in_schema).fields[1:], 1):

@@ -57,14 +57,20 @@ def by_key(frame: DataFrame, keys: Sequence[int]) -> DataFrame:
     return in_pages(frame, worker_of, workers)
 
 
-def in_pages(frame: DataFrame, worker_of: Callable[[pa.RecordBatch], Any], workers: int) -> DataFrame:
+def in_pages(
+    frame: DataFrame,
+    worker_of: Callable[[pa.RecordBatch], Any],
+    workers: int,
+    before: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = lambda rows: rows,
+) -> DataFrame:
     """The rows in pages, brought to the partitions that they are for; of two rows of one task of `frame` the order stays.
 
     Args:
-        frame: Of columns that `fits_pages`.
+        frame: Of columns that, after `before`, are such as `fits_pages`.
         worker_of: Gives the number of each row's partition; of columns by place, not by name. Runs in Python, as the JVM would have to
             hand over what it finds, a column more.
         workers: How many partitions there are.
+        before: What is done to the rows of a task first, in Python.
 
     Returns:
         Rows of `PAGES`, for `penstock.pages.opened`.
@@ -73,7 +79,7 @@ def in_pages(frame: DataFrame, worker_of: Callable[[pa.RecordBatch], Any], worke
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin_task()
-        return cut(batches, worker_of, workers, page_bytes)
+        return cut(before(batches), worker_of, workers, page_bytes)
 
     names = frame.columns
     if names != [f"c{i}" for i in range(len(names))]:  # mapInArrow does not quote names

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.operators.keys import Ints
-from penstock.runtime.lateness import Chunk, ChunkId
+from penstock.runtime.lateness import Base, Chunk, ChunkId
 from penstock.spark.files import CANNOT_READ, THREADS, Footer, columns_of_folders
 from penstock.state.files import resolve
 
@@ -31,7 +31,7 @@ _READ_ROWS: Final = 1 << 20
 _YEAR_1901: Final = -2_177_452_800_000_000
 
 
-class _Inexact(Exception):  # noqa: N818  (it never leaves this module)
+class Inexact(Exception):  # noqa: N818  (it never leaves this package)
     """Spark might read some times otherwise, or a file cannot be read."""
 
 
@@ -43,7 +43,7 @@ class FileTimes:
         held_rows: See `HELD_ROWS`.
     """
 
-    def __init__(self, files: Mapping[int, _File], held_rows: int = HELD_ROWS) -> None:
+    def __init__(self, files: Mapping[int, FileColumn], held_rows: int = HELD_ROWS) -> None:
         self._files = files
         self._held: dict[int, list[Ints]] = {}
         self._holds = sum(file.footer.rows for file in files.values()) <= held_rows
@@ -87,6 +87,19 @@ class FileTimes:
                 first += rows
         return tuple(found)
 
+    def bases(self, base: Base) -> dict[int, tuple[FileColumn, Base]]:
+        """The files by their numbers, and where the judgement of each starts, by the footers.
+
+        Args:
+            base: Where that of the first one does.
+        """
+        found = {}
+        for number, file in sorted(self._files.items()):
+            found[number] = (file, base)
+            greatest = [stored[1] * file.scale for rows, stored in file.footer.groups if rows and stored is not None]
+            base = Base(max([base.latest, *greatest]), base.floor)
+        return found
+
     def chunks(self, part: int) -> tuple[Chunk, ...] | None:
         """What there is of each chunk. Reads the times.
 
@@ -100,7 +113,7 @@ class FileTimes:
         try:
             with ThreadPoolExecutor(THREADS) as pool:
                 return tuple(chunk for of_file in pool.map(lambda n: self._chunks(n, part), self._files) for chunk in of_file)
-        except _Inexact:
+        except Inexact:
             return None
 
     def _chunks(self, number: int, part: int) -> list[Chunk]:
@@ -113,7 +126,7 @@ class FileTimes:
             ids.append((row + begins) >> CHUNK_BITS)
             least.append(np.minimum.reduceat(at, begins))
             if least[-1].min() < _YEAR_1901:
-                raise _Inexact
+                raise Inexact
             greatest.append(np.maximum.reduceat(at, begins))
             if self._holds:
                 held.append(at)
@@ -148,7 +161,7 @@ class FileTimes:
                 for row, at in self._pieces(number, rows):
                     offsets.append((number << ROW_BITS) + row + np.arange(len(at)))
                     found.append(at)
-        except _Inexact:
+        except Inexact:
             return None
         offset = np.concatenate(offsets)
         return np.full(len(offset), chosen[0][0]), offset, np.concatenate(found)
@@ -166,7 +179,7 @@ class FileTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class FileColumn:
     """A file whose column of times Spark reads as we do."""
 
     uri: str
@@ -178,7 +191,7 @@ class _File:
         """The times (µs) in order of rows, a piece at a time.
 
         Raises:
-            _Inexact: There are nulls, or the file cannot be read.
+            Inexact: There are nulls, or the file cannot be read.
         """
         try:
             fs, path = resolve(self.uri)
@@ -188,20 +201,20 @@ class _File:
                     column: Any = batch.column(0)
                     at: Ints = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy(zero_copy_only=False)
                     if column.null_count:
-                        raise _Inexact
+                        raise Inexact
                     yield at
         except CANNOT_READ as error:
-            raise _Inexact from error
+            raise Inexact from error
 
 
-def _file(uri: str, footer: Footer | None, column: str) -> _File | None:
+def _file(uri: str, footer: Footer | None, column: str) -> FileColumn | None:
     """None if Spark might read the file's times otherwise."""
     if footer is None or column.lower() in map(str.lower, columns_of_folders(uri)):  # the folder's name would be the value
         return None
     schema = footer.schema
     if [n for n in schema.names if n.lower() == column.lower()] != [column] or not _is_exact(schema.field(column).type):
         return None
-    return _File(uri, column, footer, 1 if schema.field(column).type.unit == "us" else 1000)
+    return FileColumn(uri, column, footer, 1 if schema.field(column).type.unit == "us" else 1000)
 
 
 def _is_exact(kind: pa.DataType) -> bool:

@@ -29,6 +29,7 @@ from penstock.spark.failures import SEEN_BY_SPARK, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
 from penstock.spark.options import check_patterns, interval_ms, query_settings, step_limits, workers_of
+from penstock.spark.row_times import sources_alone
 from penstock.spark.session import settings
 from penstock.spark.ship import ship_user_code
 from penstock.spark.slices import Slices, one_stream
@@ -138,6 +139,7 @@ class Run:
         self._interval_ms, self._drain = interval_ms, drain
         self._error: PenstockError | None = None
         self._cause: BaseException | None = None
+        self._alone = sources_alone(flow)
         self._query: Any = None
         self._ended = threading.Event()
         self._stopping = threading.Event()
@@ -211,7 +213,9 @@ class Run:
         try:
             spark = frame.sparkSession
             slices = Slices(frame, self._running_query(), epoch)
-            backend = SparkBackend(spark, slices, epoch, self._checkpoint, self._driver.last.log, self._assign(epoch))
+            backend = SparkBackend(
+                spark, slices, epoch, self._checkpoint, self._driver.last.log, self._assign(epoch), self._alone
+            )
             self._maintenance.hold_back(self._driver.last)
             self._driver.last = self._maintenance.adopt(self._driver.last)
             again = epoch <= self._driver.last.epoch  # committed, but Spark was stopped before it could note that

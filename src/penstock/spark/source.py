@@ -5,7 +5,7 @@ Read next: `penstock.spark.streams`, `penstock.spark.slices`, `penstock.spark.fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
@@ -21,12 +21,12 @@ from penstock.flow.plan import SourceNode
 from penstock.operators.keys import Ints
 from penstock.operators.rows import running_max
 from penstock.runtime.backend import Scan, SourceFrames
-from penstock.runtime.lateness import Base, Chunk, ChunkId, behind, chunks_of, late_rows, none_suspect
+from penstock.runtime.lateness import Base, Chunk, ChunkId, begun, behind, chunks_of, late_rows, none_suspect
 from penstock.runtime.record import SourceState
 from penstock.schema import quoted
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import array_sql, case_counts, select_sql
-from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, ROW_BITS, FileTimes
+from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, ROW_BITS, FileColumn, FileTimes
 from penstock.spark.files import Footer, check_columns, number_files, read_footers
 from penstock.spark.slices import ROW, Slices, as_rdd
 from penstock.spark.streams import CORRUPT, FILE
@@ -55,13 +55,24 @@ class SourceReader:
         source: The source.
         ordinal: Its number.
         epoch: The epoch's number.
+        leave_times: Says, of a number of records and one of their files, whether late ones may be left to the tasks that get them (`RowTimes`).
     """
 
-    def __init__(self, slices: Slices, source: SourceNode, ordinal: int, epoch: int) -> None:
+    def __init__(
+        self,
+        slices: Slices,
+        source: SourceNode,
+        ordinal: int,
+        epoch: int,
+        leave_times: Callable[[int, str], bool] = lambda *_: False,
+    ) -> None:
         self._slices = slices
         self._source = source
         self._ordinal = ordinal
         self._epoch = epoch
+        self._leave_times = leave_times
+        self.left: dict[int, tuple[FileColumn, Base]] = {}
+        """Files whose late records are left to tasks, and what was seen before each."""
         self._files: dict[str, int] = {}
         self._footers: dict[str, Footer | None] = {}
         self._file_rows = 0  # 0: not known
@@ -73,6 +84,11 @@ class SourceReader:
         self._seen: tuple[Ints, Ints, Ints] | None = None
         self._in_files: FileTimes | None = None
         self._rows_by_chunk: dict[ChunkId, int] = {}
+
+    @property
+    def lateness_us(self) -> int:
+        """The source's lateness bound."""
+        return self._source.lateness_us
 
     def _slice(self, columns: Sequence[str] | None = None) -> DataFrame:
         """The source's rows as Spark reads them. `columns`: those wanted; None: all."""
@@ -238,10 +254,15 @@ class SourceReader:
         """Begin to read the times of Parquet files; None: of these files Spark reads them."""
         if self._source.time is None or self._source.position is not None or not self._file_rows:
             return None
-        return _READING.submit(self._chunks_of_files, before)
+        return _READING.submit(self._chunks_of_files, before, self._leave_times(self._file_rows, next(iter(self._files))))
 
-    def _chunks_of_files(self, before: SourceState) -> tuple[Chunk, ...] | None:
-        """What there is of each chunk, or row group, of Parquet files, without a job; None: a job must find out."""
+    def _chunks_of_files(self, before: SourceState, leave: bool) -> tuple[Chunk, ...] | None:
+        """What there is of each chunk, or row group, of Parquet files, without a job; None: a job must find out.
+
+        Args:
+            before: The source's state after the epoch before.
+            leave: Whether late records may be left to tasks.
+        """
         assert self._source.time is not None
         column = self._source.connector.schema.field(self._source.time)
         files = FileTimes.of(self._files, self._footers, column, HELD_ROWS)
@@ -250,6 +271,9 @@ class SourceReader:
         part = self._ordinal << PART_BITS
         coarse = files.groups(part)
         if coarse is not None and none_suspect(before, coarse, self._source.lateness_us):
+            return coarse
+        if coarse is not None and leave:
+            self.left = files.bases(begun(before, "0"))
             return coarse
         chunks = files.chunks(part)
         if chunks is not None:
@@ -332,7 +356,7 @@ class SourceReader:
         rows = select_sql(self._all().where(f"not {BAD}"), kept) if malformed else self._on_time()
         bad = self.malformed() if malformed else None
         guilty: dict[ChunkId, Base] = {}
-        if suspects:
+        if suspects and not self.left:
             found = self._looked_at(suspects)
             if found is not None and sum(map(len, found.values())) <= _MANY_LATE:
                 return _told_apart(rows, found, bad)

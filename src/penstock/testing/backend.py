@@ -121,6 +121,10 @@ class LocalBackend:
         late = late_rows(hidden[PART], chunks, hidden[OFFSET], hidden[TIME], suspects, source.lateness_us)
         return SourceFrames(frame.filter(pa.array(~late)), frame.filter(pa.array(late)), malformed, int(late.sum()))
 
+    def late(self, source: p.SourceNode) -> int:
+        del source
+        return 0
+
     def step(self, node: p.Node, inputs: Sequence[pa.Table]) -> pa.Table:
         table = inputs[0]
         hidden = ", ".join(ORDER)
