@@ -51,7 +51,9 @@ def run_beside_batch(spark, folder, queries, **options):
 @pytest.mark.parametrize("ports", [1, 2])
 def test_matches_do_not_depend_on_how_tests_are_sent(spark, tmp_path, monkeypatch, ports):
     sent, frame = [], backend.port_frame
-    monkeypatch.setattr(backend, "port_frame", lambda spec, i, rows: sent.append(spec.ports[i].packed) or frame(spec, i, rows))
+    monkeypatch.setattr(
+        backend, "port_frame", lambda spec, i, *rest: sent.append(spec.ports[i].packed) or frame(spec, i, *rest)
+    )
     left = SourceReader.bits_left
     monkeypatch.setattr(SourceReader, "bits_left", lambda reader: left(reader) * (reader._epoch % 2))
     queries = ["SELECT * WHERE A ; B ; C {} WITHIN 0.3 SECONDS", "SELECT * WHERE A : B {}"][:ports]
@@ -66,6 +68,7 @@ def test_matches_do_not_depend_on_whether_rows_come_in_pages(spark, tmp_path, mo
     sent, in_pages = [], backend.in_pages
     monkeypatch.setattr(backend, "in_pages", lambda *given: sent.append(given) or in_pages(*given))
     monkeypatch.setattr("penstock.spark.match.can_be_paged", lambda *_: False)  # batch, beside it, as rows
+    monkeypatch.setattr("penstock.spark.run.sources_alone", lambda _: {})  # these always come in pages
     whether, number = backend.SparkBackend._in_pages, iter(range(100))
     monkeypatch.setattr(backend, "PAGED_ROWS", 1)
     monkeypatch.setattr(backend.SparkBackend, "_in_pages", lambda own, region: next(number) % 3 != 1 and whether(own, region))

@@ -40,6 +40,10 @@ ALLOWED: dict[tuple[str, str], str] = {
         "runtime/commands.py",
         "time",
     ): "gives commands names that ascend, and waits for what comes of them; outside of every epoch",
+    (
+        "runtime/worker.py",
+        "concurrent.futures",
+    ): "writes a delta while the rows that go with it are taken; neither sees the other",
     ("runtime/worker.py", "time"): "measures what moving state costs; steps follow it, results do not",
 }
 
