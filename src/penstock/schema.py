@@ -200,6 +200,11 @@ def quoted(name: str | None) -> str:
     return "`" + (name or "").replace("`", "``") + "`"
 
 
+def sql_text(text: str) -> str:
+    """Text for between single quotes in Spark SQL."""
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
 def unknown_column(name: str, there: list[str], what: str) -> DeclarationError:
     """The error for a column that does not exist, with the nearest name that does."""
     near = difflib.get_close_matches(name, there, 1)

@@ -101,8 +101,9 @@ def test_flow_whose_file_is_changed_before_tasks_read_its_times_stops_with_a_sen
         fr.over_spark(spark, tmp_path / "c", made)
 
 
-def columns_of(uri):
-    return FileTimes.of({uri: 3}, read_footers([uri], "at"), SCHEMA.field("at")).bases(Base(MIN_TIME, MIN_TIME))
+def based(uris, base):
+    times = FileTimes.of(uris, read_footers(uris, "at"), SCHEMA.field("at"))
+    return times.bases(times.groups(0), base)
 
 
 class Counts:
@@ -123,7 +124,7 @@ def test_rows_get_the_times_of_their_file_and_lose_those_that_are_late(tmp_path,
     for number, at in enumerate(times):
         pq.write_table(pa.table({"at": pa.array(at).view(SCHEMA.field("at").type)}), tmp_path / f"{number}.parquet")
     uris = {(tmp_path / f"{number}.parquet").as_uri(): number for number in range(2)}
-    files = FileTimes.of(uris, read_footers(uris, "at"), SCHEMA.field("at")).bases(Base(MIN_TIME, floor))
+    files = based(uris, Base(MIN_TIME, floor))
 
     every = np.concatenate(times)
     one = np.zeros(len(every), np.int64)
@@ -154,7 +155,7 @@ def test_rows_get_the_times_of_their_file_and_lose_those_that_are_late(tmp_path,
 def test_file_that_is_gone_or_shorter_stops_the_task_with_a_sentence(tmp_path):
     path = tmp_path / "a b.parquet"
     pq.write_table(pa.table({"at": pa.array([10**15] * 4).view(SCHEMA.field("at").type)}), path)
-    files = columns_of(path.as_uri())
+    files = based({path.as_uri(): 3}, Base(MIN_TIME, MIN_TIME))
     with pytest.raises(RecordError, match=r"a b.parquet has fewer rows than Spark has read of it; leave files as they are"):
         JudgedFile(*files[3], 0).of(np.array([2, 4]))
     path.unlink()

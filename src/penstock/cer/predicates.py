@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.cer import syntax as s
 from penstock.cer.scopes import subformulas
 from penstock.errors import DeclarationError, QueryError
-from penstock.schema import check_expression, quoted, unknown_column
+from penstock.schema import check_expression, quoted, sql_text, unknown_column
 
 BEGIN, END = r"\A", r"\z"  # not ^ and $: a $ is also true before a line break that ends the text
 
@@ -52,7 +52,7 @@ def filter_sql(condition: s.Filter) -> str:
 
 def text_sql(value: str) -> str:
     """A string as a Spark SQL literal."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return f"'{sql_text(value)}'"
 
 
 def _operand(operand: s.Operand) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ from penstock.state.files import resolve
 from penstock.types import MASK, OFFSET, ORDER, PART_BITS, TIME
 
 Assign = Callable[[CompiledRegion, Work], Assignment]
+_BACKENDS: Final = count()
 PAGED_ROWS: Final = 1 << 19
 """From so many records of an epoch on, its rows are shuffled in pages."""
 
@@ -69,6 +71,9 @@ class SparkBackend:
         self._log = log
         self._assign = assign
         self._alone = alone
+        self._counted_as = (
+            f"{next(_BACKENDS)} "  # not by the epoch: a failed one may have left counts of what is another file now
+        )
         self._readers: dict[str, SourceReader] = {}
         self._malformed: dict[str, int] = {}
         self._rows: dict[str, int] = {}
@@ -107,13 +112,10 @@ class SparkBackend:
         if not left:
             return 0
         counted = counts_of(self._spark.sparkContext).value
-        name = self._counted_as(source.name)
+        name = self._counted_as + source.name
         # Nobody counts a file none of whose rows came to Python.
         found = {n: counted.pop((name, n), None) for n in left}
         return sum(JudgedFile(*left[n], source.lateness_us).finish() if late is None else late for n, late in found.items())
-
-    def _counted_as(self, source: str) -> str:
-        return f"{self._checkpoint.uri} {self._epoch} {source}"
 
     def step(self, node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
         if isinstance(node, p.Union):
@@ -137,14 +139,11 @@ class SparkBackend:
         for other in ports[1:]:
             whole = whole.unionByName(other)
         paged = times is not None or self._in_pages(compiled)
-        if times is not None:
+        if paged:  # what runs in Python is left in by Spark, rows or not
             shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers, times)
-        elif paged:  # what runs in Python is left in by Spark, rows or not
-            shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers)
         else:
-            shuffled = never_without_rows(whole).repartitionById(
-                work.workers, F.expr(routing_sql(work.routing, hash_sql(spec)))
-            )
+            to = F.expr(routing_sql(work.routing, hash_sql(spec)))
+            shuffled = never_without_rows(whole).repartitionById(work.workers, to)
         assignment = replace(self._assign(compiled, work), spec=spec)
         return self._mark(shuffled.mapInArrow(task(assignment, paged=paged), spark_schema(spec.out_schema)))
 
@@ -158,7 +157,7 @@ class SparkBackend:
         return RowTimes(
             self._readers[source].left,
             self._readers[source].lateness_us,
-            self._counted_as(source),
+            self._counted_as + source,
             counts_of(self._spark.sparkContext),
             [name for name in spec.in_schema.names if name != timed_by].index(OFFSET),
             0 if port.packed is None else PACKED_BITS,

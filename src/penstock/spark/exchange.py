@@ -61,7 +61,7 @@ def in_pages(
     frame: DataFrame,
     worker_of: Callable[[pa.RecordBatch], Any],
     workers: int,
-    before: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] = lambda rows: rows,
+    before: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None,
 ) -> DataFrame:
     """The rows in pages, brought to the partitions that they are for; of two rows of one task of `frame` the order stays.
 
@@ -79,7 +79,7 @@ def in_pages(
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin_task()
-        return cut(before(batches), worker_of, workers, page_bytes)
+        return cut(batches if before is None else before(batches), worker_of, workers, page_bytes)
 
     names = frame.columns
     if names != [f"c{i}" for i in range(len(names))]:  # mapInArrow does not quote names

@@ -40,13 +40,15 @@ class FileTimes:
 
     Args:
         files: By their numbers, in the order in which Spark has them.
+        footers: By their numbers.
         held_rows: See `HELD_ROWS`.
     """
 
-    def __init__(self, files: Mapping[int, FileColumn], held_rows: int = HELD_ROWS) -> None:
+    def __init__(self, files: Mapping[int, FileColumn], footers: Mapping[int, Footer], held_rows: int = HELD_ROWS) -> None:
         self._files = files
+        self._footers = footers
         self._held: dict[int, list[Ints]] = {}
-        self._holds = sum(file.footer.rows for file in files.values()) <= held_rows
+        self._holds = sum(footer.rows for footer in footers.values()) <= held_rows
 
     @classmethod
     def of(
@@ -68,7 +70,8 @@ class FileTimes:
             return None
         found = {number: _file(uri, footers[uri], column.name) for uri, number in files.items()}
         known = {number: file for number, file in found.items() if file is not None}
-        return cls(known, held_rows) if len(known) == len(found) else None
+        there = {number: footer for uri, number in files.items() if (footer := footers[uri]) is not None}
+        return cls(known, there, held_rows) if len(known) == len(found) else None
 
     def groups(self, part: int) -> tuple[Chunk, ...] | None:
         """What the footers say of each row group, as if it were a chunk; None if they do not, or if `chunks` gives None.
@@ -79,7 +82,7 @@ class FileTimes:
         found: list[Chunk] = []
         for number, file in self._files.items():
             first = number << ROW_BITS
-            for rows, stored in file.footer.groups:
+            for rows, stored in self._footers[number].groups:
                 if rows:
                     if stored is None or (least := stored[0] * file.scale) < _YEAR_1901:
                         return None
@@ -87,17 +90,21 @@ class FileTimes:
                 first += rows
         return tuple(found)
 
-    def bases(self, base: Base) -> dict[int, tuple[FileColumn, Base]]:
-        """The files by their numbers, and where the judgement of each starts, by the footers.
+    def bases(self, groups: Iterable[Chunk], base: Base) -> dict[int, tuple[FileColumn, Base]]:
+        """The files by their numbers, and where the judgement of each starts.
 
         Args:
+            groups: As `groups` gives them.
             base: Where that of the first one does.
         """
+        greatest: dict[int, int] = {}
+        for group in groups:
+            number = group.last_offset >> ROW_BITS
+            greatest[number] = max(group.greatest, greatest.get(number, group.greatest))
         found = {}
         for number, file in sorted(self._files.items()):
             found[number] = (file, base)
-            greatest = [stored[1] * file.scale for rows, stored in file.footer.groups if rows and stored is not None]
-            base = Base(max([base.latest, *greatest]), base.floor)
+            base = Base(max(base.latest, greatest.get(number, base.latest)), base.floor)
         return found
 
     def chunks(self, part: int) -> tuple[Chunk, ...] | None:
@@ -184,7 +191,6 @@ class FileColumn:
 
     uri: str
     column: str
-    footer: Footer
     scale: int  # µs
 
     def times(self) -> Iterator[Ints]:
@@ -214,7 +220,7 @@ def _file(uri: str, footer: Footer | None, column: str) -> FileColumn | None:
     schema = footer.schema
     if [n for n in schema.names if n.lower() == column.lower()] != [column] or not _is_exact(schema.field(column).type):
         return None
-    return FileColumn(uri, column, footer, 1 if schema.field(column).type.unit == "us" else 1000)
+    return FileColumn(uri, column, 1 if schema.field(column).type.unit == "us" else 1000)
 
 
 def _is_exact(kind: pa.DataType) -> bool:

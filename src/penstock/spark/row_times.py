@@ -21,21 +21,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import AccumulatorParam, SparkContext
 
-from penstock.columns import lexicographic
 from penstock.errors import RecordError
 from penstock.flow import plan as p
 from penstock.operators.keys import Ints
-from penstock.operators.rows import running_max
 from penstock.runtime.compile import CompiledFlow, CompiledRegion
 from penstock.runtime.lateness import Base, late_rows
 from penstock.sources.connectors import Files
 from penstock.spark.file_times import CHUNK_BITS, ROW_BITS, FileColumn, Inexact
-from penstock.types import PART, TIME
+from penstock.types import TIME
 
 Mask = NDArray[np.bool_]
 Counts = dict[tuple[str, int], int]
-"""Late rows by (epoch of a run and source, number of a file)."""
-CHUNK: Final = "__ps_chunk"
+"""Late rows by (what they are counted under, number of a file)."""
 _IN_FILE: Final = (1 << ROW_BITS) - 1
 _counts: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 
@@ -209,20 +206,4 @@ class JudgedFile:
         return True
 
 
-def falls(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For each chunk of some rows (partition, chunk, offset, time) its least time, and how far a record falls behind the greatest before it."""
-    tables = [b for b in batches if b.num_rows]
-    if not tables:
-        return
-    part, chunk, offset, time = (c.to_numpy() for c in pa.Table.from_batches(tables).columns)
-    if not ((part[1:] == part[:-1]) & (offset[1:] > offset[:-1])).all():
-        index = lexicographic([part, offset])
-        part, chunk, offset, time = part[index], chunk[index], offset[index], time[index]
-    new = np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1])))
-    first = np.flatnonzero(new)
-    fall = np.maximum.reduceat(running_max(np.cumsum(new), time) - time, first)
-    columns = [part[first], chunk[first], np.minimum.reduceat(time, first), fall]
-    yield pa.RecordBatch.from_arrays([pa.array(c) for c in columns], names=[PART, CHUNK, "least", "fall"])
-
-
-__all__ = ["CHUNK", "JudgedFile", "RowTimes", "counts_of", "falls", "sources_alone"]
+__all__ = ["JudgedFile", "RowTimes", "counts_of", "sources_alone"]

@@ -5,11 +5,12 @@ Read next: `penstock.spark.streams`, `penstock.spark.slices`, `penstock.spark.fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -18,14 +19,13 @@ from penstock.errors import PenstockError
 from penstock.flow.plan import SourceNode
 from penstock.operators.keys import Ints
 from penstock.runtime.backend import Scan, SourceFrames
-from penstock.runtime.lateness import Base, Chunk, ChunkId, begun, behind, chunks_of, late_rows, none_suspect
+from penstock.runtime.lateness import Base, Chunk, ChunkId, begun, behind, chunks_of, falls_of, late_rows, none_suspect
 from penstock.runtime.record import SourceState
-from penstock.schema import quoted
+from penstock.schema import quoted, sql_text
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import array_sql, case_counts, select_sql
 from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, ROW_BITS, FileColumn, FileTimes
 from penstock.spark.files import Footer, check_columns, number_files, read_footers
-from penstock.spark.row_times import CHUNK, falls
 from penstock.spark.slices import ROW, Slices, as_rdd
 from penstock.spark.streams import CORRUPT, FILE
 from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, ORDER, PART, PART_BITS, PART_MASK, SUB, TIME, whole_partition
@@ -40,6 +40,7 @@ _FOUND: Final = ("least", "greatest", "last", "rows")
 _FEW: Final = 16
 _SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 bytes) are looked at by the driver
 _MANY_LATE: Final = 2_000  # more are not written out in an expression
+_CHUNK: Final = "__ps_chunk"
 _KNOWN: Final = "__ps_known"
 _READING: Final = ThreadPoolExecutor(4, "penstock-times")  # each uses several threads more
 
@@ -270,7 +271,7 @@ class SourceReader:
         if coarse is not None and none_suspect(before, coarse, self._source.lateness_us):
             return coarse
         if coarse is not None and leave:
-            self.left = files.bases(begun(before, "0"))
+            self.left = files.bases(coarse, begun(before, "0"))
             return coarse
         chunks = files.chunks(part)
         if chunks is not None:
@@ -291,8 +292,8 @@ class SourceReader:
         by_text = self._name_of_partition(rows)
         name = [] if by_text is None else [f"{by_text} as __ps_name"]
         groups = rows.selectExpr(
-            *name, PART, f"shiftright({OFFSET}, {CHUNK_BITS}) as {CHUNK}", f"if({BAD}, null, {TIME}) as time", OFFSET, BAD
-        ).groupBy(*(["__ps_name"] if name else []), PART, CHUNK)
+            *name, PART, f"shiftright({OFFSET}, {CHUNK_BITS}) as {_CHUNK}", f"if({BAD}, null, {TIME}) as time", OFFSET, BAD
+        ).groupBy(*(["__ps_name"] if name else []), PART, _CHUNK)
         found = groups.agg(
             F.expr("min(time) as least"),
             F.expr("max(time) as greatest"),
@@ -301,7 +302,7 @@ class SourceReader:
             F.expr(f"count_if({BAD}) as bad"),
         ).collect()
         chunks = tuple(
-            Chunk(str(r["__ps_name"]) if name else self._name_of(r[PART]), *(r[c] for c in (PART, CHUNK, *_FOUND)))
+            Chunk(str(r["__ps_name"]) if name else self._name_of(r[PART]), *(r[c] for c in (PART, _CHUNK, *_FOUND)))
             for r in found
             if r["rows"]
         )
@@ -410,34 +411,34 @@ class SourceReader:
         The walk is done in Python: two numbers per record cross over, which is several times faster than Spark's own
         higher-order functions and needs no sort where a chunk is read by one task, as those of files are.
         """
-        chosen = rows.selectExpr(PART, f"shiftright({OFFSET}, {CHUNK_BITS}) as {CHUNK}", OFFSET, TIME)
+        chosen = rows.selectExpr(PART, f"shiftright({OFFSET}, {CHUNK_BITS}) as {_CHUNK}", OFFSET, TIME)
         if len(suspects) < _FEW:  # else looking at all chunks is cheaper than picking some
-            chosen = self._in_chunks(chosen, suspects).select(PART, CHUNK, OFFSET, TIME)
+            chosen = self._in_chunks(chosen, suspects).select(PART, _CHUNK, OFFSET, TIME)
         if not isinstance(self._source.connector, Files):
-            chosen = chosen.repartition(PART, CHUNK)
-        found = chosen.mapInArrow(falls, f"{PART} long, {CHUNK} long, least long, fall long").collect()
+            chosen = chosen.repartition(PART, _CHUNK)
+        found = chosen.mapInArrow(_falls, f"{PART} long, {_CHUNK} long, least long, fall long").collect()
         guilty = {}
         for row in found:
-            base = suspects.get((row[PART], row[CHUNK]))
+            base = suspects.get((row[PART], row[_CHUNK]))
             if base is None:
                 continue
             if row["fall"] > self._source.lateness_us or row["least"] < max(
                 behind(base.latest, self._source.lateness_us), base.floor
             ):
-                guilty[row[PART], row[CHUNK]] = base
+                guilty[row[PART], row[_CHUNK]] = base
         return guilty
 
     def _in_chunks(self, rows: DataFrame, chunks: dict[ChunkId, Base], how: str = "inner") -> DataFrame:
         """Rows of some chunks, with the number of their chunk and what is known before it (null for `MIN_TIME`)."""
         table = [(part, chunk, _or_null(base.latest), _or_null(base.floor), True) for (part, chunk), base in chunks.items()]
-        schema = f"{PART} long, {CHUNK} long, __ps_latest long, __ps_floor long, {_KNOWN} boolean"
+        schema = f"{PART} long, {_CHUNK} long, __ps_latest long, __ps_floor long, {_KNOWN} boolean"
         known = F.broadcast(rows.sparkSession.createDataFrame(table, schema))
-        return rows.withColumn(CHUNK, F.expr(f"shiftright({OFFSET}, {CHUNK_BITS})")).join(known, [PART, CHUNK], how)
+        return rows.withColumn(_CHUNK, F.expr(f"shiftright({OFFSET}, {CHUNK_BITS})")).join(known, [PART, _CHUNK], how)
 
     def _marked(self, rows: DataFrame, guilty: dict[ChunkId, Base]) -> DataFrame:
         """Rows with `__ps_late`: in the guilty chunks in offset order against the running maximum, elsewhere false."""
         inside = self._in_chunks(rows, guilty, "left")
-        order = Window.partitionBy(PART, CHUNK).orderBy(OFFSET).rowsBetween(Window.unboundedPreceding, -1)
+        order = Window.partitionBy(PART, _CHUNK).orderBy(OFFSET).rowsBetween(Window.unboundedPreceding, -1)
         accused = inside.where(f"{_KNOWN} is not null").withColumn("__ps_top", F.max(TIME).over(order))
         bound = f"greatest(greatest(__ps_top, __ps_latest) - {self._source.lateness_us}L, __ps_floor)"
         marked = accused.selectExpr(*(quoted(c) for c in rows.columns), f"coalesce({TIME} < {bound}, false) as __ps_late")
@@ -480,9 +481,11 @@ def _corrupt(frame: DataFrame) -> str:
     return f"({CORRUPT} is not null or (xxhash64({read}) & 1L) = 2L)"
 
 
-def sql_text(text: str) -> str:
-    """Text for between single quotes in Spark SQL."""
-    return text.replace("\\", "\\\\").replace("'", "\\'")
+def _falls(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As `falls_of`, in a task."""
+    if tables := [b for b in batches if b.num_rows]:
+        found = falls_of(*(c.to_numpy() for c in pa.Table.from_batches(tables).columns))
+        yield pa.RecordBatch.from_arrays(list(map(pa.array, found)), names=[PART, _CHUNK, "least", "fall"])
 
 
 def _or_null(time: int) -> int | None:

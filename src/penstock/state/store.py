@@ -344,12 +344,12 @@ class _LmdbSnapshot:
             ) from wrong
 
 
-def _load(env: Environment, txn: Any, fs: pafs.FileSystem, root: str, base: FileRef | None) -> int:
-    """Empty the store and fill it from a base. Returns the number of rows."""
+def _load(env: Environment, txn: Any, fs: pafs.FileSystem, root: str, base: FileRef | None) -> None:
+    """Empty the store and fill it from a base."""
     txn.drop(env.timers, delete=False)
     txn.drop(env.state, delete=False)
     if base is None:
-        return 0
+        return
     cursor = txn.cursor(env.state)
     index: list[Any] = []
     rows = added = waiting = 0
@@ -366,7 +366,6 @@ def _load(env: Environment, txn: Any, fs: pafs.FileSystem, root: str, base: File
         raise StateError(
             f"The base {base.path} is not sorted by key, so it was not written by penstock; go back to an older checkpoint."
         )
-    return rows
 
 
 def _put_index(env: Environment, txn: Any, parts: list[Any]) -> None:
@@ -376,8 +375,8 @@ def _put_index(env: Environment, txn: Any, parts: list[Any]) -> None:
     txn.cursor(env.timers).putmulti((key, b"") for key in ordered)
 
 
-def _apply_changes(env: Environment, txn: Any, changes: pa.RecordBatch) -> int:
-    """Put and delete what some rows of a delta say. Returns their number."""
+def _apply_changes(env: Environment, txn: Any, changes: pa.RecordBatch) -> None:
+    """Put and delete what some rows of a delta say."""
     columns: list[Any] = changes.columns
     key, value, timer = columns
     live = value.is_valid()
@@ -400,7 +399,6 @@ def _apply_changes(env: Environment, txn: Any, changes: pa.RecordBatch) -> int:
     for name in sorted(before - after):
         txn.delete(name, db=env.timers)
     txn.cursor(env.timers).putmulti((name, b"") for name in sorted(after - before))
-    return changes.num_rows
 
 
 def _state_items(key: Any, value: Any, timer: Any) -> Iterator[tuple[bytes, bytes]]:
