@@ -97,7 +97,9 @@ def test_flow_whose_file_is_changed_before_tasks_read_its_times_stops_with_a_sen
 
     made = declare("all", ps.files(str(tmp_path / "in"), COLUMNS))
     monkeypatch.setattr(backend.SparkBackend, "scan", changed)
-    with pytest.raises(ps.PenstockError):
+    with pytest.raises(
+        RecordError, match=r"event times of file .*f000.parquet can no longer be read; put the file back as it was"
+    ):
         fr.over_spark(spark, tmp_path / "c", made)
 
 
