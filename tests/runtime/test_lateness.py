@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,8 @@ from penstock.operators.base import Context
 from penstock.operators.keys import KeyCodec
 from penstock.operators.rows import Order
 from penstock.runtime.driver import part_number
-from penstock.runtime.lateness import Base, behind, late_rows
+from penstock.runtime.lateness import Base, Chunk, begun, behind, judge, late_rows
+from penstock.runtime.record import PartitionState, SourceState
 from penstock.types import MAX_TIME, MIN_TIME, whole_partition
 
 SMALL = st.integers(0, 12)
@@ -70,3 +72,13 @@ def test_position_of_a_row_names_its_partition_as_the_source_does():
     order = Order(same, np.array([part_number(1, p) for p in partitions]), same, same)
     context = Context("r", 0, 0, KeyCodec(pa.schema([])), (), pa.schema([]), sources=("a", "b"))
     assert [context.position_text(order, row) for row in range(len(partitions))] == [f"b/{p} @ 7" for p in partitions]
+
+
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize(("floor", "frontier"), [(3, 7), (7, 3)])
+def test_judgement_of_a_partition_begins_where_that_of_its_first_chunk_does(idle, floor, frontier):
+    known = {"0": PartitionState(5, latest=9, floor=floor, idle=idle)}
+    for before in (SourceState(partitions=known, frontier=frontier), SourceState(frontier=frontier)):
+        chunk = Chunk("0", 5, 0, -100, 20, 1, 2)
+        found = judge(before, [chunk], lateness_us=1, idle_after_us=None, declared=(), now_us=0)
+        assert begun(before, "0") == found.suspects[5, 0]
