@@ -59,7 +59,7 @@ def sources_alone(flow: CompiledFlow) -> dict[str, CompiledRegion]:
     """Sources that may leave their event times to tasks, and the region of each.
 
     They are of Parquet files, go to one region and nowhere else, through no more than conditions and projections, and their times are in a column
-    of its rows. Late records that somebody wants must be found before.
+    of its rows. Who wants late or malformed records reads the source as well, so these are found before.
     """
     found = {}
     for region in flow.regions.values():
@@ -72,10 +72,6 @@ def sources_alone(flow: CompiledFlow) -> dict[str, CompiledRegion]:
         files = isinstance(sources[0].connector, Files) and sources[0].connector.format == "parquet"
         if files and isinstance(timed_by, str) and timed_by in spec.ports[0].own.names and spec.ports[0].partial_of is None:
             found[sources[0].name] = region
-    every = [node for reader in p.readers(flow.plan.regions, flow.plan.outputs) for node in p.upstream(reader)]
-    for node in every:
-        if isinstance(node, p.LateNode):
-            found.pop(node.source.name, None)
     return found
 
 
