@@ -147,6 +147,23 @@ def test_open_when_directory_was_deleted_while_open_then_rebuilt(fs, root, local
     assert open_store(local).catch_up(fs, root, last).rebuilt
 
 
+def test_at_when_directory_was_deleted_then_what_this_process_holds_is_not_read_again(fs, root, local):
+    store, last = open_store(local), versions(fs, root, *EPOCHS)[-1]
+    for version in (Version(), last):
+        store.at(fs, root, version).close()
+    held = layers.held(local)
+    assert held.lineage == last.lineage()
+    shutil.rmtree(local)
+    for delta in last.deltas:
+        Path(root, delta.path).unlink()
+    with store.at(fs, root, last) as state:
+        assert content(state) == LAST
+    layers.let_go(local)
+    shutil.rmtree(local)
+    with pytest.raises(TornFileError, match="d0 is missing"):
+        store.at(fs, root, last)
+
+
 def test_fill_up_when_file_is_shorter_than_its_header_says_then_extended(fs, root, local):
     store = open_store(local)
     store.catch_up(fs, root, versions(fs, root, *EPOCHS)[-1])
