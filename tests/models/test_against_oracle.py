@@ -74,6 +74,29 @@ def test_results_where_rows_share_a_place_are_the_same_whatever_happens(data):
         compare(f"{type(node).__name__} {node}", found, calm[node])
 
 
+@pytest.mark.parametrize("derived_first", [True, False])
+@pytest.mark.parametrize("drained", [True, False])
+def test_rows_of_one_record_that_come_by_several_streams_are_in_the_order_of_the_streams(derived_first, drained):
+    """What a region makes of the last record comes when the frontier passes it, its source's own row has waited since before."""
+    nodes = [r.Source("a", lateness_us=0, partitions=(0,))]
+
+    def then(kind, *of, **about):
+        nodes.append(kind(*of, **about))
+        return nodes[-1]
+
+    plain = then(r.Standard, nodes[0])
+    first = then(r.KeyBy, then(r.Columns, plain, ("k", "substr(s, 1, 2)")), ("k",), "first")
+    derived = then(r.Standard, then(r.Local, first))
+    united = then(r.Union, (derived, plain) if derived_first else (plain, derived))
+    counted = then(r.Map, then(r.KeyBy, united, ("j",), "second"), "count")
+    records = [
+        (0, {"p": 0, "o": i, "k": None, "j": 0, "v": 0, "x": 0.1, "s": "a", "at": r.moment(r.SECOND * i)}) for i in range(4)
+    ]
+    ran = drawing.run(r.Recipe(nodes, [counted]), {"a": records}, drawing.Course(drain_last=drained))
+    found = sorted((row["v"], row["k"]) for row in map(dict, ran.contents[counted].elements()))
+    assert found == [(i + 1, "a" if (i % 2 == 0) == derived_first else None) for i in range(8)]
+
+
 @examples(8)
 @given(data=st.data())
 def test_results_with_state_on_disk_equal_one_sequential_pass(data):

@@ -62,6 +62,10 @@ def test_streams_that_come_together_have_what_is_known_of_all(other, wanted):
     assert known(declare) == [wanted]
 
 
+def test_streams_of_one_source_that_come_together_are_numbered():
+    assert known(lambda _, source: previous(source.union(source.where("v > 0")).key_by("k"))) == [{TIME: BOTH[TIME]}]
+
+
 def test_nothing_is_known_of_rows_that_a_region_gives():
     assert known(lambda _, source: previous(previous(source.key_by("k")).local().key_by("n"))) == [{}]
 

@@ -211,6 +211,8 @@ def declare(left, right, **source):
         )
         both = a.select("k", "v").union(b.select("k", "v"))
         both.key_by("k", name="both").stateful_map(trail, "k string, n long, text string").sink(sink("both"))
+        twice = both.union(a.select("k", "cast(-v AS int) AS v"))  # rows of one record, told apart by stream
+        twice.key_by("k", name="twice").stateful_map(trail, "k string, n long, text string").sink(sink("twice"))
         # Without state.
         parts = a.select("k", "`a.b`", "v").split(positive="v > 0", null="v IS NULL")
         parts["positive"].map_batches(doubled, "k string, twice long").sink(sink("doubled"))

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.operators.base import Operator
+from penstock.types import SUB
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +107,36 @@ class Union(Node):
     """Rows of several streams."""
 
     inputs: tuple[Node, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Numbered(Node):
+    """Rows of one of the streams of a union, told from those that the others have of the same record.
+
+    Attributes:
+        input: The stream.
+        nth: Which of the streams it is, from 0.
+        streams: How many there are.
+    """
+
+    input: Node
+    nth: int
+    streams: int
+
+    def sub(self) -> str:
+        """SQL of the rows' place among those of their record: as in their stream, then by stream."""
+        return f"{SUB} * {self.streams} + {self.nth}"
+
+
+def united(nodes: Sequence[Node]) -> Union:
+    """A union, in which rows have a place of their own also where a record can come by several of its streams.
+
+    Without it the order of such rows would be that in which they come: it would depend on epochs.
+    """
+    sources = [{id(n) for n in upstream(node) if isinstance(n, SourceNode)} for node in nodes]
+    if sum(map(len, sources)) > len(set().union(*sources)):
+        nodes = [Numbered(node.schema, node.timed, node, i, len(nodes)) for i, node in enumerate(nodes)]
+    return Union(nodes[0].schema, nodes[0].timed, tuple(nodes))
 
 
 @dataclass(eq=False)

@@ -115,6 +115,9 @@ class Stream:
     def union(self, *others: Stream) -> Stream:
         """Rows of this stream and of others with the same columns.
 
+        A record may come by several of them: its rows keep the order of the streams, this one first, the second rows that a stream
+        has of it after the first rows of all.
+
         Raises:
             DeclarationError: The columns differ, or only some of the streams have an event time, or one is of another flow.
         """
@@ -131,7 +134,7 @@ class Stream:
                     raise DeclarationError(f"union needs the same types: column {a.name!r} is {a.type} and {b.type}.")
             if other.timed != nodes[0].timed:
                 raise DeclarationError("union needs an event time on all of its streams, or on none.")
-        return Stream(self._flow, p.Union(self.schema, nodes[0].timed, tuple(nodes)))
+        return Stream(self._flow, p.united(nodes))
 
     def split(self, **conditions: str) -> dict[str, Stream]:
         """One stream per condition, by name. A row goes to every stream whose condition it satisfies."""

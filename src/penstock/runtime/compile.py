@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow.plan import (
     Node,
+    Numbered,
     Output,
     Plan,
     Region,
@@ -192,9 +193,11 @@ def known_positions(node: Node, only_partition: Callable[[SourceNode], int | Non
     if isinstance(node, SourceNode):
         part = only_partition(node)
         return {TIME: node.time or 0, SUB: 0} | ({} if part is None else {PART: part})
-    if not isinstance(node, (Where, Select, Union)):
+    if not isinstance(node, (Where, Select, Union, Numbered)):
         return {}
     first, *others = (known_positions(before, only_partition) for before in inputs_of(node))
+    if isinstance(node, Numbered):
+        first.pop(SUB, None)
     kept = {(name, quoted(name)) for name in first.values() if isinstance(name, str)}
     if isinstance(node, Select) and not kept <= set(node.columns):
         del first[TIME]

@@ -33,7 +33,7 @@ from penstock.spark.slices import Slices, as_rdd, never_without_rows
 from penstock.spark.source import SourceReader
 from penstock.spark.task import task
 from penstock.state.files import resolve
-from penstock.types import MASK, OFFSET, ORDER, PART_BITS, TIME
+from penstock.types import MASK, OFFSET, ORDER, PART_BITS, SUB, TIME
 
 Assign = Callable[[CompiledRegion, Work], Assignment]
 _BACKENDS: Final = count()
@@ -178,7 +178,7 @@ class SparkBackend:
         ports = []
         for port, feed in zip(compiled.spec.ports, compiled.feeds, strict=True):
             nodes = p.upstream(compiled.region.inputs[feed])
-            plain = all(isinstance(node, p.SourceNode | p.Where | p.Select | p.Union) for node in nodes)
+            plain = all(isinstance(node, p.SourceNode | p.Where | p.Select | p.Numbered | p.Union) for node in nodes)
             sources = [node for node in nodes if isinstance(node, p.SourceNode)]
             few = plain and all(self._readers[source.name].bits_left() >= PACKED_BITS for source in sources)
             bytes_ = [field.name for field in port.schema if field.name.startswith(MASK) and field.type == pa.int8()]
@@ -257,6 +257,8 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
         return frame.where(node.condition)
     if isinstance(node, p.Select):
         return select_sql(frame, [*(f"{sql} as {quoted(name)}" for name, sql in node.columns), *ORDER])
+    if isinstance(node, p.Numbered):
+        return frame.withColumn(SUB, F.expr(node.sub()))
     if isinstance(node, p.Union):
         for other in inputs[1:]:
             frame = frame.unionByName(other)

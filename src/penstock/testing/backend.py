@@ -133,6 +133,8 @@ class LocalBackend:
         if isinstance(node, p.Select):
             columns = ", ".join(f'{to_duckdb(sql)} AS "{name}"' for name, sql in node.columns)
             return run_sql(table, f"SELECT {columns}, {hidden} FROM t")
+        if isinstance(node, p.Numbered):
+            return run_sql(table, f"SELECT * REPLACE ({node.sub()} AS {SUB}) FROM t")
         if isinstance(node, p.Union):
             return pa.concat_tables([i.select(inputs[0].column_names).cast(inputs[0].schema) for i in inputs])
         if isinstance(node, p.MapBatches):
