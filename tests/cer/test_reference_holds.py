@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 from dataclasses import replace
 
 import pytest
 from ceql_drawing import draw
-from ceql_running import complaint, in_batch, in_epochs
+from ceql_running import complaint, in_batch, in_epochs, key_of
 
 BLOCK = 2_500
 BLOCKS = range(10)
@@ -38,6 +39,22 @@ def for_flows(seed):
     return replace(draw(seed, keyed=True, mixed=False), events_window="key")
 
 
+def each_key_for_itself(seed):
+    """A case in which any match empties all keys, whose windows are in what ascends within a key only; None if it has no such window."""
+    case = draw(seed, keyed=True)
+    window = case.query.window
+    if case.query.consume != "ANY" or window is None or window.kind == "time":
+        return None
+    rng, ascending, events = random.Random(seed), {}, []
+    for event in (e for again in range(3) for e in (replace(e, at=e.at + 100 * again) for e in case.events)):
+        key = key_of(case, event)
+        ascending[key] = ascending.get(key, rng.randint(0, 5)) + rng.choice([0, 0, 1, 1, 2])
+        events.append(replace(event, values={**event.values, "n": ascending[key]}))
+    events = tuple(events[: rng.randint(1, 16)])
+    cuts = tuple(sorted(rng.sample(range(1, len(events) + 1), min(3, len(events)))))
+    return replace(case, events=events, cuts=cuts, events_window="key")
+
+
 def by_epochs(case):
     return in_epochs(case)[0]
 
@@ -54,6 +71,13 @@ def test_flow_operator_answers_as_the_reference_in_any_epochs(block, tried):
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         tried.check(seed, for_flows(seed), by_epochs)
     tried.parts += 1
+
+
+def test_batch_of_keys_that_are_seen_together_measures_windows_of_each_for_itself(tried):
+    cases = {seed: case for seed in range(30_000, 34_000) if (case := each_key_for_itself(seed)) is not None}
+    assert len(cases) > 400
+    for seed, case in cases.items():
+        tried.check(seed, case, in_batch)
 
 
 def test_shared_enumeration_answers_as_the_reference(tried):

@@ -30,6 +30,7 @@ from penstock.types import MASK
 
 CHUNK_ROWS = 1 << 18
 RESULT_ROWS = 1 << 16
+_LEAST = np.iinfo(np.int64).min
 
 Ints = NDArray[np.int64]
 
@@ -138,8 +139,10 @@ class _Worker:
     last: pa.RecordBatch | None = None  # the event before the chunk
     kept: pa.RecordBatch | None = None  # events that open runs need
     place: int = 0  # how many events the current key had
-    numbers: dict[object, int] = field(default_factory=dict)  # rows of keys that are seen together
-    seen: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # and how many events each of them had
+    numbers: dict[object, int] = field(default_factory=dict)  # rows of keys that are seen together, and of each of them:
+    seen: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # how many events it had
+    latest: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # where in a window's unit its last event is
+    lows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # the least start inside the window of that
 
     def __post_init__(self) -> None:
         p = self.pattern
@@ -166,8 +169,12 @@ class _Worker:
             self.recogniser.keep(np.empty(0, np.int64), np.empty(0, np.int64))
             self.kept, self.place = None, 0
         when = times(self.pattern, chunk, self._places(segments, rows, new))
-        self._check_when(chunk, when, new)
         low = earliest(self.pattern, chunk, when)
+        self._check_when(chunk, when, new, np.repeat(rows, np.diff(segments)))
+        if self.pattern.mixed and self._own_measure:
+            self.latest, self.lows = (
+                self._newest(of, values, segments, rows) for of, values in ((self.latest, when), (self.lows, low))
+            )
         masks = self.pattern.masks(chunk)
         self._check_types(chunk, masks)
         self.recogniser.rows(int(rows.max()) + 1)
@@ -258,7 +265,8 @@ class _Worker:
     def _end(self, batch: Batch, events: pa.RecordBatch, chunk: pa.RecordBatch) -> None:
         if self.pattern.mixed:
             rows = np.arange(len(self.recogniser.heads))
-            lows = np.full(len(rows), batch.low[-1])
+            lows = np.full(len(rows), _LEAST if self._own_measure else batch.low[-1])
+            lows[: len(self.lows)] = self.lows
         else:
             rows, lows = batch.rows[-1:], batch.low[-1:]
         needed = self.recogniser.keep(rows, lows)
@@ -324,15 +332,35 @@ class _Worker:
                 "use enumerate_with=CountedSplit()."
             )
 
-    def _check_when(self, chunk: pa.RecordBatch, when: Ints, new: NDArray[np.bool_]) -> None:
+    @property
+    def _own_measure(self) -> bool:
+        """Whether the window is measured in something that every key has for itself."""
+        window = self.pattern.window
+        return window is not None and (
+            window.kind == "attribute" or (window.kind == "events" and self.pattern.events_window == "key")
+        )
+
+    def _newest(self, of: Ints, values: Ints, segments: Ints, rows: Ints) -> Ints:
+        """What each key had last, int64[keys]; `of` is what each had before the chunk, where it had anything."""
+        newest = np.append(of, np.full(len(self.numbers) - len(of), _LEAST))
+        newest[rows] = values[segments[1:] - 1]  # later stretches of a row overwrite earlier ones
+        return newest
+
+    def _check_when(self, chunk: pa.RecordBatch, when: Ints, new: NDArray[np.bool_], owner: Ints) -> None:
         if self.pattern.window is None or self.pattern.window.kind != "attribute":
             return
         back = np.zeros(len(when), np.bool_)
-        back[1:] = when[1:] < when[:-1]
-        if not self.pattern.mixed:
-            back &= ~new
-        if not new[0] and self.last is not None:
-            back[0] = times(self.pattern, self.last, np.zeros(1, np.int64))[0] > when[0]
+        if self.pattern.mixed:
+            index = np.argsort(owner, kind="stable")
+            values, key = when[index], owner[index]
+            first = np.append(True, key[1:] != key[:-1])
+            before = np.append(values[0], values[:-1])
+            before[first] = np.append(self.latest, np.full(len(self.numbers) - len(self.latest), _LEAST))[key[first]]
+            back[index] = values < before
+        else:
+            back[1:] = (when[1:] < when[:-1]) & ~new[1:]
+            if not new[0] and self.last is not None:
+                back[0] = times(self.pattern, self.last, np.zeros(1, np.int64))[0] > when[0]
         if back.any():
             raise RecordError(
                 f"A window of {self.pattern.window.attribute!r} needs values that never decrease within a key, but that of "
