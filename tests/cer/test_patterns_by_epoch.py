@@ -9,7 +9,7 @@ import random
 import pytest
 
 import penstock as ps
-from penstock.errors import OperatorError
+from penstock.errors import DeclarationError, OperatorError
 from penstock.testing import Harness
 
 COLUMNS = "at timestamp, kind string, k long, v long"
@@ -172,6 +172,24 @@ def test_events_of_two_streams_when_these_are_put_together_first_are_matched_in_
         harness.push("doors", [event(1, "on"), event(3, "on"), event(6, "off"), event(8, "on")])
         harness.finish()
     assert [(row["match_start"], row["match_end"]) for row in found.rows()] == [(at(1), at(3))]
+
+
+@pytest.mark.parametrize("query", ["SELECT * WHERE A ; B PARTITION BY [k]", "SELECT COUNT(*) WHERE A : B"])
+def test_events_without_a_key_are_left_out_as_in_batch(query):
+    flow, found, _ = watched(query)
+    with Harness(flow) as harness:
+        harness.push(
+            "events", [event(i, kind, k) for i, (kind, k) in enumerate([("A", None), ("A", 1), ("B", None), ("B", 1)])]
+        )
+        harness.finish()
+    assert [(row["k"], row["match_end"]) for row in found.rows()] == [(1, at(3))]
+
+
+def test_window_of_the_events_of_all_keys_is_refused_in_a_flow():
+    with pytest.raises(
+        DeclarationError, match="in a flow WITHIN n EVENTS can only count the events of the key; leave it at 'key'"
+    ):
+        watched("SELECT * WHERE A ; B WITHIN 3 EVENTS", events_window="global")
 
 
 def test_events_of_a_pattern_are_sent_with_no_more_columns_than_it_reads():

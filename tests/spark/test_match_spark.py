@@ -312,12 +312,22 @@ def test_session_in_another_time_zone_gives_the_same_moments(spark, split):
             "SELECT * WHERE A : NOT(B FILTER B[k LIKE '[']) : A",
             "LIKE '[' is not a regular expression: Unclosed character class.",
         ),
+        # Each of them is one by itself, but would swallow what says that it must be the whole text.
+        ("SELECT * WHERE A FILTER A[k LIKE '(?x)a # c']", "LIKE '(?x)a # c' is not a regular expression: Unclosed group."),
+        ("SELECT * WHERE A FILTER A[k LIKE '\\Qab']", "LIKE '\\\\Qab' is not a regular expression: Unclosed group."),
     ],
 )
 def test_query_that_does_not_fit_is_refused_with_a_sentence(spark, query, message):
     with pytest.raises(DeclarationError) as caught:
         match(frame(spark), query)
     assert str(caught.value) == message
+
+
+def test_column_with_a_name_of_penstocks_own_is_refused(spark):
+    with pytest.raises(
+        DeclarationError, match="Column '__PS_mask0' has a name that is penstock's own; rename what begins with __ps_"
+    ):
+        match(frame(spark).withColumn("__PS_mask0", F.lit(1)), "SELECT * WHERE A")
 
 
 @pytest.mark.parametrize(

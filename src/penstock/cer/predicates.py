@@ -25,7 +25,7 @@ def predicate_sql(predicate: s.Predicate) -> str:
         case s.Compare(op=op, left=left, right=right):
             return f"({_operand(left)} {op} {_operand(right)})"
         case s.Like(attribute=name, pattern=pattern):
-            return f"({quoted(name)} RLIKE {text_sql(f'{BEGIN}(?:{pattern}){END}')})"
+            return f"({quoted(name)} RLIKE {text_sql(whole_text(pattern))})"
         case s.In(attribute=name, values=values, negated=negated):
             return f"({quoted(name)} {'NOT ' if negated else ''}IN ({', '.join(map(_operand, values))}))"
         case s.Between(attribute=name, low=low, high=high):
@@ -37,6 +37,11 @@ def predicate_sql(predicate: s.Predicate) -> str:
             return f"({predicate_sql(first)} AND {predicate_sql(second)})"
         case s.Either(left=first, right=second):
             return f"({predicate_sql(first)} OR {predicate_sql(second)})"
+
+
+def whole_text(expression: str) -> str:
+    """A regular expression that is true of a text only as a whole."""
+    return f"{BEGIN}(?:{expression}){END}"
 
 
 def filter_sql(condition: s.Filter) -> str:

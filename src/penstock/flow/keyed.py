@@ -266,13 +266,14 @@ class KeyedStream(Stream):
         *,
         type: str | None = None,  # noqa: A002  (the public name)
         strategy_scope: str = "end",
+        events_window: str = "key",
         on_timeout: str | None = None,
         max_matches_per_event: int = 65_536,
     ) -> KeyedStream:
         """Find the matches of a CEQL query in each key's events, in event-time order.
 
         It must come right after ``key_by``, as its conditions are evaluated before the shuffle. ``PARTITION BY`` may be left out; if given,
-        it must name the key. ``WITHIN n EVENTS`` counts the key's events. A match is told as soon as the frontier has passed its end.
+        it must name the key; events of which a part of the key is null are left out. ``WITHIN n EVENTS`` counts the key's events. A match is told as soon as the frontier has passed its end.
 
         Args:
             query: The query. Its streams, in ``FROM`` and ``stream>type``, are the sources that come together before ``key_by``; the rows of
@@ -280,6 +281,8 @@ class KeyedStream(Stream):
             define: For each event type the SQL condition for an event to be of it. Or:
             type: The column that holds each event's type name.
             strategy_scope: What a selection strategy compares: ``"end"`` or ``"interval"``, as in `penstock.match`.
+            events_window: What ``WITHIN n EVENTS`` counts: ``"key"``, the events of the key. Those of all keys, as `penstock.match` counts
+                unless told otherwise, nobody sees who sees one key.
             on_timeout: A variable of the result. The stream's `timeouts` then has the runs that have bound it, may still go on when
                 their window closes, and of which no match goes on: ``A AS first ; B WITHIN 10 MINUTES`` with
                 ``on_timeout="first"`` gives each A that no B follows in time.
@@ -301,6 +304,10 @@ class KeyedStream(Stream):
             raise DeclarationError("match must come right after key_by, as its conditions are evaluated before the shuffle.")
         if not self._node.timed:
             raise DeclarationError("match needs an event time; declare it: flow.source(..., time='column').")
+        if events_window != "key":
+            raise DeclarationError(
+                f"events_window={events_window!r}: in a flow WITHIN n EVENTS can only count the events of the key; leave it at 'key'."
+            )
         columns, keys, time = self.schema, self._region.keys, self._time_column()
         parsed, pattern = keyed_pattern(
             query,
@@ -324,8 +331,10 @@ class KeyedStream(Stream):
             shown.append((WHEN, quoted(parsed.window.attribute), columns.field(parsed.window.attribute).type))
         stream: Any = self if len(read) == len(streams) else self._only(" OR ".join(streams[name] for name in read))
         stream = stream._selected([(name, sql) for name, sql, _ in shown], [pa.field(name, kind) for name, _, kind in shown])
+        wanted = " AND ".join(f"{quoted(key)} IS NOT NULL" for key in keys.names)  # an event without a key is part of no match
         if pattern.patient:  # what passes no test is not even shuffled
-            stream = stream.where(" OR ".join(f"{MASK}{i} <> 0" for i in range(pattern.words)))
+            wanted += f" AND ({' OR '.join(f'{MASK}{i} <> 0' for i in range(pattern.words))})"
+        stream = stream.where(wanted)
         matched: KeyedStream = stream.process(Match(pattern, query))
         if late is not None:
             matched._timeouts = stream.process(Timeouts(late, query))

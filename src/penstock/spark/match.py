@@ -26,7 +26,7 @@ from penstock.cer.plan import (
     ready,
     words_sql,
 )
-from penstock.cer.predicates import check_query, check_time, expressions_of, text_sql
+from penstock.cer.predicates import check_query, check_time, expressions_of, text_sql, whole_text
 from penstock.cer.shape import shape_of
 from penstock.cer.sorting import Sorting, is_sortable, is_whole
 from penstock.cer.streams import streams_read
@@ -98,6 +98,8 @@ def match(
     parsed = parse(query)
     events, schema, streams = _events(df, parsed)
     columns = schema.names
+    if taken := [name for name in columns if name.lower().startswith("__ps_")]:
+        raise DeclarationError(f"Column {taken[0]!r} has a name that is penstock's own; rename what begins with __ps_.")
     order = _order(order_by, schema)
     check_source_of_types(schema, type, define)
     for stream in streams:
@@ -217,8 +219,9 @@ def check_expressions(part: object, spark: SparkSession) -> None:
     """
     java: Any = spark._jvm  # noqa: SLF001
     for pattern in sorted(expressions_of(part)):
-        try:
-            java.java.util.regex.Pattern.compile(pattern)
+        try:  # by itself, and as it is run: a comment or a quotation that does not end would swallow what is put around it
+            for text in (pattern, whole_text(pattern)):
+                java.java.util.regex.Pattern.compile(text)
         except Exception as error:
             why = str(error).splitlines()[0].partition(" near index")[0]
             raise QueryError(f"LIKE {pattern!r} is not a regular expression: {why}.") from error
