@@ -312,7 +312,6 @@ def test_session_in_another_time_zone_gives_the_same_moments(spark, split):
             "SELECT * WHERE A : NOT(B FILTER B[k LIKE '[']) : A",
             "LIKE '[' is not a regular expression: Unclosed character class.",
         ),
-        # Each of them is one by itself, but would swallow what says that it must be the whole text.
         ("SELECT * WHERE A FILTER A[k LIKE '(?x)a # c']", "LIKE '(?x)a # c' is not a regular expression: Unclosed group."),
         ("SELECT * WHERE A FILTER A[k LIKE '\\Qab']", "LIKE '\\\\Qab' is not a regular expression: Unclosed group."),
     ],
