@@ -169,13 +169,13 @@ def test_query_of_the_greatest_depth_is_evaluated():
         ("SELECT * WHERE A B", (1, 18), ("found 'B'; expected the end of the query, AS, CONSUME, FILTER, LIMIT, OR, PARTITION, "
          "WITHIN, '+', ':', ':+', ';' or '>'.")),
         ("SELECT * WHERE A;", (1, 18), "the query ends too soon; expected a name, NOT or '('."),
-        ("SELECT * WHERE (A;B", (1, 20), "the query ends too soon; expected FILTER or ')'."),
+        ("SELECT * WHERE (A;B", (1, 20), "the query ends too soon; expected AS, FILTER, OR, ')', '+', ':', ':+', ';' or '>'."),
         ("SELECT FIRST * WHERE A", (1, 14), "found '*'; expected FROM, WHERE, ',', '>' or '['."),
         *(
             (text, (1, at), f"found '{found}'; expected {wanted}.{CLAUSES}")
             for text, at, found, wanted in (
                 ("SELECT * LIMIT 3 WHERE A", 10, "LIMIT", "FROM or WHERE"),
-                ("SELECT a within 3 EVENTS WHERE A AS a", 10, "within", "FROM, WHERE, ',' or '['"),
+                ("SELECT a within 3 EVENTS WHERE A AS a", 10, "within", "FROM, WHERE, ',', '>' or '['"),
                 ("SELECT * FROM S PARTITION BY [k] WHERE A", 17, "PARTITION", "WHERE or ','"),
                 ("FROM S SELECT * WHERE A", 1, "FROM", "SELECT"),
                 ("SELECT * WHERE A LIMIT 3 FROM S", 26, "FROM", "the end of the query, CONSUME, LIMIT, PARTITION or WITHIN"),
@@ -183,10 +183,15 @@ def test_query_of_the_greatest_depth_is_evaluated():
         ),
         ("SELECT * WHERE A FILTER A[]", (1, 27), "found ']'; expected a name, a number, a string, NOT, '(' or '-'."),
         ("SELECT * WHERE A FILTER A[v IN ..]", (1, 34), "found ']'; expected a number or '-'."),
-        ("SELECT * WHERE A FILTER A[v ~ 1]", (1, 29), "found '~'; no part of the language begins so."),
+        (
+            "SELECT * WHERE A FILTER A[v ~ 1]",
+            (1, 29),
+            "found '~'; expected IN, LIKE, NOT, '!=', '%', '*', '+', '-', '/', '<', '<=', '<>', '=', '==', '>' or '>='.",
+        ),
+        ("SELECT *\r\nWHERE \f&", (2, 8), "found '&'; expected a name, NOT or '('."),
         ("SELECT * WHERE A FILTER A[v = 'x]", (1, 31), "the string that begins here does not end."),
         ("SELECT * WHERE `A", (1, 16), "the name that begins here does not end."),
-        ("SELECT * WHERE A FILTER A[v=1] OR B", (1, 36), "the query ends too soon; expected '['."),
+        ("SELECT * WHERE A FILTER A[v=1] OR B", (1, 36), "the query ends too soon; expected '>' or '['."),
         ("SELECT * WHERE A FILTER A[v=1] ; B", (1, 32), ("found ';'; expected the end of the query, AND, CONSUME, FILTER, LIMIT, "
          "OR, PARTITION or WITHIN.")),
         ("SELECT *\nWHERE A FILTER\n\tA[v < 'x']", (3, 6), "strings are compared with = or !=; for an order use numbers."),

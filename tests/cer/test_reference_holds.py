@@ -16,22 +16,9 @@ SHARED = range(25_000, 28_000)  # seeds of their own, so that no triple counts t
 EXTRA = int(os.environ.get("PENSTOCK_CER_CASES", "0"))  # further cases of each kind, for a long search
 
 
-class Tried:
-    """Which triples of query, stream and cuts were checked, in which parts of this module."""
-
-    def __init__(self):
-        self.triples, self.parts = set(), 0
-
-    def check(self, seed, case, run):
-        wrong = complaint(case, run(case))
-        assert wrong is None, f"seed {seed}: {case.query}\n{case}\n{wrong}"
-        stream = tuple((frozenset(e.types), tuple(e.values.items()), e.at) for e in case.events)
-        self.triples.add((case.query, stream, case.cuts))
-
-
-@pytest.fixture(scope="module")
-def tried():
-    return Tried()
+def check(seed, case, run):
+    wrong = complaint(case, run(case))
+    assert wrong is None, f"seed {seed}: {case.query}\n{case}\n{wrong}"
 
 
 def for_flows(seed):
@@ -60,42 +47,40 @@ def by_epochs(case):
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_batch_answers_as_the_reference_however_it_is_cut(block, tried):
+def test_batch_answers_as_the_reference_however_it_is_cut(block):
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        tried.check(seed, draw(seed), in_batch)
-    tried.parts += 1
+        check(seed, draw(seed), in_batch)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_flow_operator_answers_as_the_reference_in_any_epochs(block, tried):
+def test_flow_operator_answers_as_the_reference_in_any_epochs(block):
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        tried.check(seed, for_flows(seed), by_epochs)
-    tried.parts += 1
+        check(seed, for_flows(seed), by_epochs)
 
 
-def test_batch_of_keys_that_are_seen_together_measures_windows_of_each_for_itself(tried):
+def test_batch_of_keys_that_are_seen_together_measures_windows_of_each_for_itself():
     cases = {seed: case for seed in range(30_000, 34_000) if (case := each_key_for_itself(seed)) is not None}
     assert len(cases) > 400
     for seed, case in cases.items():
-        tried.check(seed, case, in_batch)
+        check(seed, case, in_batch)
 
 
-def test_shared_enumeration_answers_as_the_reference(tried):
+def test_shared_enumeration_answers_as_the_reference():
     for seed in SHARED:
-        tried.check(seed, draw(seed), lambda case: in_batch(case, light=0))
-    tried.parts += 1
+        check(seed, draw(seed), lambda case: in_batch(case, light=0))
 
 
-def test_triples_of_query_stream_and_cuts_when_all_are_checked_are_more_than_50_000_different_ones(tried):
-    if tried.parts < 2 * len(BLOCKS) + 1:
-        pytest.skip("only some of this module ran")
-    assert len(tried.triples) > 50_000
+def test_triples_of_query_stream_and_cuts_that_are_checked_above_are_more_than_50_000_different_ones():
+    seeds = range(BLOCK * len(BLOCKS))
+    cases = [kind(seed) for kind in (draw, for_flows) for seed in seeds] + [draw(seed) for seed in SHARED]
+    streams = [tuple((frozenset(e.types), tuple(e.values.items()), e.at) for e in case.events) for case in cases]
+    assert len({(case.query, stream, case.cuts) for case, stream in zip(cases, streams, strict=True)}) > 50_000
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_many_more_cases_answer_as_the_reference(tried):
+def test_many_more_cases_answer_as_the_reference():
     for seed in range(1_000_000, 1_000_000 + (EXTRA or 400_000)):
-        tried.check(seed, draw(seed), in_batch)
+        check(seed, draw(seed), in_batch)
         if seed % 4 == 0:
-            tried.check(seed, for_flows(seed), by_epochs)
+            check(seed, for_flows(seed), by_epochs)

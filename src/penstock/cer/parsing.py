@@ -77,32 +77,54 @@ def _grammar() -> Lark:
 
 def error_at(text: str, line: int, column: int, message: str) -> QueryError:
     """An error with the line it is in and a caret below the place."""
-    lines = text.splitlines() or [""]
+    lines = _lines(text)
     shown = lines[line - 1] if line <= len(lines) else ""
     before = shown[: column - 1]
     caret = "".join("\t" if c == "\t" else " " for c in before) + " " * (column - 1 - len(before)) + "^"
     return QueryError(f"line {line}, column {column}: {message}\n  {shown}\n  {caret}")
 
 
+def _lines(text: str) -> list[str]:
+    """The lines as the parser counts them."""
+    return [line.removesuffix("\r") for line in text.split("\n")]
+
+
 def _syntax_error(text: str, error: UnexpectedInput) -> QueryError:
     line, column = max(error.line, 1), max(error.column, 1)
     if isinstance(error, UnexpectedEOF) or (isinstance(error, UnexpectedToken) and error.token.type == "$END"):
-        lines = text.splitlines() or [""]
-        return error_at(text, len(lines), len(lines[-1]) + 1, f"the query ends too soon; {_expected(error)}.")
+        lines = _lines(text)
+        return error_at(text, len(lines), len(lines[-1]) + 1, f"the query ends too soon; {_expected(text)}.")
     if isinstance(error, UnexpectedCharacters):
         found = text[error.pos_in_stream or 0]
         if found in "'\"`":
             return error_at(text, line, column, f"the {'name' if found == '`' else 'string'} that begins here does not end.")
     else:
         found = str(cast("UnexpectedToken", error).token)
-    return error_at(text, line, column, f"found {found!r}; {_expected(error)}.{_order(error)}")
+    return error_at(text, line, column, f"found {found!r}; {_expected(text)}.{_order(text, found.upper())}")
 
 
-def _order(error: UnexpectedInput) -> str:
+def _accepted(text: str) -> set[str]:
+    """What may stand where a text ceases to be a query, as names of the grammar's terminals.
+
+    The parser's own errors do not tell: by then it has ended what cannot go on with the wrong word, and no longer knows how it could have gone on.
+    """
+    parser: Any = _grammar().parse_interactive(text)
+    good: list[Token] = []
+    try:
+        for token in parser.lexer_thread.lex(parser.parser_state):
+            parser.feed_token(token)
+            good.append(token)
+    except UnexpectedInput:
+        parser = _grammar().parse_interactive()
+        for token in good:
+            parser.feed_token(token)
+    accepted: set[str] = parser.accepts()
+    return accepted
+
+
+def _order(text: str, found: str) -> str:
     """Something to add where a clause stands before or behind its place."""
-    if not isinstance(error, UnexpectedToken):
-        return ""
-    found, wanted = str(error.token).upper(), error.accepts or error.expected
+    wanted = _accepted(text)
     return _ORDER if found in _HEADS or (found in _TAILS and not wanted.isdisjoint(_HEADS)) else ""
 
 
@@ -115,12 +137,9 @@ def _check_depth(text: str, tree: ParseTree) -> None:
         raise error_at(text, at.line, at.column, f"this is nested more than {_DEEPEST} deep; write the query flatter.")
 
 
-def _expected(error: UnexpectedInput) -> str:
-    if not isinstance(error, UnexpectedToken):
-        return "no part of the language begins so"
+def _expected(text: str) -> str:
     patterns = {terminal.name: terminal.pattern.value for terminal in _grammar().terminals}
-    names = error.accepts or error.expected
-    words = sorted({_WORDS.get(name) or _shown(patterns.get(name, name)) for name in names}, key=_first_words)
+    words = sorted({_WORDS.get(name) or _shown(patterns.get(name, name)) for name in _accepted(text)}, key=_first_words)
     return "expected " + (" or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words))
 
 
