@@ -6,12 +6,17 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
+import pytest
 
 from penstock.cer.automaton import build
+from penstock.cer.batch import _Worker as Worker
 from penstock.cer.determine import Determiniser
 from penstock.cer.parsing import parse
+from penstock.cer.plan import ready
 from penstock.cer.recogniser import Batch, Recogniser
 from penstock.cer.tables import Tables
+from penstock.types import MASK
 
 
 def recogniser_of(query, **options):
@@ -74,6 +79,31 @@ def test_old_nodes_are_swept_too_before_the_arena_grows():
     batch = Batch(letters, when, when - 300, np.array([0, len(letters)]), np.array([0]))
     assert sum(closings.shape[1] for closings, _ in recogniser.closings(batch)) > 10_000
     assert recogniser.arena.room == 1 << 12
+
+
+@pytest.mark.parametrize("window", ["5 EVENTS", "5 SECONDS"])
+def test_keys_that_are_seen_together_are_forgotten_when_nothing_of_theirs_is_open(window):
+    query = parse(f"SELECT * WHERE A ; B ; C PARTITION BY [k] WITHIN {window} CONSUME BY ANY")
+    pattern = ready(query, ("k", "at"), order=("at",), keys=("k",), scope="end", events_window="key")
+    assert pattern.mixed
+    (key,), worker, found, held = pattern.key_columns, None, [], []
+    for chunk in range(8):
+        # Nothing begins for a thousand keys, a run for one. It goes on for the first two of these in the fourth chunk, and ends for one.
+        keys, bits = [*range(1_000 * chunk, 1_000 * chunk + 1_001)], [0] * 1_000 + [1]
+        if chunk == 4:
+            keys, bits = [*keys, 2_000, 1_000, 2_000], [*bits, 2, 2, 4]
+        columns = {
+            key: pa.array(keys, pa.int64()),
+            "at": pa.array(np.arange(len(keys)) + 2_000 * chunk, pa.timestamp("us")),
+            f"{MASK}0": pa.array(bits, pa.int64()),
+        }
+        rows = pa.RecordBatch.from_pydict(columns)
+        worker = worker or Worker(pattern, rows.schema)
+        found.append([row["k"] for batch in worker.read(rows) for row in batch.to_pylist()])
+        assert len(worker.numbers) == len(worker.recogniser.heads)
+        held.append(len(worker.numbers))
+    assert found == [[], [], [], [], [2_000], [], [], []]
+    assert held == [1, 2, 3, 4, 4, 1, 2, 3]  # of the other keys that a match has emptied a chunk later
 
 
 def test_declaring_a_flow_loads_no_compiler():

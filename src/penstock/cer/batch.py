@@ -264,14 +264,24 @@ class _Worker:
 
     def _end(self, batch: Batch, events: pa.RecordBatch, chunk: pa.RecordBatch) -> None:
         if self.pattern.mixed:
-            rows = np.arange(len(self.recogniser.heads))
-            lows = np.full(len(rows), _LEAST if self._own_measure else batch.low[-1])
-            lows[: len(self.lows)] = self.lows
+            rows = self._going_on()
+            lows = self.lows if self._own_measure else np.full(len(rows), batch.low[-1])
         else:
             rows, lows = batch.rows[-1:], batch.low[-1:]
         needed = self.recogniser.keep(rows, lows)
         self.kept = events.take(places(needed))
         self.last = chunk.slice(chunk.num_rows - 1)
+
+    def _going_on(self) -> Ints:
+        """The rows of the keys that are seen together to go on with; the others are forgotten, as nothing of theirs is open."""
+        rows = np.arange(len(self.numbers))
+        window = self.pattern.window
+        if window is None or window.kind != "attribute":  # there the last value of every key is needed, to tell a step back
+            rows = np.flatnonzero((self.recogniser.heads[: len(rows)] >= 0).any(axis=1))
+            place = dict(zip(rows.tolist(), range(len(rows)), strict=True))
+            self.numbers = {key: place[row] for key, row in self.numbers.items() if row in place}
+        self.seen, self.latest, self.lows = (of[rows] if len(of) else of for of in (self.seen, self.latest, self.lows))
+        return rows
 
     def _segments(self, chunk: pa.RecordBatch, new: NDArray[np.bool_]) -> tuple[Ints, Ints]:
         """Stretches of one key, and the row of heads of each: the key that goes on from the last chunk has row 0."""
