@@ -7,8 +7,12 @@ import random
 from dataclasses import replace
 
 import pytest
-from ceql_drawing import draw
+from ceql_drawing import Case, draw
 from ceql_running import complaint, in_batch, in_epochs, key_of
+
+from penstock.cer.parsing import parse
+from penstock.cer.reference import Seen
+from penstock.errors import RecordError
 
 BLOCK = 2_500
 BLOCKS = range(10)
@@ -46,16 +50,28 @@ def by_epochs(case):
     return in_epochs(case)[0]
 
 
+def in_batches(block):
+    return {seed: draw(seed) for seed in range(block * BLOCK, (block + 1) * BLOCK)}
+
+
+def in_flows(block):
+    return {seed: for_flows(seed) for seed in range(block * BLOCK, (block + 1) * BLOCK)}
+
+
+def shared():
+    return {seed: draw(seed) for seed in SHARED}
+
+
 @pytest.mark.parametrize("block", BLOCKS)
 def test_batch_answers_as_the_reference_however_it_is_cut(block):
-    for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        check(seed, draw(seed), in_batch)
+    for seed, case in in_batches(block).items():
+        check(seed, case, in_batch)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_flow_operator_answers_as_the_reference_in_any_epochs(block):
-    for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        check(seed, for_flows(seed), by_epochs)
+    for seed, case in in_flows(block).items():
+        check(seed, case, by_epochs)
 
 
 def test_batch_of_keys_that_are_seen_together_measures_windows_of_each_for_itself():
@@ -65,14 +81,27 @@ def test_batch_of_keys_that_are_seen_together_measures_windows_of_each_for_itsel
         check(seed, case, in_batch)
 
 
+@pytest.mark.parametrize("cuts", [(), (2,), (1, 2)])
+def test_step_back_of_a_key_that_is_seen_with_others_is_refused_in_whichever_chunk(cuts):
+    query = parse("SELECT * WHERE A ; B PARTITION BY [k] WITHIN 5 [n] CONSUME BY ANY")
+    events = [
+        Seen(frozenset("A"), {"v": 0, "w": 0, "t": "a", "n": n, "k": k, "j": 0}, n) for k, n in ((1, 12), (2, 3), (1, 11))
+    ]
+    case = Case(query, tuple(events), cuts, "end", "key")
+    with pytest.raises(
+        RecordError, match=r"never decrease within a key, but that of \(p 2, .*k 1\) is less than the one before"
+    ):
+        in_batch(case)
+
+
 def test_shared_enumeration_answers_as_the_reference():
-    for seed in SHARED:
-        check(seed, draw(seed), lambda case: in_batch(case, light=0))
+    for seed, case in shared().items():
+        check(seed, case, lambda case: in_batch(case, light=0))
 
 
 def test_triples_of_query_stream_and_cuts_that_are_checked_above_are_more_than_50_000_different_ones():
-    seeds = range(BLOCK * len(BLOCKS))
-    cases = [kind(seed) for kind in (draw, for_flows) for seed in seeds] + [draw(seed) for seed in SHARED]
+    drawn = [shared(), *(kind(block) for kind in (in_batches, in_flows) for block in BLOCKS)]
+    cases = [case for each in drawn for case in each.values()]
     streams = [tuple((frozenset(e.types), tuple(e.values.items()), e.at) for e in case.events) for case in cases]
     assert len({(case.query, stream, case.cuts) for case, stream in zip(cases, streams, strict=True)}) > 50_000
 

@@ -139,10 +139,10 @@ class _Worker:
     last: pa.RecordBatch | None = None  # the event before the chunk
     kept: pa.RecordBatch | None = None  # events that open runs need
     place: int = 0  # how many events the current key had
-    numbers: dict[object, int] = field(default_factory=dict)  # rows of keys that are seen together, and of each of them:
-    seen: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # how many events it had
-    latest: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # where in a window's unit its last event is
-    lows: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # the least start inside the window of that
+    numbers: dict[object, int] = field(default_factory=dict)  # rows of keys that are seen together
+    latest: Ints = field(
+        default_factory=lambda: np.zeros(0, np.int64)
+    )  # and the last event of each, if windows are measured by key
 
     def __post_init__(self) -> None:
         p = self.pattern
@@ -168,13 +168,8 @@ class _Worker:
         if not self.pattern.mixed and new[0]:
             self.recogniser.keep(np.empty(0, np.int64), np.empty(0, np.int64))
             self.kept, self.place = None, 0
-        when = times(self.pattern, chunk, self._places(segments, rows, new))
+        when = self._when_together(chunk, segments, rows) if self.pattern.mixed else self._when(chunk, segments, new)
         low = earliest(self.pattern, chunk, when)
-        self._check_when(chunk, when, new, np.repeat(rows, np.diff(segments)))
-        if self.pattern.mixed and self._own_measure:
-            self.latest, self.lows = (
-                self._newest(of, values, segments, rows) for of, values in ((self.latest, when), (self.lows, low))
-            )
         masks = self.pattern.masks(chunk)
         self._check_types(chunk, masks)
         self.recogniser.rows(int(rows.max()) + 1)
@@ -186,24 +181,45 @@ class _Worker:
         yield from self._results(batch, events)
         self._end(batch, events, chunk)
 
-    def _places(self, segments: Ints, rows: Ints, new: NDArray[np.bool_]) -> Ints:
-        """The number of each event within its key's events."""
-        n = len(new)
-        if not self.pattern.mixed:
-            before = segments[:-1].copy()
-            before[:1] -= self.place
-            place = np.arange(n) - np.repeat(before, np.diff(segments))
-            self.place = int(place[-1]) + 1
-            return place
+    def _when(self, chunk: pa.RecordBatch, segments: Ints, new: NDArray[np.bool_]) -> Ints:
+        """Where each event is in the window's unit."""
+        before = segments[:-1].copy()
+        before[:1] -= self.place
+        place = np.arange(len(new)) - np.repeat(before, np.diff(segments))
+        self.place = int(place[-1]) + 1
+        when = times(self.pattern, chunk, place)
+        if self._by_column:
+            back = np.zeros(len(when), np.bool_)
+            back[1:] = (when[1:] < when[:-1]) & ~new[1:]
+            if not new[0] and self.last is not None:
+                back[0] = times(self.pattern, self.last, np.zeros(1, np.int64))[0] > when[0]
+            self._refuse_steps_back(chunk, back)
+        return when
+
+    def _when_together(self, chunk: pa.RecordBatch, segments: Ints, rows: Ints) -> Ints:
+        """As `_when`, of keys that are seen together; the last of every key is remembered if windows are measured by key."""
+        if not self._by_key:
+            return times(self.pattern, chunk, np.arange(chunk.num_rows))
+        none = _LEAST if self._by_column else -1
+        latest = np.append(self.latest, np.full(len(self.numbers) - len(self.latest), none))
         owner = np.repeat(rows, np.diff(segments))
         index = np.argsort(owner, kind="stable")
-        begin = np.searchsorted(owner[index], np.arange(len(self.numbers) + 1))
-        seen = np.zeros(len(self.numbers), np.int64)
-        seen[: len(self.seen)] = self.seen
-        place = np.empty(n, np.int64)
-        place[index] = np.arange(n) - begin[owner[index]] + seen[owner[index]]
-        self.seen = seen + np.diff(begin)
-        return place
+        key = owner[index]
+        first = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+        if self._by_column:
+            when = times(self.pattern, chunk, owner)
+            before = np.append(_LEAST, when[index[:-1]])
+            before[first] = latest[key[first]]
+            back = np.empty(len(when), np.bool_)
+            back[index] = when[index] < before
+            self._refuse_steps_back(chunk, back)
+        else:
+            when = np.empty(len(owner), np.int64)
+            nth = np.arange(len(owner)) - np.repeat(first, np.diff(np.append(first, len(owner))))
+            when[index] = nth + latest[key] + 1
+        latest[rows] = when[segments[1:] - 1]  # later stretches of a row overwrite earlier ones
+        self.latest = latest
+        return when
 
     def _results(self, batch: Batch, events: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         p = self.pattern
@@ -265,7 +281,7 @@ class _Worker:
     def _end(self, batch: Batch, events: pa.RecordBatch, chunk: pa.RecordBatch) -> None:
         if self.pattern.mixed:
             rows = self._going_on()
-            lows = self.lows if self._own_measure else np.full(len(rows), batch.low[-1])
+            lows = earliest(self.pattern, chunk, self.latest) if self._by_key else np.full(len(rows), batch.low[-1])
         else:
             rows, lows = batch.rows[-1:], batch.low[-1:]
         needed = self.recogniser.keep(rows, lows)
@@ -275,12 +291,11 @@ class _Worker:
     def _going_on(self) -> Ints:
         """The rows of the keys that are seen together to go on with; the others are forgotten, as nothing of theirs is open."""
         rows = np.arange(len(self.numbers))
-        window = self.pattern.window
-        if window is None or window.kind != "attribute":  # there the last value of every key is needed, to tell a step back
+        if not self._by_column:  # there the last value of every key is needed, to tell a step back
             rows = np.flatnonzero((self.recogniser.heads[: len(rows)] >= 0).any(axis=1))
             place = dict(zip(rows.tolist(), range(len(rows)), strict=True))
             self.numbers = {key: place[row] for key, row in self.numbers.items() if row in place}
-        self.seen, self.latest, self.lows = (of[rows] if len(of) else of for of in (self.seen, self.latest, self.lows))
+        self.latest = self.latest[rows] if self._by_key else self.latest
         return rows
 
     def _segments(self, chunk: pa.RecordBatch, new: NDArray[np.bool_]) -> tuple[Ints, Ints]:
@@ -343,35 +358,17 @@ class _Worker:
             )
 
     @property
-    def _own_measure(self) -> bool:
-        """Whether the window is measured in something that every key has for itself."""
-        window = self.pattern.window
-        return window is not None and (
-            window.kind == "attribute" or (window.kind == "events" and self.pattern.events_window == "key")
-        )
+    def _by_column(self) -> bool:
+        return self.pattern.window is not None and self.pattern.window.kind == "attribute"
 
-    def _newest(self, of: Ints, values: Ints, segments: Ints, rows: Ints) -> Ints:
-        """What each key had last, int64[keys]; `of` is what each had before the chunk, where it had anything."""
-        newest = np.append(of, np.full(len(self.numbers) - len(of), _LEAST))
-        newest[rows] = values[segments[1:] - 1]  # later stretches of a row overwrite earlier ones
-        return newest
+    @property
+    def _by_key(self) -> bool:
+        """Whether windows are measured in what ascends within a key only."""
+        return self._by_column or self.pattern.counts_own_events
 
-    def _check_when(self, chunk: pa.RecordBatch, when: Ints, new: NDArray[np.bool_], owner: Ints) -> None:
-        if self.pattern.window is None or self.pattern.window.kind != "attribute":
-            return
-        back = np.zeros(len(when), np.bool_)
-        if self.pattern.mixed:
-            index = np.argsort(owner, kind="stable")
-            values, key = when[index], owner[index]
-            first = np.append(True, key[1:] != key[:-1])
-            before = np.append(values[0], values[:-1])
-            before[first] = np.append(self.latest, np.full(len(self.numbers) - len(self.latest), _LEAST))[key[first]]
-            back[index] = values < before
-        else:
-            back[1:] = (when[1:] < when[:-1]) & ~new[1:]
-            if not new[0] and self.last is not None:
-                back[0] = times(self.pattern, self.last, np.zeros(1, np.int64))[0] > when[0]
+    def _refuse_steps_back(self, chunk: pa.RecordBatch, back: NDArray[np.bool_]) -> None:
         if back.any():
+            assert self.pattern.window is not None
             raise RecordError(
                 f"A window of {self.pattern.window.attribute!r} needs values that never decrease within a key, but that of "
                 f"{self._shown(chunk, int(np.flatnonzero(back)[0]))} is less than the one before."

@@ -93,14 +93,15 @@ def _syntax_error(text: str, error: UnexpectedInput) -> QueryError:
     line, column = max(error.line, 1), max(error.column, 1)
     if isinstance(error, UnexpectedEOF) or (isinstance(error, UnexpectedToken) and error.token.type == "$END"):
         lines = _lines(text)
-        return error_at(text, len(lines), len(lines[-1]) + 1, f"the query ends too soon; {_expected(text)}.")
+        return error_at(text, len(lines), len(lines[-1]) + 1, f"the query ends too soon; {_expected(_accepted(text))}.")
     if isinstance(error, UnexpectedCharacters):
         found = text[error.pos_in_stream or 0]
         if found in "'\"`":
             return error_at(text, line, column, f"the {'name' if found == '`' else 'string'} that begins here does not end.")
     else:
         found = str(cast("UnexpectedToken", error).token)
-    return error_at(text, line, column, f"found {found!r}; {_expected(text)}.{_order(text, found.upper())}")
+    wanted = _accepted(text)
+    return error_at(text, line, column, f"found {found!r}; {_expected(wanted)}.{_order(found.upper(), wanted)}")
 
 
 def _accepted(text: str) -> set[str]:
@@ -122,9 +123,8 @@ def _accepted(text: str) -> set[str]:
     return accepted
 
 
-def _order(text: str, found: str) -> str:
+def _order(found: str, wanted: set[str]) -> str:
     """Something to add where a clause stands before or behind its place."""
-    wanted = _accepted(text)
     return _ORDER if found in _HEADS or (found in _TAILS and not wanted.isdisjoint(_HEADS)) else ""
 
 
@@ -137,9 +137,9 @@ def _check_depth(text: str, tree: ParseTree) -> None:
         raise error_at(text, at.line, at.column, f"this is nested more than {_DEEPEST} deep; write the query flatter.")
 
 
-def _expected(text: str) -> str:
+def _expected(wanted: set[str]) -> str:
     patterns = {terminal.name: terminal.pattern.value for terminal in _grammar().terminals}
-    words = sorted({_WORDS.get(name) or _shown(patterns.get(name, name)) for name in _accepted(text)}, key=_first_words)
+    words = sorted({_WORDS.get(name) or _shown(patterns.get(name, name)) for name in wanted}, key=_first_words)
     return "expected " + (" or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words))
 
 

@@ -110,6 +110,11 @@ class Pattern:
         return bool(self.keys) and self.consume == "ANY"
 
     @property
+    def counts_own_events(self) -> bool:
+        """Whether windows, if any, are measured in the events of the key."""
+        return self.window is None or (self.window.kind == "events" and self.events_window == "key")
+
+    @property
     def spreads(self) -> bool:
         """Whether the matches of a closing event can be enumerated in parts: nothing compares or limits them, nothing is only counted."""
         alone = {"ALL", "STRICT"} if self.scope == "end" else {"ALL", "STRICT", "NEXT", "LAST", "MAX"}

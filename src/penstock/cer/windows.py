@@ -34,9 +34,10 @@ def times(pattern: Pattern, chunk: HasColumns, place: Ints) -> Ints:
     Raises:
         RecordError: an event has no value of the window's attribute.
     """
-    window = pattern.window
-    if window is None or (window.kind == "events" and pattern.events_window == "key"):
+    if pattern.counts_own_events:
         return np.asarray(place, np.int64)
+    window = pattern.window
+    assert window is not None
     column = chunk.column(pattern.order[0] if window.kind == "time" else WHEN)
     if column.null_count:
         raise RecordError(f"An event has no value of {window.attribute!r}, which its window needs; leave such events out.")

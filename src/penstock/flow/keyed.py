@@ -273,7 +273,8 @@ class KeyedStream(Stream):
         """Find the matches of a CEQL query in each key's events, in event-time order.
 
         It must come right after ``key_by``, as its conditions are evaluated before the shuffle. ``PARTITION BY`` may be left out; if given,
-        it must name the key; events of which a part of the key is null are left out. ``WITHIN n EVENTS`` counts the key's events. A match is told as soon as the frontier has passed its end.
+        it must name the key. Events of which a part of the key is null are left out. ``WITHIN n EVENTS`` counts the key's events. A match
+        is told as soon as the frontier has passed its end.
 
         Args:
             query: The query. Its streams, in ``FROM`` and ``stream>type``, are the sources that come together before ``key_by``; the rows of

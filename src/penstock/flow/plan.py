@@ -1,6 +1,6 @@
 """The declared flow: a graph of nodes, checked as it is built.
 
-    SourceNode → Where | Select | Transform | MapBatches | Union → Region → … → sinks
+    SourceNode → Where | Select | Transform | MapBatches | Numbered | Union → Region → … → sinks
 
 `Plan` is what the engine gets: sources, regions in topological order, outputs. It holds no data and knows no Spark.
 """
