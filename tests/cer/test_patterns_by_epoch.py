@@ -117,16 +117,34 @@ def test_state_of_a_key_when_no_run_is_open_any_more_is_nothing_without_a_window
         assert len(found.rows()) == 1
 
 
-def test_state_of_a_key_with_a_window_of_a_column_is_the_last_value_for_good_as_a_step_back_is_an_error():
-    flow, _, _ = watched("SELECT * WHERE A ; B WITHIN 5 [v]")
+def test_state_of_a_key_with_a_window_of_a_column_ends_with_its_runs_and_a_step_back_is_an_error_only_while_there_are_any():
+    flow, found, _ = watched("SELECT * WHERE A ; B WITHIN 5 [v]")
     with Harness(flow) as harness:
         harness.push("events", [event(0, "A", 1, v=10), event(1, "A", 1, v=20), event(2, "other", 2)])
         harness.epoch()
+        assert len(harness.keys("k")) == 1
         harness.push("events", [event(3, "B", 1, v=100), event(4, "other", 2)])
         harness.epoch()
-        assert len(harness.keys("k")) == 1
-        harness.push("events", [event(5, "A", 1, v=99), event(6, "other", 2)])
-        with pytest.raises(OperatorError, match="needs values that never decrease within a key, but that of key 1 does"):
+        assert not harness.keys("k")
+        harness.push("events", [event(5, "A", 1, v=3), event(6, "B", 1, v=8), event(7, "other", 2)])
+        harness.epoch()
+        harness.push("events", [event(8, "B", 1, v=7), event(9, "other", 2)])
+        with pytest.raises(
+            OperatorError, match="do not decrease within a key while a match is under way, but that of key 1 at"
+        ):
+            harness.epoch()
+    assert [[e["v"] for e in row["events"]] for row in found.rows()] == [[3, 8]]
+
+
+def test_event_without_a_value_of_the_windows_column_is_an_error_only_if_the_pattern_looks_at_it():
+    flow, found, _ = watched("SELECT * WHERE A ; B WITHIN 5 [v]")
+    with Harness(flow) as harness:
+        rows = [event(0, "A", 1, v=10), event(1, "other", 1, v=None), event(2, "other", 1, v=99), event(3, "B", 1, v=11)]
+        harness.push("events", [*rows, event(4, "other", 2)])
+        harness.epoch()
+        assert len(found.rows()) == 1
+        harness.push("events", [event(5, "A", 1, v=None), event(6, "other", 2)])
+        with pytest.raises(OperatorError, match=r"The event of key 1 at .* has no value of 'v', which its window needs"):
             harness.epoch()
 
 

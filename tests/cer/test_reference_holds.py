@@ -89,7 +89,7 @@ def test_step_back_of_a_key_that_is_seen_with_others_is_refused_in_whichever_chu
     ]
     case = Case(query, tuple(events), cuts, "end", "key")
     with pytest.raises(
-        RecordError, match=r"never decrease within a key, but that of \(p 2, .*k 1\) is less than the one before"
+        RecordError, match=r"while a match is under way, but that of \(p 2, .*k 1\) is less than the one before"
     ):
         in_batch(case)
 

@@ -14,6 +14,7 @@ import pytest
 import penstock as ps
 from penstock.cer.parsing import parse
 from penstock.cer.reference import Seen, evaluate
+from penstock.errors import QueryError
 
 sys.path.append(str(Path(__file__).parent.parent / "cer"))  # random queries and how to judge answers
 from ceql_drawing import Case, draw
@@ -63,8 +64,7 @@ def drawn(kind, count):
     found = []
     for seed in range(10_000):
         case = draw(seed)
-        window = case.query.window
-        if (window is None or window.size > 0) and kind(case) and len(closings(case)) > 1:
+        if kind(case) and len(closings(case)) > 1:
             found.append((seed, case))
         if len(found) == count:
             return found
@@ -323,3 +323,14 @@ def test_matches_that_can_only_be_few_are_told_where_they_are_found_unless_more_
     found = ps.match(frame(spark, stream), text, order_by="at", define=DEFINE, **options)
     assert shuffles(found) == stages
     check(spark, text, stream, **options)
+
+
+def test_window_of_decimals_and_of_no_width(spark):
+    rows = [(1, "A", "1.10"), (2, "A", "1.15"), (3, "B", "1.20"), (4, "B", "1.20")]
+    df = spark.createDataFrame(rows, "at int, kind string, n string").selectExpr("at", "kind", "cast(n as decimal(18, 2)) as n")
+    given = {"order_by": "at", "type": "kind"}
+    found = ps.match(df, "SELECT NONE WHERE A ; B WITHIN 0.09 [n]", **given).collect()
+    assert sorted((row.match_start, row.match_end) for row in found) == [(2, 3), (2, 4)]
+    assert ps.match(df, "SELECT NONE WHERE B ; B WITHIN 0 [n]", **given).count() == 1
+    with pytest.raises(QueryError, match=r"measures decimals of at most 18 digits, but 'n' is decimal128\(20, 2\)"):
+        ps.match(df.selectExpr("at", "kind", "cast(n as decimal(20, 2)) as n"), "SELECT NONE WHERE A ; B WITHIN 1 [n]", **given)

@@ -275,7 +275,7 @@ def test_session_in_another_time_zone_gives_the_same_moments(spark, split):
         ("SELECT * WHERE A WITHIN 3 [w]", "WITHIN names column 'w', which does not exist; there are at, kind, k, v."),
         (
             "SELECT * WHERE A WITHIN 3 [k]",
-            "WITHIN 3 [k] needs a column of whole or floating-point numbers, but 'k' is string.",
+            "WITHIN 3 [k] needs a column of numbers, but 'k' is string.",
         ),
         ("SELECT * WHERE A FILTER A[k = 1]", "The filter A[k = 1] compares a string with a number: k = 1."),
         (
@@ -421,11 +421,11 @@ def test_event_without_what_its_window_measures_or_going_back_in_it_is_refused(s
     df = spark.createDataFrame([(1, "A", 5), (2, "B", None), (3, "B", 4)], "at int, kind string, n int")
     query = "SELECT NONE WHERE A ; B WITHIN 3 [n]"
     assert told(match(df, query)) == (
-        "penstock.errors.RecordError: An event has no value of 'n', which its window needs; leave such events out."
+        "penstock.errors.RecordError: Event (at 2) has no value of 'n', which its window needs; leave such events out."
     )
     assert told(match(df.where("n IS NOT NULL"), query)) == (
-        "penstock.errors.RecordError: A window of 'n' needs values that never decrease within a key, but that of (at 3) is less than "
-        "the one before."
+        "penstock.errors.RecordError: A window of 'n' needs values that do not decrease within a key while a match "
+        "is under way, but that of (at 3) is less than the one before; measure in another column, or mend the data."
     )
 
 

@@ -22,7 +22,7 @@ from penstock.cer.recogniser import Batch, Block, Recogniser, walk
 from penstock.cer.shape import summed
 from penstock.cer.sorting import different
 from penstock.cer.tables import BITS, Tables
-from penstock.cer.windows import earliest, times
+from penstock.cer.windows import earliest, step_back_text, steps_back, times, without_text
 from penstock.cer.work import CountedSplit, Work, load_work, split
 from penstock.columns import gathered, places, whole
 from penstock.errors import RecordError
@@ -142,7 +142,7 @@ class _Worker:
     numbers: dict[object, int] = field(default_factory=dict)  # rows of keys that are seen together
     latest: Ints = field(
         default_factory=lambda: np.zeros(0, np.int64)
-    )  # and the last event of each, if windows are measured by key
+    )  # where the last event of each row was, if windows are measured by key
 
     def __post_init__(self) -> None:
         p = self.pattern
@@ -167,9 +167,10 @@ class _Worker:
         segments, rows = self._segments(chunk, new)
         if not self.pattern.mixed and new[0]:
             self.recogniser.keep(np.empty(0, np.int64), np.empty(0, np.int64))
-            self.kept, self.place = None, 0
-        when = self._when_together(chunk, segments, rows) if self.pattern.mixed else self._when(chunk, segments, new)
+            self.kept, self.place, self.latest = None, 0, self.latest[:0]
+        when = self._when(chunk, segments, rows)
         low = earliest(self.pattern, chunk, when)
+        back, edges = self._steps_back(chunk, when, low, segments, rows)
         masks = self.pattern.masks(chunk)
         self._check_types(chunk, masks)
         self.recogniser.rows(int(rows.max()) + 1)
@@ -177,49 +178,48 @@ class _Worker:
             [chunk.column(i) for i in self.carried], schema=pa.schema([self.columns.field(i) for i in self.carried])
         )
         events = carried if self.kept is None else whole([self.kept, carried])
-        batch = Batch(self.recogniser.tables.letters(masks), when, low, segments, rows)
+        letters = self.recogniser.tables.letters(masks)
+        batch = Batch(letters, when, low, segments, rows, back, edges, lambda row: self._stepped_back(chunk, row))
         yield from self._results(batch, events)
         self._end(batch, events, chunk)
 
-    def _when(self, chunk: pa.RecordBatch, segments: Ints, new: NDArray[np.bool_]) -> Ints:
+    def _when(self, chunk: pa.RecordBatch, segments: Ints, rows: Ints) -> Ints:
         """Where each event is in the window's unit."""
-        before = segments[:-1].copy()
-        before[:1] -= self.place
-        place = np.arange(len(new)) - np.repeat(before, np.diff(segments))
-        self.place = int(place[-1]) + 1
-        when = times(self.pattern, chunk, place)
-        if self._by_column:
-            back = np.zeros(len(when), np.bool_)
-            back[1:] = (when[1:] < when[:-1]) & ~new[1:]
-            if not new[0] and self.last is not None:
-                back[0] = times(self.pattern, self.last, np.zeros(1, np.int64))[0] > when[0]
-            self._refuse_steps_back(chunk, back)
-        return when
-
-    def _when_together(self, chunk: pa.RecordBatch, segments: Ints, rows: Ints) -> Ints:
-        """As `_when`, of keys that are seen together; the last of every key is remembered if windows are measured by key."""
-        if not self._by_key:
-            return times(self.pattern, chunk, np.arange(chunk.num_rows))
-        none = _LEAST if self._by_column else -1
-        latest = np.append(self.latest, np.full(len(self.numbers) - len(self.latest), none))
-        owner = np.repeat(rows, np.diff(segments))
-        index = np.argsort(owner, kind="stable")
-        key = owner[index]
-        first = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
-        if self._by_column:
-            when = times(self.pattern, chunk, owner)
-            before = np.append(_LEAST, when[index[:-1]])
-            before[first] = latest[key[first]]
-            back = np.empty(len(when), np.bool_)
-            back[index] = when[index] < before
-            self._refuse_steps_back(chunk, back)
+        if self.pattern.mixed:
+            place = self._places_together(segments, rows) if self.pattern.counts_own_events else np.arange(chunk.num_rows)
         else:
-            when = np.empty(len(owner), np.int64)
-            nth = np.arange(len(owner)) - np.repeat(first, np.diff(np.append(first, len(owner))))
-            when[index] = nth + latest[key] + 1
-        latest[rows] = when[segments[1:] - 1]  # later stretches of a row overwrite earlier ones
-        self.latest = latest
-        return when
+            before = segments[:-1].copy()
+            before[:1] -= self.place
+            place = np.arange(chunk.num_rows) - np.repeat(before, np.diff(segments))
+            self.place = int(place[-1]) + 1
+        return times(self.pattern, chunk, place, lambda row: self._without(chunk, row))
+
+    def _places_together(self, segments: Ints, rows: Ints) -> Ints:
+        """The number of each event within its key's, of keys that are seen together."""
+        index, key, first = _by_key(segments, rows)
+        nth = np.arange(len(index)) - np.repeat(first, np.diff(np.append(first, len(index))))
+        place = np.empty(len(index), np.int64)
+        place[index] = nth + self._latest(rows)[key] + 1
+        return place
+
+    def _steps_back(self, chunk: pa.RecordBatch, when: Ints, low: Ints, segments: Ints, rows: Ints) -> tuple[Ints, Ints]:
+        """Events that are less than the one before where a column measures windows, and what was inside the window there."""
+        back = edges = np.empty(0, np.int64)
+        if self._by_column:
+            index, key, first = _by_key(segments, rows)
+            before = self._latest(rows)[key[first]]
+            back, edges = steps_back(when[index], low[index], first, before, earliest(self.pattern, chunk, before))
+            order = np.argsort(index[back])
+            back, edges = index[back][order], edges[order]
+        if self._by_key:
+            self.latest = self._latest(rows)
+            self.latest[rows] = when[segments[1:] - 1]  # later stretches of a row overwrite earlier ones
+        return back, edges
+
+    def _latest(self, rows: Ints) -> Ints:
+        """Where the last event of each row was; of new rows, what is before every first event."""
+        new = max(0, int(rows.max()) + 1 - len(self.latest))
+        return np.append(self.latest, np.full(new, _LEAST if self._by_column else -1))
 
     def _results(self, batch: Batch, events: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         p = self.pattern
@@ -281,21 +281,19 @@ class _Worker:
     def _end(self, batch: Batch, events: pa.RecordBatch, chunk: pa.RecordBatch) -> None:
         if self.pattern.mixed:
             rows = self._going_on()
-            lows = earliest(self.pattern, chunk, self.latest) if self._by_key else np.full(len(rows), batch.low[-1])
+            lows = earliest(self.pattern, chunk, self.latest[rows]) if self._by_key else np.full(len(rows), batch.low[-1])
         else:
             rows, lows = batch.rows[-1:], batch.low[-1:]
         needed = self.recogniser.keep(rows, lows)
         self.kept = events.take(places(needed))
+        self.latest = self.latest[rows] if self._by_key else self.latest
         self.last = chunk.slice(chunk.num_rows - 1)
 
     def _going_on(self) -> Ints:
         """The rows of the keys that are seen together to go on with; the others are forgotten, as nothing of theirs is open."""
-        rows = np.arange(len(self.numbers))
-        if not self._by_column:  # there the last value of every key is needed, to tell a step back
-            rows = np.flatnonzero((self.recogniser.heads[: len(rows)] >= 0).any(axis=1))
-            place = dict(zip(rows.tolist(), range(len(rows)), strict=True))
-            self.numbers = {key: place[row] for key, row in self.numbers.items() if row in place}
-        self.latest = self.latest[rows] if self._by_key else self.latest
+        rows = np.flatnonzero((self.recogniser.heads[: len(self.numbers)] >= 0).any(axis=1))
+        place = dict(zip(rows.tolist(), range(len(rows)), strict=True))
+        self.numbers = {key: place[row] for key, row in self.numbers.items() if row in place}
         return rows
 
     def _segments(self, chunk: pa.RecordBatch, new: NDArray[np.bool_]) -> tuple[Ints, Ints]:
@@ -363,16 +361,14 @@ class _Worker:
 
     @property
     def _by_key(self) -> bool:
-        """Whether windows are measured in what ascends within a key only."""
-        return self._by_column or self.pattern.counts_own_events
+        """Whether the last event of each row is needed to tell where the next is, or whether it steps back."""
+        return self._by_column or (self.pattern.mixed and self.pattern.counts_own_events)
 
-    def _refuse_steps_back(self, chunk: pa.RecordBatch, back: NDArray[np.bool_]) -> None:
-        if back.any():
-            assert self.pattern.window is not None
-            raise RecordError(
-                f"A window of {self.pattern.window.attribute!r} needs values that never decrease within a key, but that of "
-                f"{self._shown(chunk, int(np.flatnonzero(back)[0]))} is less than the one before."
-            )
+    def _stepped_back(self, chunk: pa.RecordBatch, row: int) -> RecordError:
+        return RecordError(step_back_text(self.pattern, self._shown(chunk, row)))
+
+    def _without(self, chunk: pa.RecordBatch, row: int) -> RecordError:
+        return RecordError(f"Event {self._shown(chunk, row)} {without_text(self.pattern)}")
 
     def _shown(self, events: pa.RecordBatch | None, row: int) -> str:
         """An event, for a message; its key under the name that the query has for it."""
@@ -384,3 +380,11 @@ class _Worker:
             if name in names or not name.startswith((MASK, WHEN, HASHED))
         }
         return "(" + ", ".join(f"{name} {value!s:.60}" for name, value in list(shown.items())[:6]) + ")"
+
+
+def _by_key(segments: Ints, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    """The order that puts events of each key together, whose they are then, and where those of each begin."""
+    owner = np.repeat(rows, np.diff(segments))
+    index = np.argsort(owner, kind="stable")
+    key = owner[index]
+    return index, key, np.flatnonzero(np.append(True, key[1:] != key[:-1]))

@@ -126,9 +126,7 @@ def _load_heads(recogniser: Recogniser, raw: Bytes, at: Ints, counts: Ints, rows
         at[mine] += size
 
 
-def dump(
-    recogniser: Recogniser, events: pa.RecordBatch, owner: Ints, nexts: Ints, check: int, *, always: bool = False
-) -> list[bytes | None]:
+def dump(recogniser: Recogniser, events: pa.RecordBatch, owner: Ints, nexts: Ints, check: int) -> list[bytes | None]:
     """The runs of every key, right after ``Recogniser.keep``; ``None`` for a key without any.
 
     Args:
@@ -137,7 +135,6 @@ def dump(
         owner: int64[events], the index of each event's key.
         nexts: int64[keys], the place of each key's next event.
         check: the pattern's checksum.
-        always: remember ``nexts`` for keys without open runs too.
     """
     n_keys = len(recogniser.heads)
     nodes = recogniser.arena.get()
@@ -165,7 +162,7 @@ def dump(
         encode_rows(events.take(places(event_order)), event_ends),
     ]
     values: list[bytes | None] = concat(*parts).to_pylist()
-    return values if always else [value if there else None for value, there in zip(values, heads.tolist(), strict=True)]
+    return [value if there else None for value, there in zip(values, heads.tolist(), strict=True)]
 
 
 def _ways(recogniser: Recogniser, roots: Ints, columns: Ints, heads: Ints) -> Any:

@@ -356,8 +356,8 @@ class _Reader(Transformer[Token, Any]):
             value = Decimal(str(number))
         except ArithmeticError:  # an exponent that no computer writes out
             raise self._fail(number, _TOO_LONG) from None
-        if value <= 0:
-            raise self._fail(number, f"a window's size must be more than 0, not {number}.")
+        if value < 0:
+            raise self._fail(number, f"a window's size must be 0 or more, not {number}.")
         if value.adjusted() >= _DIGITS or cast("int", value.as_tuple().exponent) < -_DIGITS:
             raise self._fail(number, f"a window's size has at most {_DIGITS} digits." if value < 1 else _TOO_LONG)
         return value

@@ -16,6 +16,7 @@ from penstock.cer.scopes import subformulas
 from penstock.errors import DeclarationError, QueryError
 from penstock.schema import check_expression, quoted, sql_text, unknown_column
 
+_DIGITS = 18  # of a decimal that is a whole number of 64 bits times a power of ten
 BEGIN, END = r"\A", r"\z"  # not ^ and $: a $ is also true before a line break that ends the text
 
 
@@ -118,10 +119,12 @@ def check_query(query: s.Query, columns: pa.Schema, *, types: dict[str, str] | N
     if query.window is not None and query.window.attribute is not None:
         name = query.window.attribute
         kind = _type(name, columns, "WITHIN")
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+        if pa.types.is_decimal(kind) and kind.precision > _DIGITS:
             raise QueryError(
-                f"WITHIN {query.window} needs a column of whole or floating-point numbers, but {name!r} is {kind}."
+                f"WITHIN {query.window} measures decimals of at most {_DIGITS} digits, but {name!r} is {kind}; cast it to fewer."
             )
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
+            raise QueryError(f"WITHIN {query.window} needs a column of numbers, but {name!r} is {kind}.")
 
 
 def check_time(query: s.Query, name: str, kind: pa.DataType) -> None:

@@ -9,8 +9,8 @@ Next to read: ``kernel`` (the loop), ``matches`` (the walk), ``tables`` (the aut
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ class Batch:
         when: int64[events]: the start of a run that begins with the event, in the window's unit.
         low: int64[events]: the least start inside the window of a match that ends with the event.
         segments: int64[stretches + 1]: where each stretch of events of one key begins. ``rows``: int64[stretches], whose it is.
+        back: int64[n], ascending: events with a lesser ``when`` than the event of their key before; its ``low`` is in ``edges``.
+        refused: the error if a run was inside its window at the event before one of these.
     """
 
     letters: NDArray[np.int32]
@@ -44,6 +46,20 @@ class Batch:
     low: NDArray[np.int64]
     segments: NDArray[np.int64]
     rows: NDArray[np.int64]
+    back: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    edges: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    refused: Callable[[int], Exception] | None = None
+
+    def part(self, start: int, end: int) -> Batch:
+        """Some of the events, without those that step back."""
+        a, b = np.searchsorted(self.segments, start, "right") - 1, np.searchsorted(self.segments, end, "left")
+        here = slice(start, end)
+        stretches = np.clip(self.segments[a : b + 1], start, end) - start
+        return Batch(self.letters[here], self.when[here], self.low[here], stretches, self.rows[a:b])
+
+    def row(self, event: int) -> int:
+        """Whose an event is."""
+        return int(self.rows[np.searchsorted(self.segments, event, "right") - 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +235,24 @@ class Recogniser:
 
     def closings(self, batch: Batch) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
         """Read events, as ``feed`` does, and give what they close, not yet enumerated; it is gone when the next is asked for."""
+        start = 0
+        for event, edge in zip(batch.back.tolist(), batch.edges.tolist(), strict=True):
+            yield from self._read(batch.part(start, event))
+            self._step_back(batch, event, edge)
+            start = event
+        yield from self._read(batch.part(start, len(batch.letters)) if start else batch)
+
+    def _step_back(self, batch: Batch, event: int, edge: int) -> None:
+        """What a run's start is compared with falls: right only where no run is open, as those that had left their windows might be back."""
+        row = batch.row(event)
+        self._forget_consumed()
+        heads = self.heads[row]
+        if (self.arena.arrays[6][heads[heads >= 0]] >= edge).any():
+            assert batch.refused is not None
+            raise batch.refused(event)
+        heads[:] = -1
+
+    def _read(self, batch: Batch) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
         counters = self._counters
         counters[[kernel.EVENT, kernel.SEGMENT, kernel.CLOSINGS]] = 0
         while True:
@@ -285,9 +319,7 @@ class Recogniser:
             The numbers of the events still needed, ascending; they become 0, 1, 2 and so on, and the next event follows them.
         """
         self.heads, self._seen = self.heads[rows], self._seen[rows]
-        stale = self._seen != self._counters[kernel.GENERATION]
-        if self._consume == kernel.CONSUME_ALL:
-            self.heads[stale] = -1
+        self._forget_consumed()
         self.sweep(lows)
         self._settled = self.arena.count
         pos = self.arena.arrays[0][: self.arena.count]
@@ -296,6 +328,11 @@ class Recogniser:
         pos[:] = np.where(pos < 0, -1 - place, place)
         self.first = len(needed)
         return needed.astype(np.int64)
+
+    def _forget_consumed(self) -> None:
+        """What all keys forgot when one of them had a match is still there where no event came since."""
+        if self._consume == kernel.CONSUME_ALL:
+            self.heads[self._seen != self._counters[kernel.GENERATION]] = -1
 
     def _tell(self, closings: NDArray[np.int32], lows: NDArray[np.int64]) -> Iterator[Block]:
         if self._strategy in (_SELECT if self._scope == "end" else {"ANY"}):

@@ -6,6 +6,7 @@ mapped to integers of the same order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from math import floor
 from typing import Any
@@ -16,23 +17,24 @@ from numpy.typing import NDArray
 
 from penstock.cer.plan import WHEN, Pattern
 from penstock.columns import HasColumns
-from penstock.errors import RecordError
 
 Ints = NDArray[np.int64]
-_ALL = np.iinfo(np.int64).min
+Bits = NDArray[np.bool_]
+_ALL, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _SIGN = np.int64(_ALL)
 
 
-def times(pattern: Pattern, chunk: HasColumns, place: Ints) -> Ints:
+def times(
+    pattern: Pattern, chunk: HasColumns, place: Ints, missing: Callable[[int], Exception], counts: Bits | None = None
+) -> Ints:
     """The start of a run that begins with each event, in the window's unit, int64[events].
 
     Args:
         pattern: its window says what is measured.
         chunk: the events.
         place: the number of each event within its key's events, int64[events].
-
-    Raises:
-        RecordError: an event has no value of the window's attribute.
+        missing: the error for an event that has no value of the window's attribute.
+        counts: which events need one, bool[events]; all if not given. Of others the result means nothing.
     """
     if pattern.counts_own_events:
         return np.asarray(place, np.int64)
@@ -40,10 +42,51 @@ def times(pattern: Pattern, chunk: HasColumns, place: Ints) -> Ints:
     assert window is not None
     column = chunk.column(pattern.order[0] if window.kind == "time" else WHEN)
     if column.null_count:
-        raise RecordError(f"An event has no value of {window.attribute!r}, which its window needs; leave such events out.")
+        without = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False) & (True if counts is None else counts))
+        if len(without):
+            raise missing(int(without[0]))
+        column = column.fill_null(pa.scalar(0, column.type))
     if pa.types.is_floating(column.type):
         return ordered(np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False)))
-    return micros(column)
+    return _unscaled(column) if pa.types.is_decimal(column.type) else micros(column)
+
+
+def steps_back(when: Ints, low: Ints, first: Ints, before: Ints, edges: Ints) -> tuple[Ints, Ints]:
+    """Events that are measured less than the event of their key before.
+
+    Args:
+        when, low: see ``Batch``; events of one key stand together.
+        first: the first event of each key, int64[keys].
+        before, edges: ``when`` and ``low`` of the event before each of these, int64[keys]; the least number if there was none.
+
+    Returns:
+        Their places, ascending, and ``low`` of the event before each.
+    """
+    earlier, edge = np.roll(when, 1), np.roll(low, 1)
+    earlier[first], edge[first] = before, edges
+    back = np.flatnonzero(when < earlier)
+    return back, edge[back]
+
+
+def step_back_text(pattern: Pattern, event: str) -> str:
+    """Says that an event steps back where no window can tell what that means."""
+    name = "" if pattern.window is None else pattern.window.attribute
+    return (
+        f"A window of {name!r} needs values that do not decrease within a key while a match is under way, but that of {event} is "
+        "less than the one before; measure in another column, or mend the data."
+    )
+
+
+def without_text(pattern: Pattern) -> str:
+    """Says of an event that it cannot be measured."""
+    name = "" if pattern.window is None else pattern.window.attribute
+    return f"has no value of {name!r}, which its window needs; leave such events out."
+
+
+def _unscaled(column: Any) -> Ints:
+    """Decimals of at most 18 digits as whole numbers of their last digit: the low half of each, which has the sign as well."""
+    halves = np.frombuffer(column.buffers()[1], np.int64)
+    return halves[2 * column.offset : 2 * (column.offset + len(column)) : 2].copy()
 
 
 def micros(column: Any) -> Ints:
@@ -60,10 +103,17 @@ def earliest(pattern: Pattern, chunk: HasColumns, when: Ints) -> Ints:
     window = pattern.window
     if window is None:
         return np.full(len(when), _ALL)
-    if window.kind == "attribute" and pa.types.is_floating(chunk.column(WHEN).type):
-        return ordered(_least_start(_values(when), window.size))
-    size = floor(window.size)
-    return np.where(when >= _ALL + size, when - size, _ALL)
+    size = window.size
+    if window.kind == "attribute":
+        kind = chunk.column(WHEN).type
+        if pa.types.is_floating(kind):
+            return ordered(_least_start(_values(when), size))
+        if pa.types.is_decimal(kind):
+            size *= 10**kind.scale
+    low, whole = when, min(floor(size), 3 * _MOST)
+    for part in (whole // 3, (whole + 1) // 3, (whole + 2) // 3):  # a third of any size that matters is an int64
+        low = np.where(low >= _ALL + part, low - part, _ALL)
+    return low
 
 
 def ordered(values: NDArray[np.float64]) -> Ints:

@@ -1,19 +1,20 @@
 """Patterns in a flow: the recogniser as a keyed operator.
 
 Events come per key in event-time order. What open runs remember is one state value per key, so it moves, is snapshot and recovers like
-any other state; a key without open runs leaves nothing behind, but for the last value where a column is the window's measure. The tests of
-the pattern are columns that the engine evaluates before the shuffle.
+any other state; a key without open runs leaves nothing behind. The tests of the pattern are columns that the engine evaluates before
+the shuffle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from penstock.cer.memory import checksum, describe, dump, load
 from penstock.cer.parsing import parse
@@ -23,7 +24,7 @@ from penstock.cer.recogniser import Batch, Recogniser
 from penstock.cer.shape import summed
 from penstock.cer.syntax import Query
 from penstock.cer.tables import Tables
-from penstock.cer.windows import earliest, times
+from penstock.cer.windows import earliest, step_back_text, steps_back, times, without_text
 from penstock.columns import places, whole
 from penstock.errors import DeclarationError, OperatorError, QueryError
 from penstock.operators.base import Context, KeyedState, Operator, Output
@@ -153,10 +154,9 @@ class Match(Operator):
         stored = state.get(names)
         recogniser = self._recogniser()
         before = load(recogniser, stored, self._check, self._columns)
-        when = self._when(rows, before.places, stored)
-        low = earliest(self.pattern, rows, when)
-        letters = recogniser.tables.letters(self.pattern.masks(rows))
-        batch = Batch(letters, when, low, rows.starts, np.arange(len(rows.keys)))
+        masks = self.pattern.masks(rows)
+        letters = recogniser.tables.letters(masks)
+        batch = Batch(letters, *self._measured(rows, before.places, stored, masks), refused=partial(self._stepped_back, rows))
         events = Events(before.events, rows)
         found = self._results(recogniser, batch, events, rows, len(before.owner))
         self._remember(recogniser, rows, np.concatenate([before.owner, rows.group]), events, batch, names, stored, state)
@@ -183,30 +183,50 @@ class Match(Operator):
             room=1 << 17,
         )
 
-    def _when(self, rows: Rows, places_before: Ints, stored: Sequence[bytes | None]) -> Ints:
-        """The start of a run that begins with each row.
+    def _measured(
+        self, rows: Rows, places_before: Ints, stored: Sequence[bytes | None], masks: Sequence[Any]
+    ) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
+        """Where rows are in the window's unit: what `Batch` needs besides the letters.
 
         Args:
             rows: The rows.
             places_before: Of each key, how many events came before; or, for an attribute window, the last value.
             stored: Of each key, what is remembered.
+            masks: Which tests each row passes.
         """
-        window = self.pattern.window
-        if window is not None and window.kind == "time":
-            return rows.order.time
-        place = np.arange(len(rows)) - rows.starts[rows.group] + places_before[rows.group]
-        last = np.where([value is None for value in stored], _NEVER, places_before)
-        when = times(self.pattern, rows, place)
-        if window is not None and window.kind == "attribute":
-            before = np.concatenate([when[:1], when[:-1]])
-            before[rows.starts[:-1]] = last
-            if (when < before).any():
-                row = int(np.flatnonzero(when < before)[0])
-                raise OperatorError(
-                    f"A window of {window.attribute!r} needs values that never decrease within a key, but that of key "
-                    f"{rows.keys.values()[int(rows.group[row])]!r} does at {self.context.position_text(rows.order, row)}."
-                )
-        return when
+        window, whose = self.pattern.window, np.arange(len(rows.keys))
+        none = np.empty(0, np.int64)
+        if window is None or window.kind != "attribute":
+            by_time = window is not None and window.kind == "time"
+            when = rows.order.time if by_time else np.arange(len(rows)) - rows.starts[rows.group] + places_before[rows.group]
+            return when, earliest(self.pattern, rows, when), rows.starts, whose, none, none
+        counts = self._counts(rows, masks)
+        when = times(self.pattern, rows, none, partial(self._without, rows), counts)
+        low = earliest(self.pattern, rows, when)
+        known = np.array([value is not None for value in stored])
+        before = np.where(known, places_before, _NEVER)
+        edges = np.where(known, earliest(self.pattern, rows, before), _NEVER)
+        if not counts.all():  # events that mean nothing to the pattern are where the last one was that does
+            last = np.maximum.accumulate(np.where(counts, np.arange(len(rows)), -1))
+            mine = last >= rows.starts[rows.group]
+            when, low = np.where(mine, when[last], before[rows.group]), np.where(mine, low[last], edges[rows.group])
+        return when, low, rows.starts, whose, *steps_back(when, low, rows.starts[:-1], before, edges)
+
+    def _counts(self, rows: Rows, masks: Sequence[Any]) -> NDArray[np.bool_]:
+        """Which rows the pattern must look at; in batch the others are not even shuffled."""
+        counts = np.full(len(rows), not self.pattern.patient)
+        for word in masks:
+            counts |= word != 0
+        return counts
+
+    def _stepped_back(self, rows: Rows, row: int) -> OperatorError:
+        return OperatorError(step_back_text(self.pattern, self._shown(rows, row)))
+
+    def _without(self, rows: Rows, row: int) -> OperatorError:
+        return OperatorError(f"The event of {self._shown(rows, row)} {without_text(self.pattern)}")
+
+    def _shown(self, rows: Rows, row: int) -> str:
+        return f"key {rows.keys.values()[int(rows.group[row])]!r} at {self.context.position_text(rows.order, row)}"
 
     def _results(self, recogniser: Recogniser, batch: Batch, events: Events, rows: Rows, first: int) -> Output:
         order = self.pattern.order[0]
@@ -250,7 +270,7 @@ class Match(Operator):
         window = self.pattern.window
         by_attribute = window is not None and window.kind == "attribute"
         after = 0 if by_attribute else 1  # the last value of the attribute, or the place of the next event
-        values = dump(recogniser, kept, owner[needed], batch.when[last] + after, self._check, always=by_attribute)
+        values = dump(recogniser, kept, owner[needed], batch.when[last] + after, self._check)
         there = [i for i, value in enumerate(values) if value is not None]
         timers = self._timers(recogniser, len(names))
         state.put([names[i] for i in there], [values[i] for i in there], None if timers is None else timers[there])  # type: ignore[misc]

@@ -1,0 +1,137 @@
+"""Windows of a column whose values decrease: refused while a run is open, of no account otherwise, wherever epochs and chunks end."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from ceql_drawing import Case, draw
+from ceql_running import answers_in, in_epochs, key_of, mask, pattern_of, table_of
+
+from penstock.cer import syntax as s
+from penstock.cer.batch import matches_of
+from penstock.cer.plan import WHEN
+from penstock.cer.reference import evaluate
+from penstock.cer.windows import earliest, times
+from penstock.errors import OperatorError, RecordError
+
+CASES = 1000
+
+
+def stepping(seed: int) -> Case:
+    """A drawn case with a window of `n`, which goes up and down."""
+    rng = random.Random(seed)
+    case = draw(seed, keyed=True, mixed=False)
+    window = s.Window("attribute", rng.choice([0, 1, Decimal("1.5"), 2]), "n")
+    query = replace(case.query, window=window, strategy="ALL", consume=rng.choice(["NONE", "NONE", "PARTITION"]), limit=None)
+    n, events = 5, []
+    for event in case.events:
+        n += rng.choice([0, 1, 1, 2, 3, 3, -1, -4])
+        events.append(replace(event, values={**event.values, "n": n}))
+    return replace(case, query=query, events=tuple(events), events_window="key")
+
+
+def looked_at(case: Case) -> list[bool]:
+    """Which events the engine hands over in batch: those that pass a test, unless others matter too."""
+    pattern = pattern_of(case)
+    return [not pattern.patient or mask(pattern, event) != 0 for event in case.events]
+
+
+def batch_outcome(case: Case, cuts: tuple[int, ...]):
+    pattern = pattern_of(case)
+    table = table_of(case, pattern)
+    looked = np.array(looked_at(case))[table.column("p").to_numpy()] if table.num_rows else np.zeros(0, bool)
+    table = table.filter(pa.array(looked))
+    edges = [0, *[c for c in cuts if c < table.num_rows], table.num_rows]
+    pieces = [table.slice(a, b - a) for a, b in itertools.pairwise(edges) if b > a]
+    try:
+        found = list(matches_of(pattern, table.schema, iter(pieces), chunk_rows=1))
+    except RecordError as error:
+        assert "do not decrease within a key" in str(error)  # noqa: PT017
+        return "refused"
+    return {row for batch in found for row in answers_in(case, pattern, batch)}
+
+
+def flow_outcome(case: Case, cuts: tuple[int, ...]):
+    try:
+        found, _ = in_epochs(replace(case, cuts=cuts))
+    except OperatorError as error:
+        assert "do not decrease within a key" in str(error)  # noqa: PT017
+        return "refused"
+    return set(found)
+
+
+def right(case: Case):
+    """What the reference answers, without what an event between has left the window of."""
+    looked = looked_at(case)
+    found = evaluate(case.query, case.events, scope=case.scope, events_window="key")
+    keys, size = [key_of(case, event) for event in case.events], case.query.window.size
+    n = [event.values["n"] for event in case.events]
+    return {
+        (key, m)
+        for (key, _), answers in found.items()
+        for answer in answers
+        for m in answer.matches
+        if all(n[q] - n[m.start] <= size for q in range(m.start, m.end + 1) if keys[q] == key and looked[q])
+    }
+
+
+def test_values_that_decrease_are_refused_or_of_no_account_and_cuts_do_not_matter():
+    refused = answered = stepped = 0
+    for seed in range(50_000, 50_000 + CASES):
+        case = stepping(seed)
+        rng = random.Random(seed)
+        outcome = batch_outcome(case, ())
+        for cuts in [case.cuts, tuple(range(1, 10)), (rng.randint(1, 5),)]:
+            assert batch_outcome(case, cuts) == outcome, f"seed {seed}, in chunks {cuts}: {case.query}"
+            assert flow_outcome(case, cuts) == outcome, f"seed {seed}, in epochs {cuts}: {case.query}"
+        assert flow_outcome(case, ()) == outcome, f"seed {seed}: {case.query}"
+        if outcome == "refused":
+            refused += 1
+            continue
+        if case.query.consume == "NONE":
+            assert outcome == right(case), f"seed {seed}: {case.query}"
+            answered += bool(outcome)
+            stepped += bool(outcome) and any(a.values["n"] > b.values["n"] for a, b in itertools.pairwise(case.events))
+    assert min(refused, answered, stepped) > CASES // 20
+
+
+# -------------------------------------------------------------------------------------------------------------- what is measured
+
+
+def pattern_within(size: str | int):
+    query = s.Query("ALL", s.Everything(), (), s.Event("A"), window=s.Window("attribute", Decimal(size), "n"))
+    return pattern_of(Case(query, (), (), "end", "key"))
+
+
+def least(size: str | int, column) -> list[int]:
+    pattern, chunk = pattern_within(size), pa.RecordBatch.from_pydict({WHEN: column})
+    when = times(pattern, chunk, np.arange(len(column)), missing=lambda row: RecordError(str(row)))
+    return earliest(pattern, chunk, when).tolist()
+
+
+def test_window_of_decimals_is_measured_exactly():
+    column = pa.array([Decimal("-1.25"), Decimal("0.10"), Decimal("12345678901234.99")], pa.decimal128(18, 2))
+    assert least("0.1", column) == [-135, 0, 1234567890123489]
+    assert least("0.109", column.slice(1)) == [0, 1234567890123489]
+
+
+def test_window_that_is_wider_than_all_numbers_leaves_nothing_out():
+    bottom, top = -(2**63), 2**63 - 1
+    column = pa.array([bottom, 0, top], pa.int64())
+    assert least(2**64, column) == [bottom] * 3
+    assert least(2**63, column) == [bottom, bottom, -1]
+    assert least(0, column) == [bottom, 0, top]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.decimal128(10, 1)])
+def test_event_without_a_value_of_the_windows_column_is_an_error_if_it_must_be_measured(kind):
+    pattern, chunk = pattern_within(1), pa.RecordBatch.from_pydict({WHEN: pa.array([1, None, 3], kind)})
+    with pytest.raises(RecordError, match="1"):
+        times(pattern, chunk, np.arange(3), lambda row: RecordError(str(row)))
+    assert len(times(pattern, chunk, np.arange(3), lambda row: RecordError(str(row)), np.array([True, False, True]))) == 3
