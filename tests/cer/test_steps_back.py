@@ -15,8 +15,9 @@ from ceql_running import answers_in, in_epochs, key_of, mask, pattern_of, table_
 
 from penstock.cer import syntax as s
 from penstock.cer.batch import matches_of
+from penstock.cer.parsing import parse
 from penstock.cer.plan import WHEN
-from penstock.cer.reference import evaluate
+from penstock.cer.reference import Seen, evaluate
 from penstock.cer.windows import earliest, times
 from penstock.errors import OperatorError, RecordError
 
@@ -99,6 +100,15 @@ def test_values_that_decrease_are_refused_or_of_no_account_and_cuts_do_not_matte
             answered += bool(outcome)
             stepped += bool(outcome) and any(a.values["n"] > b.values["n"] for a, b in itertools.pairwise(case.events))
     assert min(refused, answered, stepped) > CASES // 20
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (2,), (1, 2)])
+def test_what_has_left_its_window_does_not_come_back(cuts):
+    query = parse("SELECT * WHERE A ; B FILTER B[v = 1] PARTITION BY [k] WITHIN 5 [n]")
+    values = {"v": 1, "w": 0, "t": "a", "k": 1, "j": 0}
+    events = [Seen(frozenset(kind), {**values, "n": n}, at) for at, (kind, n) in enumerate([("A", 0), ("C", 10), ("B", 1)])]
+    case = Case(query, tuple(events), (), "end", "key")
+    assert batch_outcome(case, cuts) == flow_outcome(case, cuts) == set()
 
 
 # -------------------------------------------------------------------------------------------------------------- what is measured

@@ -170,7 +170,7 @@ class _Worker:
             self.kept, self.place, self.latest = None, 0, self.latest[:0]
         when = self._when(chunk, segments, rows)
         low = earliest(self.pattern, chunk, when)
-        back, edges = self._steps_back(chunk, when, low, segments, rows)
+        back, edges = self._steps_back(when, low, segments, rows)
         masks = self.pattern.masks(chunk)
         self._check_types(chunk, masks)
         self.recogniser.rows(int(rows.max()) + 1)
@@ -202,13 +202,13 @@ class _Worker:
         place[index] = nth + self._latest(rows)[key] + 1
         return place
 
-    def _steps_back(self, chunk: pa.RecordBatch, when: Ints, low: Ints, segments: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    def _steps_back(self, when: Ints, low: Ints, segments: Ints, rows: Ints) -> tuple[Ints, Ints]:
         """Events that are less than the one before where a column measures windows, and what was inside the window there."""
         back = edges = np.empty(0, np.int64)
         if self._by_column:
             index, key, first = _by_key(segments, rows)
             before = self._latest(rows)[key[first]]
-            back, edges = steps_back(when[index], low[index], first, before, earliest(self.pattern, chunk, before))
+            back, edges = steps_back(when[index], low[index], first, before)
             order = np.argsort(index[back])
             back, edges = index[back][order], edges[order]
         if self._by_key:

@@ -51,19 +51,20 @@ def times(
     return _unscaled(column) if pa.types.is_decimal(column.type) else micros(column)
 
 
-def steps_back(when: Ints, low: Ints, first: Ints, before: Ints, edges: Ints) -> tuple[Ints, Ints]:
+def steps_back(when: Ints, low: Ints, first: Ints, before: Ints) -> tuple[Ints, Ints]:
     """Events that are measured less than the event of their key before.
 
     Args:
         when, low: see ``Batch``; events of one key stand together.
         first: the first event of each key, int64[keys].
-        before, edges: ``when`` and ``low`` of the event before each of these, int64[keys]; the least number if there was none.
+        before: ``when`` of the event before each of these, int64[keys]; the least number if there was none.
 
     Returns:
-        Their places, ascending, and ``low`` of the event before each.
+        Their places, ascending, and ``low`` of the event before each: the least number for first events, before which runs that had left
+        their windows were forgotten.
     """
     earlier, edge = np.roll(when, 1), np.roll(low, 1)
-    earlier[first], edge[first] = before, edges
+    earlier[first], edge[first] = before, _ALL
     back = np.flatnonzero(when < earlier)
     return back, edge[back]
 
@@ -110,9 +111,12 @@ def earliest(pattern: Pattern, chunk: HasColumns, when: Ints) -> Ints:
             return ordered(_least_start(_values(when), size))
         if pa.types.is_decimal(kind):
             size *= 10**kind.scale
-    low, whole = when, min(floor(size), 3 * _MOST)
-    for part in (whole // 3, (whole + 1) // 3, (whole + 2) // 3):  # a third of any size that matters is an int64
-        low = np.where(low >= _ALL + part, low - part, _ALL)
+    low, left = when, floor(size)
+    for _ in range(3):  # three steps of an int64 are beyond whatever there is
+        step = min(left, _MOST)
+        low, left = np.where(low >= _ALL + step, low - step, _ALL), left - step
+        if not left:
+            break
     return low
 
 

@@ -203,14 +203,12 @@ class Match(Operator):
         counts = self._counts(rows, masks)
         when = times(self.pattern, rows, none, partial(self._without, rows), counts)
         low = earliest(self.pattern, rows, when)
-        known = np.array([value is not None for value in stored])
-        before = np.where(known, places_before, _NEVER)
-        edges = np.where(known, earliest(self.pattern, rows, before), _NEVER)
+        before = np.where([value is None for value in stored], _NEVER, places_before)
         if not counts.all():  # events that mean nothing to the pattern are where the last one was that does
             last = np.maximum.accumulate(np.where(counts, np.arange(len(rows)), -1))
             mine = last >= rows.starts[rows.group]
-            when, low = np.where(mine, when[last], before[rows.group]), np.where(mine, low[last], edges[rows.group])
-        return when, low, rows.starts, whose, *steps_back(when, low, rows.starts[:-1], before, edges)
+            when, low = np.where(mine, when[last], before[rows.group]), np.where(mine, low[last], _NEVER)
+        return when, low, rows.starts, whose, *steps_back(when, low, rows.starts[:-1], before)
 
     def _counts(self, rows: Rows, masks: Sequence[Any]) -> NDArray[np.bool_]:
         """Which rows the pattern must look at; in batch the others are not even shuffled."""
