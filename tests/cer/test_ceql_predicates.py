@@ -141,19 +141,44 @@ def test_division_by_zero_is_unknown_and_the_remainder_has_the_sign_of_the_divid
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "word", "message"),
     [
-        ("A FILTER A[x = 1]", "The filter A[x = 1] names column 'x', which does not exist; there are i, d, t, odd `n."),
-        ("A FILTER A[t = 1]", "The filter A[t = 1] compares a string with a number: t = 1."),
-        ("A FILTER A[t > i]", "The filter A[t > i] compares a string with a number: t > i."),
-        ("A FILTER A[t + 1 > i]", "The filter A[(t + 1) > i] calculates with t, which is a string, not a number."),
-        ("A FILTER A[i LIKE 'a']", "The filter A[i LIKE 'a'] needs 'i' to be a string, but it is int64."),
-        ("A FILTER A[t IN {1}]", "The filter A[t IN {1}] needs 't' to be a number, but it is string."),
-        ("A FILTER A[t IN 1..]", "The filter A[t IN 1..] needs 't' to be a number, but it is string."),
-        ("NOT(A FILTER A[d IN {'a'}])", "The filter A[d IN {'a'}] needs 'd' to be a string, but it is double."),
+        ("A FILTER A[x = 1]", "x", "the filter A[x = 1] names column 'x', which does not exist; there are i, d, t, odd `n."),
+        ("A FILTER A[t = 1]", "=", "the filter A[t = 1] compares a string with a number: t = 1."),
+        ("A FILTER A[t > i]", ">", "the filter A[t > i] compares a string with a number: t > i."),
+        ("A FILTER A[t + 1 > i]", "t ", "the filter A[(t + 1) > i] calculates with t, which is a string, not a number."),
+        ("A FILTER A[i LIKE 'a']", "i ", "the filter A[i LIKE 'a'] needs 'i' to be a string, but it is int64."),
+        ("A FILTER A[t IN {1}]", "t ", "the filter A[t IN {1}] needs 't' to be a number, but it is string."),
+        ("A FILTER A[t IN 1..]", "t ", "the filter A[t IN 1..] needs 't' to be a number, but it is string."),
+        ("NOT(A FILTER A[d IN {'a'}])", "d ", "the filter A[d IN {'a'}] needs 'd' to be a string, but it is double."),
+        (
+            "A FILTER A[f = true]",
+            "true",
+            "the filter A[f = true] speaks of true, which is no value here; say it in SQL with define=, as define={'Type': 'column'}.",
+        ),
+        (
+            "A FILTER A[f = f]",
+            "=",
+            "the filter A[f = f] compares a bool, but only numbers and strings can be compared; say it in SQL with define=: f = f.",
+        ),
+        ("A FILTER A[i = 1] : B", "B", "event type 'B' is not defined; define= has A."),
+        ("A PARTITION BY [i], [j]", "j", "PARTITION BY names column 'j', which does not exist; there are i, d, t, odd `n."),
+        ("A PARTITION BY [i, t]", "i,", "PARTITION BY [i, t] needs attributes of one type, but they are int64 and string."),
+        ("A WITHIN 3 [t]", "t", "WITHIN 3 [t] needs a column of numbers, but 't' is string."),
     ],
 )
-def test_predicate_that_does_not_fit_the_columns_is_refused(text, message):
+def test_query_that_does_not_fit_the_columns_is_refused_and_shows_the_place(text, word, message):
+    columns = SCHEMA if "f = " not in text else SCHEMA.append(pa.field("f", pa.bool_()))
+    query = f"SELECT *\nWHERE\t({text.replace(' :', ') :')}" if " : " in text else f"SELECT *\nWHERE\t{text}"
     with pytest.raises(QueryError) as caught:
-        check_query(parse(f"SELECT * WHERE {text}"), SCHEMA, types=None)
-    assert str(caught.value) == message
+        check_query(parse(query), columns, types={"A": "true"} if "B" in query[20:25] or " : " in text else None)
+    first, line, caret = str(caught.value).split("\n")
+    column = caret.index("^") - 1
+    assert (first, line) == (f"line 2, column {column}: {message}", "  " + query.split("\n")[1])
+    assert line[column + 1 :].startswith(word)
+
+
+def test_query_that_was_not_parsed_has_no_place_to_show():
+    query = s.Query("ALL", s.Everything(), (), s.Event("A"), (("x",),))
+    with pytest.raises(QueryError, match=r"^PARTITION BY names column 'x', which does not exist"):
+        check_query(query, SCHEMA, types=None)

@@ -223,7 +223,7 @@ def test_query_of_the_greatest_depth_is_evaluated():
         ("SELECT * WHERE A PARTITION BY [a] PARTITION BY [b]", (1, 35), "the query has two clauses PARTITION BY; leave one."),
         ("SELECT * WHERE A PARTITION BY [a, b], [a]", (1, 40), "attribute 'a' stands twice in PARTITION BY."),
         ("SELECT * FROM S, S WHERE A", (1, 18), "stream 'S' stands twice in FROM."),
-        ("SELECT * FROM S, T WHERE A ; U>A", (1, 32), "stream 'U' is not in FROM, which names S, T."),
+        ("SELECT * FROM S, T WHERE A ; U>A", (1, 30), "stream 'U' is not in FROM, which names S, T."),
         ("SELECT x WHERE A", (1, 8), "x is chosen, but the pattern binds no such variable; it binds A."),
         ("SELECT A WHERE NOT(A)", (1, 8), "A is chosen, but the pattern binds no such variable; it binds nothing."),
         ("SELECT S>A WHERE A ; T>A", (1, 10), "S>A is chosen, but the pattern binds no such variable; it binds A, T>A."),

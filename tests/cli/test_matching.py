@@ -90,7 +90,7 @@ def test_errors_of_a_query_that_runs_are_one_sentence(spark, tmp_path):
     [
         (QUERY, {"where": "nope > 1"}, "where 'nope > 1' names column 'nope', which does not exist; there are user, "),
         (QUERY, {"where": "match_start"}, "where needs a condition, but 'match_start' is of type timestamp"),
-        ("SELECT * WHERE A FILTER A[user LIKE '(x']", {}, "LIKE '(x' is not a regular expression: Unclosed group."),
+        ("SELECT * WHERE A FILTER A[user LIKE '(x']", {}, "line 1, column 37: LIKE '(x' is not a regular expression: Unclosed group."),
         (QUERY, {"order_by": ["when"]}, "order_by names column 'when', which does not exist; there are at, user"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 import sys
+import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -334,3 +335,20 @@ def test_window_of_decimals_and_of_no_width(spark):
     assert ps.match(df, "SELECT NONE WHERE B ; B WITHIN 0 [n]", **given).count() == 1
     with pytest.raises(QueryError, match=r"measures decimals of at most 18 digits, but 'n' is decimal128\(20, 2\)"):
         ps.match(df.selectExpr("at", "kind", "cast(n as decimal(20, 2)) as n"), "SELECT NONE WHERE A ; B WITHIN 1 [n]", **given)
+
+
+def test_a_few_matches_are_spread_where_a_python_function_judges_each(spark):
+    from pyspark import TaskContext
+
+    def where(match):
+        (places / str(TaskContext.get().partitionId())).touch()
+        return match.match_start != 0
+
+    df = spark.range(1_000).selectExpr("id as at", "if(id = 999, 'B', 'A') as kind")
+    for most, tasks in ((999, 2), (200, 1)):
+        with tempfile.TemporaryDirectory() as folder:
+            places = Path(folder)
+            of_one = df.where(f"at < {most} OR kind = 'B'")
+            found = ps.match(of_one, "SELECT * WHERE A ; B", order_by="at", type="kind", where=where)
+            assert found.count() == most - 1
+            assert len(list(places.iterdir())) == tasks

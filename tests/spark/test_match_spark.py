@@ -94,13 +94,20 @@ def test_stream_without_the_column_of_types_or_of_order_is_refused(spark):
     assert match({"S": whole, "T": untyped}, "SELECT * FROM S WHERE A").count() == 3
 
 
+def said(error):
+    """The sentence of an error, without the place that it shows."""
+    sentence, *shown = str(error).split("\n")
+    assert len(shown) in {0, 2}
+    return sentence.partition(": ")[2] if shown else sentence
+
+
 @pytest.mark.parametrize(
     ("streams", "query", "message"),
     [
         ({}, "SELECT * WHERE A", "match needs at least one stream, but the dict of DataFrames is empty."),
         ({"S": 1}, "SELECT * WHERE A", "match reads a DataFrame of Spark, not builtins.int."),
         ({3: 1}, "SELECT * WHERE A", "The name of a stream must be text, not 3."),
-        ({"S": "v"}, "SELECT * FROM T WHERE A", "The query reads stream 'T', but match was given others: S."),
+        ({"S": "v"}, "SELECT * FROM T WHERE A", "the query reads stream 'T', but match was given others: S."),
         (
             {"S": "v", "T": "int(v) v"},
             "SELECT * WHERE A",
@@ -117,7 +124,7 @@ def test_streams_that_do_not_fit_are_refused_with_a_sentence(spark, streams, que
     frames = {n: frame(spark).selectExpr("at", "kind", v) if isinstance(v, str) else v for n, v in streams.items()}
     with pytest.raises(DeclarationError) as caught:
         match(frames, query)
-    assert str(caught.value) == message
+    assert said(caught.value) == message
 
 
 # ---------------------------------------------------------------------------------------------------------------- columns
@@ -268,30 +275,22 @@ def test_session_in_another_time_zone_gives_the_same_moments(spark, split):
     [
         (
             "SELECT * WHERE A FILTER A[w = 1]",
-            "The filter A[w = 1] names column 'w', which does not exist; there are at, kind, k, v.",
+            "the filter A[w = 1] names column 'w', which does not exist; there are at, kind, k, v.",
         ),
         ("SELECT A[kin] WHERE A", "SELECT A[kin] names column 'kin', which does not exist; did you mean 'kind'?"),
         ("SELECT * WHERE A PARTITION BY [w]", "PARTITION BY names column 'w', which does not exist; there are at, kind, k, v."),
         ("SELECT * WHERE A WITHIN 3 [w]", "WITHIN names column 'w', which does not exist; there are at, kind, k, v."),
-        (
-            "SELECT * WHERE A WITHIN 3 [k]",
-            "WITHIN 3 [k] needs a column of numbers, but 'k' is string.",
-        ),
-        ("SELECT * WHERE A FILTER A[k = 1]", "The filter A[k = 1] compares a string with a number: k = 1."),
+        ("SELECT * WHERE A WITHIN 3 [k]", "WITHIN 3 [k] needs a column of numbers, but 'k' is string."),
+        ("SELECT * WHERE A FILTER A[k = 1]", "the filter A[k = 1] compares a string with a number: k = 1."),
         (
             "SELECT * WHERE A PARTITION BY [k, v]",
             "PARTITION BY [k, v] needs attributes of one type, but they are double and string.",
         ),
         (
             "SELECT * FROM S, T WHERE A",
-            "The query reads streams S, T, but the DataFrame is one stream; give a dict of DataFrames by name.",
+            "the query reads streams S, T, but the DataFrame is one stream; give a dict of DataFrames by name.",
         ),
-        (
-            "SELECT * WHERE A WITHIN 1 HOUR 3 EVENTS",
-            "line 1, column 34: a window is measured in EVENTS or in time, not in both.\n  SELECT * WHERE A WITHIN 1 HOUR 3 EVENTS\n"
-            + 35 * " "
-            + "^",
-        ),
+        ("SELECT * WHERE A WITHIN 1 HOUR 3 EVENTS", "a window is measured in EVENTS or in time, not in both."),
         (
             "SELECT COUNT(*) WHERE A LIMIT 3",
             "LIMIT has no meaning with COUNT(*), which gives one row per closing event; leave it out.",
@@ -319,7 +318,7 @@ def test_session_in_another_time_zone_gives_the_same_moments(spark, split):
 def test_query_that_does_not_fit_is_refused_with_a_sentence(spark, query, message):
     with pytest.raises(DeclarationError) as caught:
         match(frame(spark), query)
-    assert str(caught.value) == message
+    assert said(caught.value) == message
 
 
 def test_column_with_a_name_of_penstocks_own_is_refused(spark):
@@ -340,7 +339,7 @@ def test_column_with_a_name_of_penstocks_own_is_refused(spark):
             {"type": None},
             "match needs to know the type of an event: give type='column', or define={'name': 'SQL condition'}, and not both.",
         ),
-        ({"type": None, "define": {"A": "v > 0"}}, "Event type 'B' is not defined; define= has A."),
+        ({"type": None, "define": {"A": "v > 0"}}, "event type 'B' is not defined; define= has A."),
         ({"type": None, "define": {"A": "v > 0", "B": "v"}}, "define needs conditions, but 'v' is of type double."),
         ({"strategy_scope": "all"}, "strategy_scope='all' is not known; use 'end' or 'interval'."),
         ({"events_window": "all"}, "events_window='all' is not known; use 'global' or 'key'."),
@@ -357,7 +356,7 @@ def test_column_with_a_name_of_penstocks_own_is_refused(spark):
 def test_argument_that_does_not_fit_is_refused_with_a_sentence(spark, options, message):
     with pytest.raises(DeclarationError) as caught:
         match(frame(spark), "SELECT * WHERE A ; B", **options)
-    assert str(caught.value) == message
+    assert said(caught.value) == message
 
 
 def test_what_is_no_batch_of_events_is_refused_with_a_sentence(spark):

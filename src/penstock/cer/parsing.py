@@ -17,6 +17,7 @@ from lark import Lark, ParseTree, Token, Transformer, Tree, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput, UnexpectedToken, VisitError
 
 from penstock.cer import syntax as s
+from penstock.cer.places import Name, error_at, error_in, lines_of
 from penstock.cer.scopes import complaints
 from penstock.errors import QueryError
 
@@ -75,24 +76,10 @@ def _grammar() -> Lark:
     return Lark(grammar, start="query", parser="lalr", propagate_positions=True, maybe_placeholders=False)
 
 
-def error_at(text: str, line: int, column: int, message: str) -> QueryError:
-    """An error with the line it is in and a caret below the place."""
-    lines = _lines(text)
-    shown = lines[line - 1] if line <= len(lines) else ""
-    before = shown[: column - 1]
-    caret = "".join("\t" if c == "\t" else " " for c in before) + " " * (column - 1 - len(before)) + "^"
-    return QueryError(f"line {line}, column {column}: {message}\n  {shown}\n  {caret}")
-
-
-def _lines(text: str) -> list[str]:
-    """The lines as the parser counts them."""
-    return [line.removesuffix("\r") for line in text.split("\n")]
-
-
 def _syntax_error(text: str, error: UnexpectedInput) -> QueryError:
     line, column = max(error.line, 1), max(error.column, 1)
     if isinstance(error, UnexpectedEOF) or (isinstance(error, UnexpectedToken) and error.token.type == "$END"):
-        lines = _lines(text)
+        lines = lines_of(text)
         return error_at(text, len(lines), len(lines[-1]) + 1, f"the query ends too soon; {_expected(_accepted(text))}.")
     if isinstance(error, UnexpectedCharacters):
         found = text[error.pos_in_stream or 0]
@@ -159,26 +146,24 @@ class _Reader(Transformer[Token, Any]):
     def __init__(self, text: str) -> None:
         super().__init__()
         self._text = text
-        self._places: dict[int, Token] = {}
 
-    def _fail(self, token: Token, message: str) -> QueryError:
+    def _fail(self, token: Token | Name, message: str) -> QueryError:
         return error_at(self._text, token.line or 1, token.column or 1, message)
 
     # names and values
 
-    def name(self, token: Token) -> Token:
-        value = token[1:-1].replace("``", "`") if token.type == "QUOTED" else str(token)
-        return Token.new_borrow_pos(token.type, value, token)
+    def name(self, token: Token) -> Name:
+        return _placed(token[1:-1].replace("``", "`") if token.type == "QUOTED" else str(token), token)
 
-    def variable(self, first: Token, second: Token | None = None) -> tuple[Token, str | None]:
+    def variable(self, first: Name, second: Name | None = None) -> tuple[Name, Name | None]:
         self._plain(first if second is None else second)
         return (first, None) if second is None else (second, self._plain(first))
 
-    def _plain(self, name: Token) -> str:
+    def _plain(self, name: Name) -> Name:
         """A name that could not be taken for ``stream>type``."""
         if ">" in name:
             raise self._fail(name, f"{str(name)!r} has a '>', which names of types, variables and streams must not have.")
-        return str(name)
+        return name
 
     def plain_number(self, token: Token) -> s.Number:
         return s.Number(str(token))
@@ -189,8 +174,8 @@ class _Reader(Transformer[Token, Any]):
     def text(self, token: Token) -> s.Text:
         return s.Text(_unescaped(token))
 
-    def attribute(self, name: Token) -> s.Attribute:
-        return s.Attribute(str(name))
+    def attribute(self, name: Name) -> s.Attribute:
+        return s.Attribute(name)
 
     def minus(self, inner: s.Operand) -> s.Minus:
         return s.Minus(inner)
@@ -222,29 +207,29 @@ class _Reader(Transformer[Token, Any]):
             raise self._fail(op, "strings are compared with = or !=; for an order use numbers.")
         if any(_holds_text(side) for side in (left, right)):
             raise self._fail(op, "a string cannot be part of a calculation.")
-        return s.Compare(plain, left, right)
+        return s.Compare(_placed(plain, op), left, right)
 
-    def like(self, name: Token, pattern: Token) -> s.Like:
-        return s.Like(str(name), _unescaped(pattern))
+    def like(self, name: Name, pattern: Token) -> s.Like:
+        return s.Like(name, _placed(_unescaped(pattern), pattern))
 
-    def in_(self, name: Token, *values: s.Number | s.Text) -> s.In:
+    def in_(self, name: Name, *values: s.Number | s.Text) -> s.In:
         if len({type(value) for value in values}) > 1:
             raise self._fail(name, f"the list for {str(name)!r} mixes numbers and strings.")
-        return s.In(str(name), values)
+        return s.In(name, values)
 
-    def not_in(self, name: Token, *values: s.Number | s.Text) -> s.In:
+    def not_in(self, name: Name, *values: s.Number | s.Text) -> s.In:
         return replace(self.in_(name, *values), negated=True)
 
-    def between(self, name: Token, low: s.Number, high: s.Number) -> s.Between:
+    def between(self, name: Name, low: s.Number, high: s.Number) -> s.Between:
         if Decimal(low.text) > Decimal(high.text):
             raise self._fail(name, f"the range {low}..{high} is empty; write the smaller number first.")
-        return s.Between(str(name), low, high)
+        return s.Between(name, low, high)
 
-    def at_least(self, name: Token, low: s.Number) -> s.Between:
-        return s.Between(str(name), low, None)
+    def at_least(self, name: Name, low: s.Number) -> s.Between:
+        return s.Between(name, low, None)
 
-    def at_most(self, name: Token, high: s.Number) -> s.Between:
-        return s.Between(str(name), None, high)
+    def at_most(self, name: Name, high: s.Number) -> s.Between:
+        return s.Between(name, None, high)
 
     def negation(self, inner: s.Predicate) -> s.Negation:
         return s.Negation(inner)
@@ -257,8 +242,8 @@ class _Reader(Transformer[Token, Any]):
 
     # filters
 
-    def bound(self, variable: tuple[Token, str | None], predicate: s.Predicate) -> Any:
-        return self._at(s.Bound(str(variable[0]), predicate, variable[1]), variable[0])
+    def bound(self, variable: tuple[Name, Name | None], predicate: s.Predicate) -> s.Bound:
+        return s.Bound(variable[0], predicate, variable[1])
 
     def any_of(self, left: s.Filter, right: s.Filter) -> s.AnyOf:
         return s.AnyOf(left, right)
@@ -268,14 +253,14 @@ class _Reader(Transformer[Token, Any]):
 
     # formulas
 
-    def event(self, variable: tuple[Token, str | None]) -> Any:
-        return self._at(s.Event(str(variable[0]), variable[1]), variable[0])
+    def event(self, variable: tuple[Name, Name | None]) -> s.Event:
+        return s.Event(*variable)
 
-    def not_(self, name: Token, condition: s.Filter | None = None) -> Any:
-        return self._at(s.Not(self._plain(name), condition), name)
+    def not_(self, name: Name, condition: s.Filter | None = None) -> s.Not:
+        return s.Not(self._plain(name), condition)
 
-    def as_(self, inner: s.Formula, name: Token) -> Any:
-        return self._at(s.As(inner, self._plain(name)), name)
+    def as_(self, inner: s.Formula, name: Name) -> s.As:
+        return s.As(inner, self._plain(name))
 
     def plus(self, inner: s.Formula) -> s.Plus:
         return s.Plus(inner, contiguous=False)
@@ -306,24 +291,24 @@ class _Reader(Transformer[Token, Any]):
     def count_all(self) -> s.CountAll:
         return s.CountAll()
 
-    def item(self, variable: tuple[Token, str | None], *attributes: Token) -> Any:
+    def item(self, variable: tuple[Name, Name | None], *attributes: Name) -> s.Item:
         for n, attribute in enumerate(attributes):
             if attribute in attributes[:n]:
                 raise self._fail(attribute, f"attribute {str(attribute)!r} is chosen twice.")
-        return self._at(s.Item(str(variable[0]), variable[1], tuple(map(str, attributes))), variable[0])
+        return s.Item(*variable, attributes)
 
     def chosen(self, *items: s.Item) -> s.Chosen:
         return s.Chosen(items)
 
-    def group(self, *names: Token) -> tuple[Token, ...]:
+    def group(self, *names: Name) -> tuple[Name, ...]:
         return names
 
-    def partition_by(self, clause: Token, *groups: tuple[Token, ...]) -> tuple[Token, str, Any]:
+    def partition_by(self, clause: Token, *groups: tuple[Name, ...]) -> tuple[Token, str, Any]:
         names = [name for group in groups for name in group]
         for n, name in enumerate(names):
             if name in names[:n]:
                 raise self._fail(name, f"attribute {str(name)!r} stands twice in PARTITION BY.")
-        return clause, "partition_by", tuple(tuple(map(str, group)) for group in groups)
+        return clause, "partition_by", groups
 
     def size(self, *tokens: Token) -> Token:
         return Token.new_borrow_pos("NUMBER", "".join(tokens), tokens[0])
@@ -348,8 +333,8 @@ class _Reader(Transformer[Token, Any]):
             raise self._fail(parts[0], "a window is a whole number of events, or of microseconds.")
         return s.Window("events" if "EVENT" in seen else "time", int(total))
 
-    def attribute_window(self, number: Token, name: Token) -> s.Window:
-        return s.Window("attribute", self._size(number), str(name))
+    def attribute_window(self, number: Token, name: Name) -> s.Window:
+        return s.Window("attribute", self._size(number), name)
 
     def _size(self, number: Token) -> Decimal:
         try:
@@ -389,26 +374,23 @@ class _Reader(Transformer[Token, Any]):
                 found["projection"] = part
             else:
                 found["formula"] = part
-        return self._check(s.Query(**found))
+        query = s.Query(**found, text=self._text)
+        for word, message in complaints(query):
+            raise error_in(self._text, word, message)
+        return query
 
-    def streams(self, *names: Token) -> tuple[Token, str, Any]:
+    def streams(self, *names: Name) -> tuple[Name, str, Any]:
         for n, name in enumerate(names):
             if self._plain(name) in names[:n]:
                 raise self._fail(name, f"stream {str(name)!r} stands twice in FROM.")
-        return names[0], "streams", tuple(map(str, names))
+        return names[0], "streams", names
 
     def strategy(self, token: Token) -> tuple[Token, str, Any]:
         return token, "strategy", token.upper()
 
-    def _at(self, node: Any, token: Token) -> Any:
-        """Keep the place of a node. Nodes live in the tree until it is checked, so that their identity tells them apart."""
-        self._places[id(node)] = token
-        return node
 
-    def _check(self, query: s.Query) -> s.Query:
-        for node, message in complaints(query):
-            raise self._fail(self._places[id(node)], message)
-        return query
+def _placed(text: str, token: Token) -> Name:
+    return Name(text, token.line, token.column)
 
 
 def _unescaped(token: Token) -> str:

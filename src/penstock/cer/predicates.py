@@ -6,12 +6,14 @@ in-process harness) is the engine's business.
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.cer import syntax as s
+from penstock.cer.places import error_in
 from penstock.cer.scopes import subformulas
 from penstock.errors import DeclarationError, QueryError
 from penstock.schema import check_expression, quoted, sql_text, unknown_column
@@ -80,7 +82,7 @@ def _operand(operand: s.Operand) -> str:
 # ------------------------------------------------------------------------------------------------- against the columns
 
 
-def check_query(query: s.Query, columns: pa.Schema, *, types: dict[str, str] | None) -> None:
+def check_query(query: s.Query, columns: pa.Schema, *, types: Mapping[str, str] | None) -> None:
     """Check a query against the events' columns.
 
     Args:
@@ -96,35 +98,7 @@ def check_query(query: s.Query, columns: pa.Schema, *, types: dict[str, str] | N
         kind = check_expression(condition, columns, "define").type
         if not pa.types.is_boolean(kind) and not pa.types.is_null(kind):
             raise DeclarationError(f"define needs conditions, but {condition!r} is of type {kind}.")
-    for part in subformulas(query.formula):
-        if isinstance(part, s.Event | s.Not) and types is not None and part.type not in types:
-            raise QueryError(f"Event type {part.type!r} is not defined; define= has {', '.join(types) or 'none'}.")
-        if isinstance(part, s.Filtered):
-            _check_filter(part.filter, columns)
-        elif isinstance(part, s.Not) and part.condition is not None:
-            _check_filter(part.condition, columns)
-    if isinstance(query.projection, s.Chosen):
-        for item in query.projection.items:
-            for name in item.attributes:
-                _type(name, columns, f"SELECT {item}")
-    for name in (name for group in query.partition_by for name in group):
-        if pa.types.is_nested(_type(name, columns, "PARTITION BY")):
-            raise QueryError(f"PARTITION BY cannot use column {name!r}, which is nested; use numbers, strings or times.")
-    for group in query.partition_by:
-        kinds = {str(_type(name, columns, "PARTITION BY")) for name in group} - {"null"}
-        if len(kinds) > 1:
-            raise QueryError(
-                f"PARTITION BY [{', '.join(group)}] needs attributes of one type, but they are {' and '.join(sorted(kinds))}."
-            )
-    if query.window is not None and query.window.attribute is not None:
-        name = query.window.attribute
-        kind = _type(name, columns, "WITHIN")
-        if pa.types.is_decimal(kind) and kind.precision > _DIGITS:
-            raise QueryError(
-                f"WITHIN {query.window} measures decimals of at most {_DIGITS} digits, but {name!r} is {kind}; cast it to fewer."
-            )
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
-            raise QueryError(f"WITHIN {query.window} needs a column of numbers, but {name!r} is {kind}.")
+    _Check(query, columns).run(types)
 
 
 def check_time(query: s.Query, name: str, kind: pa.DataType) -> None:
@@ -144,72 +118,127 @@ def expressions_of(part: object) -> set[str]:
     return {pattern for inner in parts for pattern in expressions_of(inner)}
 
 
-def _check_filter(condition: s.Filter, columns: pa.Schema) -> None:
-    if isinstance(condition, s.Bound):
-        _check_predicate(condition.predicate, columns, f"The filter {condition}")
-    else:
-        _check_filter(condition.left, columns)
-        _check_filter(condition.right, columns)
+@dataclass(frozen=True)
+class _Check:
+    """A query beside the events' columns."""
 
+    query: s.Query
+    columns: pa.Schema
 
-def _check_predicate(predicate: s.Predicate, columns: pa.Schema, where: str) -> None:
-    match predicate:
-        case s.Negation(inner=inner):
-            _check_predicate(inner, columns, where)
-        case s.Both(left=first, right=second) | s.Either(left=first, right=second):
-            _check_predicate(first, columns, where)
-            _check_predicate(second, columns, where)
-        case s.Compare(left=left, right=right):
-            kinds = _kind(left, columns, where), _kind(right, columns, where)
-            if None not in kinds and kinds[0] != kinds[1]:
-                raise QueryError(f"{where} compares a {kinds[0]} with a {kinds[1]}: {predicate}.")
-            if kinds[0] not in {None, "number", "string"}:
-                raise QueryError(f"{where} compares a {kinds[0]}, but only numbers and strings can be compared: {predicate}.")
-        case s.Like(attribute=name):
-            _expect(name, columns, {"string"}, where)
-        case s.Between(attribute=name):
-            _expect(name, columns, {"number"}, where)
-        case s.In(attribute=name, values=values):
-            kinds_in = {"string" if isinstance(value, s.Text) else "number" for value in values}
-            if len(kinds_in) > 1:
-                raise QueryError(f"{where} mixes numbers and strings in one list: {predicate}.")
-            _expect(name, columns, kinds_in, where)
+    def run(self, types: Mapping[str, str] | None) -> None:
+        query = self.query
+        for part in subformulas(query.formula):
+            if isinstance(part, s.Event | s.Not) and types is not None and part.type not in types:
+                there = ", ".join(types) or "none"
+                raise self._fail(part.type, f"event type {part.type!r} is not defined; define= has {there}.")
+            if isinstance(part, s.Filtered):
+                self._filter(part.filter)
+            elif isinstance(part, s.Not) and part.condition is not None:
+                self._filter(part.condition)
+        if isinstance(query.projection, s.Chosen):
+            for item in query.projection.items:
+                for name in item.attributes:
+                    self._type(name, f"SELECT {item}")
+        for group in query.partition_by:
+            self._group(group)
+        if query.window is not None and query.window.attribute is not None:
+            self._window(query.window, query.window.attribute)
 
+    def _fail(self, word: str, message: str) -> QueryError:
+        return error_in(self.query.text, word, message)
 
-def _expect(name: str, columns: pa.Schema, wanted: set[str], where: str) -> None:
-    kind = _kind(s.Attribute(name), columns, where)
-    if kind is not None and kind not in wanted:
-        raise QueryError(
-            f"{where} needs {name!r} to be a {' or '.join(sorted(wanted))}, but it is {_type(name, columns, where)}."
-        )
+    def _group(self, group: tuple[str, ...]) -> None:
+        kinds = {name: self._type(name, "PARTITION BY") for name in group}
+        for name, kind in kinds.items():
+            if pa.types.is_nested(kind):
+                raise self._fail(
+                    name, f"PARTITION BY cannot use column {name!r}, which is nested; use numbers, strings or times."
+                )
+        different = sorted({str(kind) for kind in kinds.values()} - {"null"})
+        if len(different) > 1:
+            shown = f"[{', '.join(group)}]"
+            raise self._fail(
+                group[0], f"PARTITION BY {shown} needs attributes of one type, but they are {' and '.join(different)}."
+            )
 
+    def _window(self, window: s.Window, name: str) -> None:
+        kind = self._type(name, "WITHIN")
+        if pa.types.is_decimal(kind) and kind.precision > _DIGITS:
+            raise self._fail(
+                name,
+                f"WITHIN {window} measures decimals of at most {_DIGITS} digits, but {name!r} is {kind}; cast it to fewer.",
+            )
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
+            raise self._fail(name, f"WITHIN {window} needs a column of numbers, but {name!r} is {kind}.")
 
-def _kind(operand: s.Operand, columns: pa.Schema, where: str) -> str | None:
-    """``"number"``, ``"string"``, the name of another type, or ``None`` if it is not known yet."""
-    match operand:
-        case s.Number():
-            return "number"
-        case s.Text():
-            return "string"
-        case s.Attribute(name=name):
-            kind = _type(name, columns, where)
-            if pa.types.is_null(kind):
-                return None
-            if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+    def _filter(self, condition: s.Filter) -> None:
+        if isinstance(condition, s.Bound):
+            self._predicate(condition.predicate, f"the filter {condition}")
+        else:
+            self._filter(condition.left)
+            self._filter(condition.right)
+
+    def _predicate(self, predicate: s.Predicate, where: str) -> None:
+        match predicate:
+            case s.Negation(inner=inner):
+                self._predicate(inner, where)
+            case s.Both(left=first, right=second) | s.Either(left=first, right=second):
+                self._predicate(first, where)
+                self._predicate(second, where)
+            case s.Compare(op=op, left=left, right=right):
+                one, two = self._kind(left, where), self._kind(right, where)
+                if one is not None and two is not None and one != two:
+                    raise self._fail(op, f"{where} compares a {one} with a {two}: {predicate}.")
+                if one not in {None, "number", "string"}:
+                    only = "only numbers and strings can be compared; say it in SQL with define="
+                    raise self._fail(op, f"{where} compares a {one}, but {only}: {predicate}.")
+            case s.Like(attribute=name):
+                self._expect(name, {"string"}, where)
+            case s.Between(attribute=name):
+                self._expect(name, {"number"}, where)
+            case s.In(attribute=name, values=values):
+                kinds = {"string" if isinstance(value, s.Text) else "number" for value in values}
+                if len(kinds) > 1:
+                    raise self._fail(name, f"{where} mixes numbers and strings in one list: {predicate}.")
+                self._expect(name, kinds, where)
+
+    def _expect(self, name: str, wanted: set[str], where: str) -> None:
+        kind = self._kind(s.Attribute(name), where)
+        if kind is not None and kind not in wanted:
+            needed = " or ".join(sorted(wanted))
+            raise self._fail(name, f"{where} needs {name!r} to be a {needed}, but it is {self._type(name, where)}.")
+
+    def _kind(self, operand: s.Operand, where: str) -> str | None:
+        """``"number"``, ``"string"``, the name of another type, or ``None`` if it is not known yet."""
+        match operand:
+            case s.Number():
                 return "number"
-            return "string" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else str(kind)
-        case s.Minus(inner=inner):
-            parts: tuple[s.Operand, ...] = (inner,)
-        case s.Arithmetic(left=left, right=right):
-            parts = (left, right)
-    for part in parts:
-        kind_of = _kind(part, columns, where)
-        if kind_of not in {None, "number"}:
-            raise QueryError(f"{where} calculates with {part}, which is a {kind_of}, not a number.")
-    return "number"
+            case s.Text():
+                return "string"
+            case s.Attribute(name=name):
+                kind = self._type(name, where)
+                if pa.types.is_null(kind):
+                    return None
+                if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+                    return "number"
+                return "string" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else str(kind)
+            case s.Minus(inner=inner):
+                parts: tuple[s.Operand, ...] = (inner,)
+            case s.Arithmetic(left=left, right=right):
+                parts = (left, right)
+        for part in parts:
+            kind_of = self._kind(part, where)
+            if kind_of not in {None, "number"}:
+                word = part.name if isinstance(part, s.Attribute) else ""
+                raise self._fail(word, f"{where} calculates with {part}, which is a {kind_of}, not a number.")
+        return "number"
 
-
-def _type(name: str, columns: pa.Schema, where: str) -> Any:
-    if name not in columns.names:
-        raise QueryError(str(unknown_column(name, columns.names, where)))
-    return columns.field(name).type
+    def _type(self, name: str, where: str) -> Any:
+        if name in self.columns.names:
+            return self.columns.field(name).type
+        message = str(unknown_column(name, self.columns.names, where))
+        if name.lower() in {"true", "false"}:
+            message = (
+                f"{where} speaks of {name}, which is no value here; say it in SQL with define=, as define={{'Type': 'column'}}."
+            )
+        raise self._fail(name, message)

@@ -9,25 +9,25 @@ from penstock.cer import syntax as s
 Variable = tuple[str, str | None]
 
 
-def complaints(query: s.Query) -> Iterator[tuple[object, str]]:
+def complaints(query: s.Query) -> Iterator[tuple[str, str]]:
     """What is wrong with a query's names.
 
     A filter may speak only of what the formula it stands behind binds: it would be true of anything else, as that is bound to nothing
     there, so naming it can only be a mistake.
 
     Returns:
-        The node to blame, and a sentence.
+        The word to blame, and a sentence.
     """
     types = {part.type for part in subformulas(query.formula) if isinstance(part, s.Event | s.Not)}
     for part in subformulas(query.formula):
         if isinstance(part, s.As) and part.name in types:
-            yield part, f"{part.name!r} is an event type and an AS-name as well; choose another name."
+            yield part.name, f"{part.name!r} is an event type and an AS-name as well; choose another name."
         if isinstance(part, s.Event) and part.stream is not None and query.streams and part.stream not in query.streams:
-            yield part, f"stream {part.stream!r} is not in FROM, which names {', '.join(query.streams)}."
+            yield part.stream, f"stream {part.stream!r} is not in FROM, which names {', '.join(query.streams)}."
     chosen = query.projection.items if isinstance(query.projection, s.Chosen) else ()
     for n, item in enumerate(chosen):
         if (item.variable, item.stream) in [(other.variable, other.stream) for other in chosen[:n]]:
-            yield item, f"{s.variable_text(item.variable, item.stream)} is chosen twice."
+            yield item.variable, f"{s.variable_text(item.variable, item.stream)} is chosen twice."
         yield from _unbound(item, "chosen", "the pattern", variables(query.formula))
     for part in subformulas(query.formula):
         if isinstance(part, s.Filtered):
@@ -37,14 +37,14 @@ def complaints(query: s.Query) -> Iterator[tuple[object, str]]:
             for f in bounds(part.condition):
                 if (f.variable, f.stream) != (part.type, None):
                     shown = s.variable_text(f.variable, f.stream)
-                    yield f, f"the filter inside NOT({part.type} ...) can only speak of {part.type}, not of {shown}."
+                    yield f.variable, f"the filter inside NOT({part.type} ...) can only speak of {part.type}, not of {shown}."
 
 
-def _unbound(node: s.Item | s.Bound, how: str, where: str, there: set[Variable]) -> Iterator[tuple[object, str]]:
+def _unbound(node: s.Item | s.Bound, how: str, where: str, there: set[Variable]) -> Iterator[tuple[str, str]]:
     if (node.variable, node.stream) not in there:
         binds = ", ".join(sorted(s.variable_text(*variable) for variable in there)) or "nothing"
         shown = s.variable_text(node.variable, node.stream)
-        yield node, f"{shown} is {how}, but {where} binds no such variable; it binds {binds}."
+        yield node.variable, f"{shown} is {how}, but {where} binds no such variable; it binds {binds}."
 
 
 def subformulas(formula: s.Formula) -> Iterator[s.Formula]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.cer.places import error_in
 from penstock.cer.scopes import subformulas
 from penstock.cer.syntax import Event, Query
-from penstock.errors import QueryError
 
 
 def streams_named(query: Query) -> tuple[str, ...]:
@@ -34,10 +34,10 @@ def streams_read(query: Query, there: Sequence[str], what: str) -> tuple[str, ..
     """
     named = streams_named(query)
     if not there and len(named) > 1:
-        raise QueryError(f"The query reads streams {', '.join(named)}, but {what}.")
+        raise error_in(query.text, named[1], f"the query reads streams {', '.join(named)}, but {what}.")
     for name in named if there else ():
         if name not in there:
-            raise QueryError(f"The query reads stream {name!r}, but {what}: {', '.join(there)}.")
+            raise error_in(query.text, name, f"the query reads stream {name!r}, but {what}: {', '.join(there)}.")
     return tuple(name for name in there if not query.streams or name in query.streams)
 
 

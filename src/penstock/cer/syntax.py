@@ -5,7 +5,7 @@ All values are frozen and compare by content. ``parsing.parse`` makes them; ``st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
@@ -361,6 +361,7 @@ class Query:
         formula: the pattern.
         partition_by: groups of attributes; an event's key has of each group the first that is not null.
         window, consume, limit: the clauses of these names.
+        text: what was parsed, for messages; ``places.Name`` tells where in it a word stands.
     """
 
     strategy: Strategy
@@ -371,6 +372,7 @@ class Query:
     window: Window | None = None
     consume: Consume = "NONE"
     limit: int | None = None
+    text: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
         parts = ["SELECT", *([] if self.strategy == "ALL" else [self.strategy]), str(self.projection)]

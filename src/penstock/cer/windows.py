@@ -19,14 +19,11 @@ from penstock.cer.plan import WHEN, Pattern
 from penstock.columns import HasColumns
 
 Ints = NDArray[np.int64]
-Bits = NDArray[np.bool_]
 _ALL, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _SIGN = np.int64(_ALL)
 
 
-def times(
-    pattern: Pattern, chunk: HasColumns, place: Ints, missing: Callable[[int], Exception], counts: Bits | None = None
-) -> Ints:
+def times(pattern: Pattern, chunk: HasColumns, place: Ints, missing: Callable[[int], Exception]) -> Ints:
     """The start of a run that begins with each event, in the window's unit, int64[events].
 
     Args:
@@ -34,7 +31,6 @@ def times(
         chunk: the events.
         place: the number of each event within its key's events, int64[events].
         missing: the error for an event that has no value of the window's attribute.
-        counts: which events need one, bool[events]; all if not given. Of others the result means nothing.
     """
     if pattern.counts_own_events:
         return np.asarray(place, np.int64)
@@ -42,10 +38,7 @@ def times(
     assert window is not None
     column = chunk.column(pattern.order[0] if window.kind == "time" else WHEN)
     if column.null_count:
-        without = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False) & (True if counts is None else counts))
-        if len(without):
-            raise missing(int(without[0]))
-        column = column.fill_null(pa.scalar(0, column.type))
+        raise missing(int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]))
     if pa.types.is_floating(column.type):
         return ordered(np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False)))
     return _unscaled(column) if pa.types.is_decimal(column.type) else micros(column)

@@ -19,6 +19,7 @@ from penstock.cer.recogniser import Arena, Block, too_many_matches, walk
 from penstock.columns import places
 
 LIGHT = 1 << 17  # so many matches are told where they are found: less than what handing them over costs
+LIGHT_JUDGED = 1 << 8  # the same where a Python function then looks at each
 PIECE = 1 << 20  # the most matches a part of the work has, unless there would be more parts than `MOST_PIECES`
 MOST_PIECES = 1 << 10
 
@@ -30,7 +31,8 @@ class CountedSplit:
     """Spread enumeration by ranges of ranks.
 
     Attributes:
-        light: how many matches a worker enumerates itself before it counts and spreads them.
+        light: how many matches a worker enumerates itself before it counts and spreads them; unless it is given, 256 where ``where``
+            is a Python function.
     """
 
     light: int = LIGHT

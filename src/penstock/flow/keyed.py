@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from penstock.errors import DeclarationError, QueryError
+from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.stream import Stream, updating
 from penstock.operators.aggregate import AggregateStep
@@ -356,6 +356,7 @@ class KeyedStream(Stream):
 
     def _streams(self, query: Query) -> dict[str, str]:
         """Where several sources come together: the condition for a row to come from each, by name. Empty: it is one stream."""
+        from penstock.cer.places import error_in  # noqa: PLC0415
         from penstock.cer.streams import streams_named  # noqa: PLC0415
 
         roots = p.roots(self._region.inputs[self._input[1]])
@@ -364,9 +365,11 @@ class KeyedStream(Stream):
         named = streams_named(query)
         for root in roots if named else ():
             if isinstance(root, p.RegionOutput):
-                raise QueryError(
-                    f"The query reads stream {named[0]!r}, but here rows of region {root.region.name!r} come in with others, and they are of "
-                    "no source; leave FROM and streams before types out, and tell the rows apart by type."
+                raise error_in(
+                    query.text,
+                    named[0],
+                    f"the query reads stream {named[0]!r}, but here rows of region {root.region.name!r} come in with others, and they are of "
+                    "no source; leave FROM and streams before types out, and tell the rows apart by type.",
                 )
         first = {source.name: number << PART_BITS for number, source in enumerate(self._flow._sources) if source in roots}
         return {name: f"{PART} BETWEEN {at} AND {at + PART_MASK}" for name, at in first.items()}

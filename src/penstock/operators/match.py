@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from penstock.cer.memory import checksum, describe, dump, load
 from penstock.cer.parsing import parse
@@ -154,9 +153,8 @@ class Match(Operator):
         stored = state.get(names)
         recogniser = self._recogniser()
         before = load(recogniser, stored, self._check, self._columns)
-        masks = self.pattern.masks(rows)
-        letters = recogniser.tables.letters(masks)
-        batch = Batch(letters, *self._measured(rows, before.places, stored, masks), refused=partial(self._stepped_back, rows))
+        letters = recogniser.tables.letters(self.pattern.masks(rows))
+        batch = Batch(letters, *self._measured(rows, before.places, stored), refused=partial(self._stepped_back, rows))
         events = Events(before.events, rows)
         found = self._results(recogniser, batch, events, rows, len(before.owner))
         self._remember(recogniser, rows, np.concatenate([before.owner, rows.group]), events, batch, names, stored, state)
@@ -184,7 +182,7 @@ class Match(Operator):
         )
 
     def _measured(
-        self, rows: Rows, places_before: Ints, stored: Sequence[bytes | None], masks: Sequence[Any]
+        self, rows: Rows, places_before: Ints, stored: Sequence[bytes | None]
     ) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
         """Where rows are in the window's unit: what `Batch` needs besides the letters.
 
@@ -192,7 +190,6 @@ class Match(Operator):
             rows: The rows.
             places_before: Of each key, how many events came before; or, for an attribute window, the last value.
             stored: Of each key, what is remembered.
-            masks: Which tests each row passes.
         """
         window, whose = self.pattern.window, np.arange(len(rows.keys))
         none = np.empty(0, np.int64)
@@ -200,22 +197,10 @@ class Match(Operator):
             by_time = window is not None and window.kind == "time"
             when = rows.order.time if by_time else np.arange(len(rows)) - rows.starts[rows.group] + places_before[rows.group]
             return when, earliest(self.pattern, rows, when), rows.starts, whose, none, none
-        counts = self._counts(rows, masks)
-        when = times(self.pattern, rows, none, partial(self._without, rows), counts)
+        when = times(self.pattern, rows, none, partial(self._without, rows))
         low = earliest(self.pattern, rows, when)
         before = np.where([value is None for value in stored], _NEVER, places_before)
-        if not counts.all():  # events that mean nothing to the pattern are where the last one was that does
-            last = np.maximum.accumulate(np.where(counts, np.arange(len(rows)), -1))
-            mine = last >= rows.starts[rows.group]
-            when, low = np.where(mine, when[last], before[rows.group]), np.where(mine, low[last], _NEVER)
         return when, low, rows.starts, whose, *steps_back(when, low, rows.starts[:-1], before)
-
-    def _counts(self, rows: Rows, masks: Sequence[Any]) -> NDArray[np.bool_]:
-        """Which rows the pattern must look at; in batch the others are not even shuffled."""
-        counts = np.full(len(rows), not self.pattern.patient)
-        for word in masks:
-            counts |= word != 0
-        return counts
 
     def _stepped_back(self, rows: Rows, row: int) -> OperatorError:
         return OperatorError(step_back_text(self.pattern, self._shown(rows, row)))

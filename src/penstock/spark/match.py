@@ -16,6 +16,7 @@ import pyarrow as pa
 from penstock.cer.batch import PLACE, Spread, enumerated, matches_of, spread_schema
 from penstock.cer.maximal import ID, Maximal, MaximalDisjoint, labelled, load_share
 from penstock.cer.parsing import parse
+from penstock.cer.places import error_in
 from penstock.cer.plan import (
     HASHED,
     KEY,
@@ -31,9 +32,9 @@ from penstock.cer.shape import shape_of
 from penstock.cer.sorting import Sorting, is_sortable, is_whole
 from penstock.cer.streams import streams_read
 from penstock.cer.syntax import Query
-from penstock.cer.work import CountedSplit, load_work
+from penstock.cer.work import LIGHT_JUDGED, CountedSplit, load_work
 from penstock.columns import values_of
-from penstock.errors import DeclarationError, OperatorError, QueryError
+from penstock.errors import DeclarationError, OperatorError
 from penstock.pages import PAGES, opened
 from penstock.routing.hashing import is_hashable
 from penstock.schema import as_function, as_text, check_expression, quoted, unknown_column
@@ -113,6 +114,8 @@ def match(
     by = CountedSplit() if enumerate_with is None else enumerate_with
     if not isinstance(by, (CountedSplit, MaximalDisjoint, Maximal)):
         raise DeclarationError(f"enumerate_with must be CountedSplit(), MaximalDisjoint() or Maximal(), not {by!r}.")
+    if callable(where) and by == CountedSplit():
+        by = CountedSplit(LIGHT_JUDGED)
     from_maximal = not isinstance(by, CountedSplit)
     pattern = ready(
         labelled(parsed, by.__class__.__name__) if from_maximal else parsed,
@@ -220,11 +223,12 @@ def check_expressions(part: object, spark: SparkSession) -> None:
     java: Any = spark._jvm  # noqa: SLF001
     for pattern in sorted(expressions_of(part)):
         try:  # by itself, and as it is run: a comment or a quotation that does not end would swallow what is put around it
-            for text in (pattern, whole_text(pattern)):
-                java.java.util.regex.Pattern.compile(text)
+            for tried in (pattern, whole_text(pattern)):
+                java.java.util.regex.Pattern.compile(tried)
         except Exception as error:
             why = str(error).splitlines()[0].partition(" near index")[0]
-            raise QueryError(f"LIKE {pattern!r} is not a regular expression: {why}.") from error
+            text = part.text if isinstance(part, Query) else ""
+            raise error_in(text, pattern, f"LIKE {pattern!r} is not a regular expression: {why}.") from error
 
 
 def arrow_schema(df: DataFrame) -> pa.Schema:
