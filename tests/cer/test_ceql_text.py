@@ -193,7 +193,8 @@ def test_query_of_the_greatest_depth_is_evaluated():
         ("SELECT * WHERE `A", (1, 16), "the name that begins here does not end."),
         ("SELECT * WHERE A FILTER A[v=1] OR B", (1, 36), "the query ends too soon; expected '>' or '['."),
         ("SELECT * WHERE A FILTER A[v=1] ; B", (1, 32), ("found ';'; expected the end of the query, AND, CONSUME, FILTER, LIMIT, "
-         "OR, PARTITION or WITHIN.")),
+         "OR, PARTITION or WITHIN. FILTER is of all that stands before it; put parentheses around what it is of and itself: "
+         "(A FILTER A[…]) ; B.")),
         ("SELECT *\nWHERE A FILTER\n\tA[v < 'x']", (3, 6), "strings are compared with = or !=; for an order use numbers."),
         ("SELECT * WHERE A FILTER A[v+'x' = 1]", (1, 33), "a string cannot be part of a calculation."),
         ("SELECT * WHERE A FILTER A[v IN {1, 'x'}]", (1, 27), "the list for 'v' mixes numbers and strings."),

@@ -396,7 +396,7 @@ def told(found):
 def test_two_events_of_one_key_in_one_place_are_refused_by_name(spark):
     df = spark.createDataFrame([(1, "A", "x"), (2, "A", "x"), (2, "B", "x"), (1, "B", "y")], "at int, kind string, k string")
     assert told(match(df, "SELECT NONE WHERE A ; B PARTITION BY [k]")) == (
-        "penstock.errors.RecordError: Events (at 2, k x) and (at 2, k x) have the same place in the order by at; name a "
+        "penstock.errors.RecordError: Two events (at 2, k x) have the same place in the order by at; name a "
         "further column in order_by that tells them apart."
     )
 

@@ -336,8 +336,10 @@ class _Worker:
         if same.any():
             row = int(np.flatnonzero(same)[0])
             before = self._shown(chunk, row - 1) if row else self._shown(self.last, 0)
+            shown = self._shown(chunk, row)
+            two = f"Two events {shown}" if before == shown else f"Events {before} and {shown}"
             raise RecordError(
-                f"Events {before} and {self._shown(chunk, row)} have the same place in the order by {', '.join(self.pattern.order)}; "
+                f"{two} have the same place in the order by {', '.join(self.pattern.order)}; "
                 "name a further column in order_by that tells them apart."
             )
 

@@ -97,7 +97,7 @@ def close(event, root, closings, counters) -> None:
 
 
 @inlined
-def advance(event, letter, start, low, found, step, mine, live, arena, closings, counters, stack) -> None:
+def advance(event, letter, start, low, begins, found, step, mine, live, arena, closings, counters, stack) -> None:
     """One event of one key: take the heaps of the nodes that move, then give each to where it goes."""
     key = arena[6]
     choices = step.shape[2]
@@ -105,7 +105,7 @@ def advance(event, letter, start, low, found, step, mine, live, arena, closings,
         d = live[0, k]
         live[1, k] = mine[d]
         mine[d] = -1
-    for k in range(-1, found):  # the run that begins here comes first: it has the newest start
+    for k in range(-1 if begins else 0, found):  # the run that begins here comes first: it has the newest start
         root = -1 if k == -1 else live[1, k]
         d = 0 if k == -1 else live[0, k]
         since = start if k == -1 else key[root]
@@ -119,8 +119,9 @@ def advance(event, letter, start, low, found, step, mine, live, arena, closings,
             if choice == 0 and k >= 0:
                 if goal & 1:
                     close(event, root, closings, counters)
-                if target >= 0:
-                    mine[target] = join(mine[target], root, low, arena, counters, stack)
+                if target >= 0:  # most often nothing is there, and to hand on the arena's arrays costs more than to see that
+                    there = mine[target]
+                    mine[target] = root if there == -1 else join(there, root, low, arena, counters, stack)
             else:
                 number = event if choice > 0 else -1 - event
                 if goal & 1:  # the match is this node without the rest of the heap
@@ -182,12 +183,11 @@ def recognise(
                         return UNKNOWN_STEP
                     live[0, found] = d
                     found += 1
-            if found == 0:
-                begins = False
-                for choice in range(choices):
-                    begins |= step[0, letter, choice] != 0
-                if not begins:
-                    continue
+            begins = False
+            for choice in range(choices):
+                begins |= step[0, letter, choice] != 0
+            if found == 0 and not begins:
+                continue
             most = choices * (found + 1)
             if counters[NODES] + most * _NODES_PER_JOIN > room:
                 counters[EVENT] = i
@@ -196,7 +196,7 @@ def recognise(
                 counters[EVENT] = i
                 return CLOSINGS_FULL
             before = counters[CLOSINGS]
-            advance(first + i, letter, when[i], low[i], found, step, mine, live, arena, closings, counters, stack)
+            advance(first + i, letter, when[i], low[i], begins, found, step, mine, live, arena, closings, counters, stack)
             if counters[CLOSINGS] > before and consume != KEEP:
                 mine[:] = -1
                 if consume == CONSUME_ALL:

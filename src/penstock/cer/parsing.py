@@ -36,6 +36,7 @@ _WORDS = {
 }
 _HEADS = {"SELECT", "FROM", "WHERE"}
 _TAILS = {"PARTITION", "WITHIN", "CONSUME", "LIMIT"}
+_FILTERED = " FILTER is of all that stands before it; put parentheses around what it is of and itself: (A FILTER A[…]) ; B."
 _ORDER = " The order is: SELECT, FROM, WHERE, then PARTITION BY, WITHIN, CONSUME BY and LIMIT."
 
 
@@ -88,7 +89,8 @@ def _syntax_error(text: str, error: UnexpectedInput) -> QueryError:
     else:
         found = str(cast("UnexpectedToken", error).token)
     wanted = _accepted(text)
-    return error_at(text, line, column, f"found {found!r}; {_expected(wanted)}.{_order(found.upper(), wanted)}")
+    hint = _FILTERED if found in {";", ":"} and "FILTER" in wanted else _order(found.upper(), wanted)
+    return error_at(text, line, column, f"found {found!r}; {_expected(wanted)}.{hint}")
 
 
 def _accepted(text: str) -> set[str]:
