@@ -21,7 +21,7 @@ from penstock.cer.reference import Seen, evaluate
 from penstock.cer.windows import earliest, times
 from penstock.errors import OperatorError, RecordError
 
-CASES = 1000
+CASES = 600
 
 
 def stepping(seed: int) -> Case:
