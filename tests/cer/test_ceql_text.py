@@ -188,6 +188,9 @@ def test_query_of_the_greatest_depth_is_evaluated():
             (1, 29),
             "found '~'; expected IN, LIKE, NOT, '!=', '%', '*', '+', '-', '/', '<', '<=', '<>', '=', '==', '>' or '>='.",
         ),
+        ("SELECT last WHERE A AS last", (1, 19), ("found 'A'; expected FROM, WHERE, ',', '>' or '['. As a variable, last needs "
+         "backquotes: `last`.")),
+        ("SELECT count, x WHERE A AS count", (1, 13), "found ','; expected '('. As a variable, count needs backquotes: `count`."),
         ("SELECT *\r\nWHERE \f&", (2, 8), "found '&'; expected a name, NOT or '('."),
         ("SELECT * WHERE A FILTER A[v = 'x]", (1, 31), "the string that begins here does not end."),
         ("SELECT * WHERE `A", (1, 16), "the name that begins here does not end."),

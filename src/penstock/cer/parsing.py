@@ -7,6 +7,7 @@ Read next: ``scopes``, which names may be used where.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
@@ -37,6 +38,7 @@ _WORDS = {
 _HEADS = {"SELECT", "FROM", "WHERE"}
 _TAILS = {"PARTITION", "WITHIN", "CONSUME", "LIMIT"}
 _FILTERED = " FILTER is of all that stands before it; put parentheses around what it is of and itself: (A FILTER A[…]) ; B."
+_CHOSEN = re.compile(r"\s*SELECT\s+(ALL|NEXT|LAST|MAX|STRICT|ANY|NONE|COUNT)\s*(?:FROM\b|WHERE\b|[,>\[])", re.IGNORECASE)
 _ORDER = " The order is: SELECT, FROM, WHERE, then PARTITION BY, WITHIN, CONSUME BY and LIMIT."
 
 
@@ -89,8 +91,7 @@ def _syntax_error(text: str, error: UnexpectedInput) -> QueryError:
     else:
         found = str(cast("UnexpectedToken", error).token)
     wanted = _accepted(text)
-    hint = _FILTERED if found in {";", ":"} and "FILTER" in wanted else _order(found.upper(), wanted)
-    return error_at(text, line, column, f"found {found!r}; {_expected(wanted)}.{hint}")
+    return error_at(text, line, column, f"found {found!r}; {_expected(wanted)}.{_hint(text, found, wanted)}")
 
 
 def _accepted(text: str) -> set[str]:
@@ -112,9 +113,15 @@ def _accepted(text: str) -> set[str]:
     return accepted
 
 
-def _order(found: str, wanted: set[str]) -> str:
-    """Something to add where a clause stands before or behind its place."""
-    return _ORDER if found in _HEADS or (found in _TAILS and not wanted.isdisjoint(_HEADS)) else ""
+def _hint(text: str, found: str, wanted: set[str]) -> str:
+    """Something to add: a word of the language is meant as a variable, FILTER does not end, or a clause stands before or behind its place."""
+    chosen = _CHOSEN.match(text)
+    if chosen is not None:
+        return f" As a variable, {chosen[1]} needs backquotes: `{chosen[1]}`."
+    if found in {";", ":"} and "FILTER" in wanted:
+        return _FILTERED
+    word = found.upper()
+    return _ORDER if word in _HEADS or (word in _TAILS and not wanted.isdisjoint(_HEADS)) else ""
 
 
 def _check_depth(text: str, tree: ParseTree) -> None:
