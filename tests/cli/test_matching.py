@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -90,7 +91,11 @@ def test_errors_of_a_query_that_runs_are_one_sentence(spark, tmp_path):
     [
         (QUERY, {"where": "nope > 1"}, "where 'nope > 1' names column 'nope', which does not exist; there are user, "),
         (QUERY, {"where": "match_start"}, "where needs a condition, but 'match_start' is of type timestamp"),
-        ("SELECT * WHERE A FILTER A[user LIKE '(x']", {}, "line 1, column 37: LIKE '(x' is not a regular expression: Unclosed group."),
+        (
+            "SELECT * WHERE A FILTER A[user LIKE '(x']",
+            {},
+            "line 1, column 37: LIKE '(x' is not a regular expression: Unclosed group.",
+        ),
         (QUERY, {"order_by": ["when"]}, "order_by names column 'when', which does not exist; there are at, user"),
     ],
 )
@@ -124,11 +129,37 @@ def test_wrong_words_are_refused_before_spark_is_started(words, message, tmp_pat
     for name in ("a.csv", "b.json", "c.log"):
         (tmp_path / name).touch()
     (tmp_path / "empty").mkdir()
-    assert cli.main(["match", *words, "--order-by", "at"]) == 1
+    assert cli.main(["match", *words, "--order-by", "at"]) == 2
     assert capsys.readouterr().err.startswith(message)
 
 
 def test_caret_of_a_wrong_query_stands_below_it(capsys):
-    assert cli.main(["match", "SELECT * WHERE A B", "a.csv", "--order-by", "at"]) == 1
+    assert cli.main(["match", "SELECT * WHERE A B", "a.csv", "--order-by", "at"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[1:] == ["  SELECT * WHERE A B", "                   ^"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("name", "header"), [("a.csv", "at,user,kind,v\n"), ("a.csv", ""), ("a.json", "")])
+def test_file_without_events_has_no_match_and_that_is_said(spark, name, header, tmp_path, monkeypatch, capsys):
+    path = str(tmp_path / name)
+    Path(path).write_text(header)
+    monkeypatch.setattr("penstock.cli.matching.quiet_session", lambda *_, **__: spark)
+    query = "SELECT * WHERE A ; B FILTER B[v > 1] PARTITION BY [user] WITHIN 3 MINUTES"
+    assert cli.main(["match", query, path, "--order-by", "at", "--type", "kind"]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "The files hold no event, so there is no match.\n")
+    if header:
+        assert cli.main(["match", query.replace("v >", "w >"), path, "--order-by", "at", "--type", "kind"]) == 2
+        assert "names column 'w', which does not exist; there are at, user, kind, v." in capsys.readouterr().err
+
+
+@pytest.mark.spark
+def test_what_goes_wrong_while_it_runs_is_told_apart_from_wrong_words(spark, tmp_path, monkeypatch, capsys):
+    (tmp_path / "a.csv").write_text("at,kind\n1,A\n1,A\n2,B\n")
+    monkeypatch.setattr("penstock.cli.matching.quiet_session", lambda *_, **__: spark)
+    words = ["match", "SELECT * WHERE A ; B", str(tmp_path), "--order-by", "at", "--type"]
+    assert cli.main([*words, "kind"]) == 1
+    assert "have the same place in the order by at" in capsys.readouterr().err
+    assert cli.main([*words, "kin"]) == 2
+    assert capsys.readouterr().err == "type names column 'kin', which does not exist; did you mean 'kind'?\n"

@@ -1,6 +1,6 @@
 """The command ``penstock``.
 
-Exit codes: 0 done, 1 penstock or the flow said no, 2 the command was used wrongly. An error is one sentence on stderr;
+Exit codes: 0 done, 1 penstock or the flow said no, 2 the command was used wrongly, which for ``match`` includes its query. An error is one sentence on stderr;
 ``--debug`` adds the traceback. ``--version`` answers before anything is imported.
 
 Read next: `penstock.cli.commands`, which holds the commands themselves.
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DONE
     words, debug = _without_debug(words)
 
-    from penstock.errors import PenstockError, QueryError
+    from penstock.errors import DeclarationError, PenstockError, QueryError
 
     try:
         application()(args=words, prog_name="penstock", obj=debug)
@@ -48,7 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             error if isinstance(error, QueryError) else " ".join(str(error).split()), file=sys.stderr
         )  # its caret stays below
-        return REFUSED
+        typed = words[:1] == ["match"] and isinstance(
+            error, DeclarationError
+        )  # all that a match is declared by stands in the command
+        return MISUSED if typed else REFUSED
     except Exception as error:
         if debug:
             raise

@@ -61,7 +61,7 @@ def match(
     if as_json or not sys.stdout.isatty():
         for line in found.lines():
             print(line)
-    else:
+    elif found.columns:
         _print_table(found, limit)
     if left_out := found.left_out():
         print(left_out, file=sys.stderr)

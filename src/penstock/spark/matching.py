@@ -9,11 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.cer.parsing import parse
+from penstock.cer.plan import check_source_of_types
+from penstock.cer.predicates import check_query
 from penstock.cer.streams import streams_read
+from penstock.cer.syntax import Query
 from penstock.schema import quoted
 from penstock.spark.failures import translated
 from penstock.spark.match import match
@@ -51,35 +55,59 @@ class FileMatches:
         parsed = parse(query)
         streams_read(parsed, (), "files are one stream; match(...) of Python takes several DataFrames by name")
         self._keys = parsed.partition_by
+        self._found: DataFrame | None
         with _ours():
             reader = spark.read.format(kind).options(**OPTIONS[kind])
             events = (reader.schema(schema) if schema is not None else reader).load(list(files))
             watched, self._keyless = _watched(events, self._keys)
+            self._found = None
+            if schema is None and _is_unknown(events):
+                _check_names(parsed, events.columns, how)
+                return
             found = match(watched, query, **how)
             self._found = found.orderBy("match_end", *(["match_start"] if "match_start" in found.columns else []))
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns."""
-        return self._found.columns
+        """Names of the columns; none where there is no event and so no type of a column."""
+        return [] if self._found is None else self._found.columns
 
     def rows(self, limit: int) -> list[tuple[Any, ...]]:
         """The first matches; all if `limit` is 0."""
+        if self._found is None:
+            return []
         with _ours():
             return list(self._found.limit(limit).collect() if limit else self._found.collect())
 
     def lines(self) -> Iterator[str]:
         """All matches as JSON, one after the other; only some are held at a time."""
+        if self._found is None:
+            return
         lines = self._found.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("line"))
         with _ours():
             for row in lines.toLocalIterator():
                 yield row["line"]
 
     def left_out(self) -> str:
-        """A sentence about the events that were left out; empty: none was. Only after the matches were read."""
+        """A sentence about the events that were left out, or that there were none; else empty. Only after the matches were read."""
+        if self._found is None:
+            return "The files hold no event, so there is no match."
         number = self._keyless.get["without"] if self._keyless is not None else 0
         names = " and ".join(" or ".join(group) for group in self._keys)
         return f"{number:,} event{'s' * (number != 1)} without {names} left out: no key, no match." if number else ""
+
+
+def _is_unknown(events: DataFrame) -> bool:
+    """Whether nothing is there to tell the types of columns by: a file with a header at most."""
+    return all(kind == "string" for _, kind in events.dtypes) and events.isEmpty()
+
+
+def _check_names(query: Query, names: Sequence[str], how: Mapping[str, Any]) -> None:
+    """Check what can be checked of columns of which only the names are known, or not even these."""
+    if names:
+        columns = pa.schema([(name, pa.null()) for name in names])
+        check_source_of_types(columns, how.get("type"), how.get("define"))
+        check_query(query, columns, types=how.get("define"))
 
 
 def _watched(events: DataFrame, groups: tuple[tuple[str, ...], ...]) -> tuple[DataFrame, Observation | None]:
