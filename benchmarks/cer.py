@@ -4,8 +4,8 @@
     python benchmarks/cer.py kernel batch         some
 
 The floor of `batch` is the same Spark plan with an identity task: read, repartition by key, mapInArrow; beside it, what it takes when
-Spark sorts by (key, time) as well. Before anything is timed, each query of `kernel` (but that of 24 steps) and of `batch` is asked of a
-small part of its events, and of the reference; they must agree on the number of matches.
+Spark sorts by (key, time) as well. Before anything is timed, each query of `kernel`, `enumeration` and `batch` is asked of a few events,
+and of the reference; they must agree on the number of matches. Of the heavy query arithmetic tells it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ REPEATS = 5
 BEGIN_US = 1_700_000_000_000_000
 CHUNK = 1 << 18
 EPOCHS = 9  # of each flow
+HEAVY, HEAVY_WINDOW = 24, 21  # events of the heavy query
 SMALL_EPOCHS, SMALL_FILE = 60, 10_000
 
 
@@ -75,15 +76,20 @@ def agreed(query: str, given: int, wanted: int) -> int:
 # ------------------------------------------------------------------------------------------------------------------ kernel
 
 
-def preloaded(query: str, events: int, types: int, window: int) -> tuple[Recogniser, list[Batch]]:
-    """A recogniser and its events, of uniformly random types T0, T1 and so on."""
+def drawn(events: int, types: int) -> np.ndarray:
+    """Uniformly random types of events, as numbers."""
+    return np.random.default_rng(1).integers(0, types, events)
+
+
+def preloaded(query: str, kinds: np.ndarray, window: int) -> tuple[Recogniser, list[Batch]]:
+    """A recogniser and its events, of types T0, T1 and so on."""
     parsed = ps.parse(query)
     automaton = build(parsed)
     tables = Tables(Determiniser(automaton, parsed.strategy))
     bits = {test.type: 1 << bit for bit, test in enumerate(automaton.tests)}
-    masks = np.array([bits.get(f"T{i}", 0) for i in range(types)], np.uint64)
-    letters = tables.letters(masks[np.random.default_rng(1).integers(0, types, events)][None])
-    when = np.arange(events)
+    masks = np.array([bits.get(f"T{i}", 0) for i in range(kinds.max() + 1)], np.uint64)
+    letters = tables.letters(masks[kinds][None])
+    when = np.arange(len(kinds))
     batches = [
         Batch(
             letters[a : a + CHUNK],
@@ -92,7 +98,7 @@ def preloaded(query: str, events: int, types: int, window: int) -> tuple[Recogni
             np.array([0, len(letters[a : a + CHUNK])]),
             np.array([0]),
         )
-        for a in range(0, events, CHUNK)
+        for a in range(0, len(kinds), CHUNK)
     ]
     return Recogniser(tables, consume="NONE" if parsed.consume == "NONE" else "PARTITION"), batches
 
@@ -101,7 +107,7 @@ def recognise(query: str, events: int, types: int, window: int, *, counting: boo
     """Seconds for all events, and how many closing events (or matches) there were."""
     took, found = [], 0
     for _ in range(REPEATS):
-        recogniser, batches = preloaded(query, events, types, window)
+        recogniser, batches = preloaded(query, drawn(events, types), window)
         found, start = 0, time.perf_counter()
         for batch in batches:
             if counting:
@@ -113,11 +119,10 @@ def recognise(query: str, events: int, types: int, window: int, *, counting: boo
     return median(took), found
 
 
-def checked(query: str, types: int, events: int = 90, window: int = 60) -> int:
+def checked(query: str, kinds: np.ndarray, window: int = 60) -> int:
     """Matches of a few events, as the reference has them."""
-    recogniser, batches = preloaded(query, events, types, window)
-    drawn = np.random.default_rng(1).integers(0, types, events)
-    wanted = right(query, [Seen(frozenset({f"T{i}"}), {}, n) for n, i in enumerate(drawn)], window)
+    recogniser, batches = preloaded(query, kinds, window)
+    wanted = right(query, [Seen(frozenset({f"T{i}"}), {}, n) for n, i in enumerate(kinds)], window)
     if "COUNT" in query:
         return agreed(query, sum(sum(_whole(c.words)) for c in recogniser.count(batches[0])), wanted)
     return agreed(query, sum(len(block.ends) for block in recogniser.feed(batches[0])), wanted)
@@ -136,12 +141,16 @@ def kernel(_spark: SparkSession, _work: Path) -> dict[str, float]:
         sequence = " ; ".join(f"T{i}" for i in range(steps))
         if steps < 24:
             short = f"SELECT * WHERE {' ; '.join(f'T{i % 3}' for i in range(steps))} CONSUME BY ANY"  # of few types, so there are some
-            found[f"{steps} steps: matches as the reference has"] = checked(short, 3, 60 if steps == 3 else 40)
+            few = drawn(60 if steps == 3 else 40, 3)
+        else:  # each in its turn, every third twice, and others between
+            short = f"SELECT * WHERE {sequence} CONSUME BY ANY"
+            few = np.array([kind for i in range(steps) for kind in ([i, i, steps + i % 6] if i % 3 == 0 else [i])])
+        found[f"{steps} steps: matches as the reference has"] = checked(short, few)
         for window in (100, 10_000):
             took, closed = recognise(f"SELECT * WHERE {sequence} CONSUME BY ANY", 5_000_000, types, window)
             found[f"{steps} steps, window {window}: M events/s"] = 5 / took
             found[f"{steps} steps, window {window}: closing events"] = closed
-    found["Kleene: matches as the reference has"] = checked("SELECT COUNT(*) WHERE T0 ; T1+ ; T2", 9)
+    found["Kleene: matches as the reference has"] = checked("SELECT COUNT(*) WHERE T0 ; T1+ ; T2", drawn(90, 9))
     rates = [value for name, value in found.items() if name.endswith("events/s")]
     found["fastest / slowest"] = max(rates) / min(rates)
     took, matches = recognise("SELECT COUNT(*) WHERE T0 ; T1+ ; T2", 2_000_000, 9, 100, counting=True)
@@ -155,21 +164,24 @@ def kernel(_spark: SparkSession, _work: Path) -> dict[str, float]:
 
 def enumeration(spark: SparkSession, _work: Path) -> dict[str, float]:
     """Matches per second and core as Arrow, five events each; and how a heavy query spreads."""
-    recogniser, batches = preloaded("SELECT * WHERE T0 ; T1 ; T2 ; T3 ; T4", 4_000, 9, 250)
-    n = len(batches[0].letters)
+    query, n = "SELECT * WHERE T0 ; T1 ; T2 ; T3 ; T4", 4_000
+    few = checked(query, drawn(90, 9), 40)
     events = pa.record_batch({"t": np.arange(n), "v": np.random.default_rng(2).random(n)})
     took, told = [], 0
     for _ in range(2):
-        recogniser, batches = preloaded("SELECT * WHERE T0 ; T1 ; T2 ; T3 ; T4", 4_000, 9, 250)
+        recogniser, batches = preloaded(query, drawn(n, 9), 250)
         start, told = time.perf_counter(), 0
         for block in recogniser.feed(batches[0]):
             told += len(block.ends)
             list_of(events, ("t", "v"), block.positions, block.offsets)
         took.append(time.perf_counter() - start)
-    found = {"matches": float(told), "M matches/s/core": told / min(took) / 1e6}
+    found = {"matches as the reference has": float(few), "matches": float(told), "M matches/s/core": told / min(took) / 1e6}
     matched = heavy(spark)
     per_task = [r["n"] for r in matched.groupBy(F.spark_partition_id().alias("p")).agg(F.count("*").alias("n")).collect()]
-    found["heavy query, matches"] = float(sum(per_task))
+    subsets = HEAVY + sum(
+        (HEAVY - d) << (d - 1) for d in range(1, HEAVY_WINDOW + 1)
+    )  # by the distance of the first and the last
+    found["heavy query, matches"] = agreed("the heavy query", sum(per_task), subsets)
     for cores in (1, 2):
         command = [sys.executable, __file__, "heavy", str(cores)]
         found[f"heavy query, s on {cores}"] = float(
@@ -182,9 +194,9 @@ def enumeration(spark: SparkSession, _work: Path) -> dict[str, float]:
 
 def heavy(spark: SparkSession) -> DataFrame:
     """Few events, of which every subset that fits into the window is a match."""
-    frame = spark.range(0, 24).selectExpr("id AS t", "'B' AS kind", "cast(id AS double) AS v").localCheckpoint()
+    frame = spark.range(0, HEAVY).selectExpr("id AS t", "'B' AS kind", "cast(id AS double) AS v").localCheckpoint()
     many = ps.CountedSplit(light=1000)
-    return ps.match(frame, "SELECT * WHERE B+ WITHIN 21 EVENTS", order_by="t", type="kind", enumerate_with=many)
+    return ps.match(frame, f"SELECT * WHERE B+ WITHIN {HEAVY_WINDOW} EVENTS", order_by="t", type="kind", enumerate_with=many)
 
 
 def heavy_alone(cores: int) -> None:
