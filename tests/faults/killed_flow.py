@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import os
 import random
@@ -21,13 +22,16 @@ import pyarrow.parquet as pq
 import penstock as ps
 
 SCHEMA = "k string, at timestamp, v long"
-LATENESS, WINDOW = 3, 10
+LATENESS, WINDOW, REACH = 3, 10, 30
+KINDS = {"opening": "v % 4 = 0", "trying": "v % 4 IN (1, 2)", "closing": "v % 4 = 3"}
+PATTERN = f"SELECT a, b, c WHERE opening AS a ; trying+ AS b ; closing AS c PARTITION BY [k] WITHIN {REACH} SECONDS"
 BEGIN = dt.datetime(2024, 5, 1, tzinfo=dt.UTC)
 OUTPUTS = {  # output: (table, columns, which database)
     "totals": ("totals", ("k", "window_start", "n", "total", "newest"), "sqlite"),
     "running": ("running", ("k", "number", "trail"), "postgres"),
     "late": ("late", ("k", "at", "v"), "sqlite"),
     "spread": ("spread", ("n", "windows", "total"), "postgres"),
+    "matches": ("matches", ("k", "opened", "tried", "closed"), "sqlite"),
 }
 
 
@@ -83,8 +87,25 @@ def expected(files):
         "running": running,
         "late": [(r["k"], r["at"], r["v"]) for r in late],
         "spread": [(n, *rest) for n, rest in spread.items()],
+        "matches": list(matches_in(on_time)),
     }
     return {name: _comparable(rows) for name, rows in found.items()}
+
+
+def matches_in(on_time):
+    """The matches of the pattern in records in their order: each choice of trials between an opening and a closing near enough."""
+    by_key = {r["k"]: [other for other in on_time if other["k"] == r["k"]] for r in on_time if r["k"] is not None}
+    for key, rows in by_key.items():
+        for first, last in itertools.combinations(rows, 2):
+            if (_kind(first), _kind(last)) != ("opening", "closing") or last["at"] - first["at"] > dt.timedelta(seconds=REACH):
+                continue
+            trials = [str(r["v"]) for r in rows[rows.index(first) : rows.index(last)] if _kind(r) == "trying"]
+            for n in range(1, len(trials) + 1):
+                yield from ((key, first["v"], ",".join(some), last["v"]) for some in itertools.combinations(trials, n))
+
+
+def _kind(record):
+    return ("opening", "trying", "trying", "closing")[record["v"] % 4]
 
 
 def content(urls):
@@ -131,6 +152,11 @@ def keyed(key, event, state):
     return (key, *row), state
 
 
+def told(key, match, _):
+    """A match of the pattern as values that a table has."""
+    return (key, match.a[0]["v"], ",".join(str(event["v"]) for event in match.b), match.c[0]["v"]), None
+
+
 def flow_of(folder, sink, *, fn=keyed, name="killed", max_files=1):
     """The flow over the files of a folder; `sink(output)` makes the sinks."""
     flow = ps.Flow(name)
@@ -144,6 +170,8 @@ def flow_of(folder, sink, *, fn=keyed, name="killed", max_files=1):
     events.late.sink(sink("late"), name="late")
     spread = totals.local().select("n", "total").key_by("n", name="spread")
     spread.aggregate(windows=ps.count(), total=ps.sum("total")).sink(sink("spread"), name="spread")
+    matches = by_key.match(PATTERN, KINDS).stateful_map(told, "k string, opened long, tried string, closed long")
+    matches.sink(sink("matches"), name="matches")
     return flow
 
 
