@@ -27,10 +27,10 @@ class Case:
 def draw(seed: int, *, keyed: bool | None = None, mixed: bool = True) -> Case:
     """A case. `keyed`: with PARTITION BY or not. `mixed`: CONSUME BY ANY with keys may come."""
     rng = random.Random(seed)
-    formula = _formula(rng, rng.choice([1, 2, 3, 3]))
+    formula = _formula(rng, rng.choice([1, 2, 2, 2, 3, 3]))
     keyed = rng.random() < 0.4 if keyed is None else keyed
     partition = rng.choice([(("k",),), (("k", "j"),), (("k",), ("j",))]) if keyed else ()
-    consume = rng.choice(["NONE", "NONE", "PARTITION", "ANY" if mixed or not keyed else "PARTITION"])
+    consume = rng.choice(["NONE", "NONE", "NONE", "PARTITION", "ANY" if mixed or not keyed else "PARTITION"])
     query = s.Query(
         rng.choice(["ALL", "ALL", "ALL", "NEXT", "LAST", "MAX", "STRICT", "ANY"]),
         _projection(rng, formula),
@@ -40,36 +40,36 @@ def draw(seed: int, *, keyed: bool | None = None, mixed: bool = True) -> Case:
         rng.choice(
             [
                 None,
-                s.Window("events", rng.randint(0, 5)),
-                s.Window("time", rng.randint(0, 6)),
-                s.Window("attribute", rng.choice([Decimal(2), Decimal("1.5")]), "n"),
+                s.Window("events", rng.randint(0, 8)),
+                s.Window("time", rng.randint(0, 14)),
+                s.Window("attribute", rng.choice([0, 2, Decimal("1.5"), 4, 6]), "n"),
             ]
         ),
         consume,
     )
-    events = _events(rng, rng.randint(1, 9))
+    events = _events(rng, rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 10, 11, 11]))
     cuts = tuple(sorted(rng.sample(range(1, len(events) + 1), rng.randint(0, min(3, len(events))))))
     return Case(query, events, cuts, rng.choice(["end", "end", "interval"]), rng.choice(["global", "key"]))
 
 
 def _formula(rng: random.Random, depth: int) -> s.Formula:
-    if depth == 0 or rng.random() < 0.1:
+    if depth == 0 or (depth == 1 and rng.random() < 0.3):
         return s.Event(rng.choice(TYPES))
     one = lambda: _formula(rng, depth - 1)  # noqa: E731
-    match rng.randrange(10):
-        case 0 | 1 | 2:
+    match rng.randrange(14):
+        case 0 | 1 | 2 | 3 | 4:
             return s.Then(one(), one(), contiguous=False)
-        case 3:
-            return s.Then(one(), one(), contiguous=True)
-        case 4:
-            return s.Plus(one(), contiguous=False)
         case 5:
-            return s.Plus(one(), contiguous=True)
-        case 6:
-            return s.Or(one(), one())
-        case 7:
-            return s.As(one(), rng.choice(NAMES))
+            return s.Then(one(), one(), contiguous=True)
+        case 6 | 7:
+            return s.Plus(one(), contiguous=False)
         case 8:
+            return s.Plus(one(), contiguous=True)
+        case 9:
+            return s.Or(one(), one())
+        case 10 | 11:
+            return s.As(one(), rng.choice(NAMES))
+        case 12 if rng.random() < 0.6:
             kind = rng.choice(TYPES)
             return s.Not(kind, rng.choice([None, s.Bound(kind, _predicate(rng, 1))]))
         case _:
@@ -112,9 +112,9 @@ def _predicate(rng: random.Random, depth: int) -> s.Predicate:
 
 def _projection(rng: random.Random, formula: s.Formula) -> s.Projection:
     names = _bound(formula)
-    if not names or rng.random() < 0.5:
+    if not names or rng.random() < 0.6:
         return s.Everything()
-    if rng.random() < 0.2:
+    if rng.random() < 0.15:
         return s.Nothing()
     return s.Chosen(tuple(s.Item(name) for name in rng.sample(names, rng.randint(1, len(names)))))
 
@@ -124,14 +124,14 @@ def _events(rng: random.Random, count: int) -> tuple[Seen, ...]:
     for _ in range(count):
         at += rng.choice([1, 1, 2, 3])
         n += rng.choice([0, 0, 1, 1, 2])
-        kinds = rng.choice(["A", "B", "C", "A", "B", "C", "AB", "ABC", ""])
+        kinds = rng.choice(["A", "B", "C", "A", "B", "AB", "BC", "AC", "ABC", "ABC", ""])
         values = {
-            "v": rng.choice([None, 0, 1, 2]),
-            "w": rng.choice([None, 0, 1, 2]),
-            "t": rng.choice([None, "a", "ab", "b"]),
+            "v": rng.choice([None, 0, 1, 1, 2, 2]),
+            "w": rng.choice([None, 0, 0, 1, 1, 2]),
+            "t": rng.choice([None, "a", "a", "ab", "b"]),
             "n": n,
-            "k": rng.choice([None, 1, 1, 2]),
-            "j": rng.choice([None, 1, 2]),
+            "k": rng.choice([None, 1, 1, 1, 1, 1, 1, 2]),
+            "j": rng.choice([None, 1, 1, 1, 1, 1, 2]),
         }
         out.append(Seen(frozenset(kinds), values, at))
     return tuple(out)

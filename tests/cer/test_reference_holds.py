@@ -11,7 +11,7 @@ from ceql_drawing import Case, draw
 from ceql_running import complaint, in_batch, in_epochs, key_of
 
 from penstock.cer.parsing import parse
-from penstock.cer.reference import Seen
+from penstock.cer.reference import Seen, evaluate
 from penstock.errors import RecordError
 
 BLOCK = 2_500
@@ -104,6 +104,17 @@ def test_triples_of_query_stream_and_cuts_that_are_checked_above_are_more_than_5
     cases = [case for each in drawn for case in each.values()]
     streams = [tuple((frozenset(e.types), tuple(e.values.items()), e.at) for e in case.events) for case in cases]
     assert len({(case.query, stream, case.cuts) for case, stream in zip(cases, streams, strict=True)}) > 50_000
+
+
+def test_most_triples_have_matches_and_many_of_them_several_events():
+    some = several = 0
+    for case in [*in_batches(0).values(), *in_flows(0).values()]:
+        found = evaluate(case.query, case.events, scope=case.scope, events_window=case.events_window)
+        sizes = [len(match.data) for answers in found.values() for answer in answers for match in answer.matches]
+        some += bool(sizes)
+        several += max(sizes, default=0) > 1
+    assert some > BLOCK * 1.15  # of twice a block
+    assert several > BLOCK * 0.45
 
 
 @pytest.mark.soak

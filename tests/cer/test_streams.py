@@ -165,7 +165,9 @@ def test_rows_of_a_region_among_others_are_of_no_stream(beside):
     keyed.match("SELECT * WHERE A ; B", define=DEFINE)
     with pytest.raises(QueryError) as refused:
         keyed.match("SELECT * FROM T WHERE T>A ; B", define=DEFINE)
-    assert str(refused.value).startswith("line 1, column 15: the query reads stream 'T', but here rows of region 'of 0' come in with others")
+    assert str(refused.value).startswith(
+        "line 1, column 15: the query reads stream 'T', but here rows of region 'of 0' come in with others"
+    )
 
 
 def test_stream_that_is_no_source_of_a_flow_is_refused_when_it_is_declared():

@@ -56,17 +56,17 @@ def drawn(seed):
 
 
 def expected(case, variable):
-    """(key, start, marked positions) of the runs that time out."""
+    """(key, start, marked positions, the variables of each) of the runs that time out."""
     automaton = build(case.query)
     pattern = pattern_of(case)
     size = int(case.query.window.size)
-    found = set()
+    found = {}
     keys = {key_of(case, e) for e in case.events} - {k for k in (key_of(case, e) for e in case.events) if None in k}
     for key in keys:
         own = [(i, e.at, mask(pattern, e)) for i, e in enumerate(case.events) if key_of(case, e) == key]
         for begin, (first, at, _) in enumerate(own):
             inside = [o for o in own[begin:] if o[1] <= at + size]
-            level = {(): {q: () for q in range(len(automaton.transitions)) if automaton.initial >> q & 1}}
+            level = {(): {q: {()} for q in range(len(automaton.transitions)) if automaton.initial >> q & 1}}
             for step, (position, _, bits) in enumerate(inside):
                 after = {}
                 for data, states in level.items():
@@ -75,14 +75,16 @@ def expected(case, variable):
                             if t.reads(bits):
                                 marks = t.choice != SKIP
                                 there = after.setdefault((*data, position) if marks else data, {})
-                                new = (*labels, t.choice) if marks else labels
-                                there[t.target] = min(new, there.get(t.target, new))
+                                new = {(*way, t.choice) for way in labels} if marks else labels
+                                there[t.target] = there.get(t.target, set()) | new
                 level = after
                 for data, states in level.items():
-                    stops = any(variable in automaton.kinds[labels[-1] - 1] for labels in states.values() if labels)
-                    if data and data[-1] == position and stops and times_out(automaton, set(states), inside[step + 1 :]):
-                        found.add((key, first, data))
-    return found
+                    if not data or data[-1] != position:
+                        continue
+                    stops = [way for ways in states.values() for way in ways if variable in automaton.kinds[way[-1] - 1]]
+                    if stops and times_out(automaton, set(states), inside[step + 1 :]):
+                        found[key, first, data] = tuple(automaton.kinds[choice - 1] for choice in min(stops))
+    return sorted((*run, bound) for run, bound in found.items())
 
 
 def times_out(automaton, states, later):
@@ -122,10 +124,14 @@ def answered(case, variable):
             if emitted is not None:
                 assert (emitted.order.time < frontier).all()
                 for row in emitted.data.to_pylist():
-                    data = {e["p"] for b in pattern.shape.bound for e in row[b.name]}
+                    bound = {e["p"]: [] for b in pattern.shape.bound for e in row[b.name]}
+                    for b in pattern.shape.bound:
+                        for e in row[b.name] if b.variable is not None else ():
+                            bound[e["p"]].append(b.variable)
                     start = at[row["match_start"].microsecond + 1_000_000 * row["match_start"].second]
-                    out.append((tuple(row[name] for name in pattern.keys), start, tuple(sorted(data))))
-    return out, memory
+                    data = tuple(sorted(bound))
+                    out.append((tuple(row[name] for name in pattern.keys), start, data, tuple(tuple(bound[p]) for p in data)))
+    return sorted(out), memory
 
 
 def complaint(seed):
@@ -135,8 +141,8 @@ def complaint(seed):
     case, variable = found
     given, memory = answered(case, variable)
     right = expected(case, variable)
-    if sorted(given) != sorted(right):
-        return f"seed {seed}: {case.query} on_timeout={variable}\n{case}\ngiven {sorted(given)}\nright {sorted(right)}"
+    if given != right:
+        return f"seed {seed}: {case.query} on_timeout={variable}\n{case}\ngiven {given}\nright {right}"
     return f"seed {seed}: state is left" if memory.values else None
 
 
@@ -175,9 +181,9 @@ def test_a_without_b_in_time_is_told():
         for i, k in enumerate(kinds)
     )
     close = replace(case, query=query, events=seen, cuts=(2,), events_window="key")
-    assert answered(close, "x")[0] == [((1,), 0, (0,)), ((1,), 2, (2,))]
+    assert [run[:3] for run in answered(close, "x")[0]] == [((1,), 0, (0,)), ((1,), 2, (2,))]
     near = replace(close, events=(seen[0], replace(seen[1], at=5), *seen[2:]))
-    assert answered(near, "x")[0] == [((1,), 2, (2,))]
+    assert [run[:3] for run in answered(near, "x")[0]] == [((1,), 2, (2,))]
 
 
 def test_what_cannot_time_out_is_refused():

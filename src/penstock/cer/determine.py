@@ -96,12 +96,12 @@ class Determiniser:
 
     def moved(self, here: int, preferred: int, mask: int, choice: int) -> tuple[int, int]:
         """Where a choice leads, and where the same marks of preferred kinds lead."""
-        after = self._move(here, mask, choice)
+        after = self.move(here, mask, choice)
         if choice == SKIP:
-            return after, self._move(preferred, mask, SKIP)
+            return after, self.move(preferred, mask, SKIP)
         preferred = self._marked(preferred, mask)
         for kind in range(1, choice):
-            preferred |= self._move(here, mask, kind)
+            preferred |= self.move(here, mask, kind)
         return after, preferred
 
     def _rivals(self, rivals: Node, mask: int, *, marks: bool) -> tuple[Node | None, int]:
@@ -111,7 +111,7 @@ class Determiniser:
                 same, larger = rivals
                 better = self._marked(larger, mask)
                 if not marks:
-                    better |= self._move(larger, mask, SKIP) | self._marked(same, mask)
+                    better |= self.move(larger, mask, SKIP) | self._marked(same, mask)
                 return self._alive(self.own(same, mask, marks=marks), better), better
             case "NEXT":  # the first difference decides: whoever marks there wins
                 same, earlier = rivals
@@ -124,10 +124,10 @@ class Determiniser:
                 everyone = same | later | sooner
                 if marks:
                     better = self._marked(later, mask)
-                    beaten = self._marked(sooner, mask) | self._move(everyone, mask, SKIP)
+                    beaten = self._marked(sooner, mask) | self.move(everyone, mask, SKIP)
                 else:
-                    better = self._move(later, mask, SKIP) | self._marked(everyone, mask)
-                    beaten = self._move(sooner, mask, SKIP)
+                    better = self.move(later, mask, SKIP) | self._marked(everyone, mask)
+                    beaten = self.move(sooner, mask, SKIP)
                 own = self.own(same, mask, marks=marks)
                 return self._alive(own, better, beaten & ~better & ~own), better
             case "STRICT":  # 0 before the first mark, 1 within the marks, 2 after them
@@ -140,19 +140,20 @@ class Determiniser:
 
     def own(self, states: int, mask: int, *, marks: bool) -> int:
         """Where marking in any way, or skipping, leads."""
-        return self._marked(states, mask) if marks else self._move(states, mask, SKIP)
+        return self._marked(states, mask) if marks else self.move(states, mask, SKIP)
 
     def _marked(self, states: int, mask: int) -> int:
         total = 0
         for kind in range(1, len(self.automaton.kinds) + 1):
-            total |= self._move(states, mask, kind)
+            total |= self.move(states, mask, kind)
         return total
 
     def any_of(self, states: int, mask: int) -> int:
         """Where any choice leads."""
-        return self._marked(states, mask) | self._move(states, mask, SKIP)
+        return self._marked(states, mask) | self.move(states, mask, SKIP)
 
-    def _move(self, states: int, mask: int, choice: int) -> int:
+    def move(self, states: int, mask: int, choice: int) -> int:
+        """Where a choice leads from some states."""
         if not states:
             return 0
         known = self._moves.get((states, mask))

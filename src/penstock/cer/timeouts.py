@@ -64,16 +64,20 @@ class Stopping:
             after = self._all.any_of(node[2], mask) if choice == SKIP else 0
             going = self._all.live(after)
             return ((0, 0, going, 0) if going and not after & final else None), False
-        stops = choice > len(self.automaton.kinds)
-        kind = self._stopping[choice - len(self.automaton.kinds) - 1] if stops else choice
-        own, preferred = self._all.moved(node[0], node[1], mask, kind)
-        same = self._all.own(node[2], mask, marks=kind != SKIP)
-        own &= ~preferred
+        same = self._all.own(node[2], mask, marks=choice != SKIP)
         going = self._all.live(same)
-        if stops:
-            return ((0, 0, going, 0) if own and going and not same & final else None), False
-        ahead = self._all.live(own)
+        if choice > len(self.automaton.kinds):
+            stops = self._stops(node, mask, choice - len(self.automaton.kinds) - 1)
+            return ((0, 0, going, 0) if stops and going and not same & final else None), False
+        own, preferred = self._all.moved(node[0], node[1], mask, choice)
+        ahead = self._all.live(own & ~preferred)
         return ((ahead, self._all.live(preferred), going, 0) if ahead else None), False
+
+    def _stops(self, node: Node, mask: int, nth: int) -> bool:
+        """Whether a run stops with the nth kind that binds the variable, and none of the same marks in a preferred way."""
+        kinds, move = self._stopping, self._all.move
+        better = any(move(node[1], mask, kind) for kind in kinds) or any(move(node[0], mask, kind) for kind in kinds[:nth])
+        return bool(move(node[0], mask, kinds[nth])) and not better
 
     @property
     def _stopping(self) -> list[int]:
