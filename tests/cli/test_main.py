@@ -59,6 +59,33 @@ def test_wrong_usage_ends_with_two(words, say_no, capsys):
     assert "Usage: penstock" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "nope.py:flow"], "There is no file 'nope.py'; give file.py:name, as in app.py:flow.\n"),
+        (["run", "app.py:nope"], "app.py has no 'nope'; give file.py:name of a penstock.Flow.\n"),
+        (["run", "app.py:three"], "app.py:three is a int; it must be a penstock.Flow, or a function that gives one.\n"),
+        (["run", "app.py", "--trigger", "soon"], "trigger 'soon' is not a duration; write for example"),
+        (["run", "app.py", "--workers", "0"], "Usage: penstock run"),
+        (["scale", "0"], "Usage: penstock scale"),
+    ],
+)
+def test_wrong_words_of_other_commands_end_with_two(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app.py").write_text("three = 3\n")
+    assert cli.main([*words, "--checkpoint", "ckpt"]) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_flow_that_is_declared_wrongly_or_a_folder_that_is_no_checkpoint_ends_with_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.py").write_text("import penstock as ps\nps.Flow('f').source('e', 5)\n")
+    assert cli.main(["run", "wrong.py", "--checkpoint", "ckpt"]) == 1
+    assert capsys.readouterr().err.startswith("Source 'e' is 5; use penstock.files(...)")
+    assert cli.main(["status", "--checkpoint", "nope"]) == 1
+    assert capsys.readouterr().err == "nope is not a checkpoint of penstock; give the folder that the flow was started with.\n"
+
+
 def test_penstock_error_is_one_sentence_on_stderr(say_no, capsys):
     assert cli.main(["fail", "penstock"]) == 1
     out, err = capsys.readouterr()

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import cli
+from penstock.cli.matching import _print_table
 from penstock.errors import PenstockError, RecordError
 from penstock.spark.matching import FileMatches
 
@@ -121,6 +122,9 @@ def test_what_does_not_fit_the_columns_is_refused_before_anything_runs(spark, tm
         (["SELECT * WHERE A", "empty"], "There is no file 'empty'; give files, folders"),
         (["SELECT * WHERE A", "a.csv", "--define", "A"], "--define 'A' is not of the form name=condition, as in"),
         (["SELECT * WHERE A", "a.csv", "--define", "A=x", "--define", "A=y"], "--define names the type 'A' twice;"),
+        (["SELECT * WHERE A", "a.csv"], "The type of an event must be known: give --type COLUMN, or --define name=condition"),
+        (["SELECT * WHERE A", "a.csv", "--define", "A=x", "--type", "t"], "The type of an event must be known: give --type"),
+        (["SELECT * WHERE A", "h.csv", "--type", "kin"], "type names column 'kin', which does not exist; did you mean 'kind'?"),
     ],
 )
 def test_wrong_words_are_refused_before_spark_is_started(words, message, tmp_path, monkeypatch, capsys):
@@ -128,6 +132,7 @@ def test_wrong_words_are_refused_before_spark_is_started(words, message, tmp_pat
     monkeypatch.setitem(sys.modules, "penstock.spark.matching", None)
     for name in ("a.csv", "b.json", "c.log"):
         (tmp_path / name).touch()
+    (tmp_path / "h.csv").write_text("at,kind\n")
     (tmp_path / "empty").mkdir()
     assert cli.main(["match", *words, "--order-by", "at"]) == 2
     assert capsys.readouterr().err.startswith(message)
@@ -163,3 +168,59 @@ def test_what_goes_wrong_while_it_runs_is_told_apart_from_wrong_words(spark, tmp
     assert "have the same place in the order by at" in capsys.readouterr().err
     assert cli.main([*words, "kin"]) == 2
     assert capsys.readouterr().err == "type names column 'kin', which does not exist; did you mean 'kind'?\n"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--type", "kind", "--schema", "at what"], "--schema is not a list of columns such as 'tail string, delay double'"),
+        (
+            ["--define", "A=nope(at) > 1", "--define", "B=at > 1"],
+            "The query failed: [UNRESOLVED_ROUTINE] Cannot resolve routine `nope`",
+        ),
+        (
+            ["--define", "A=w > 1", "--define", "B=at > 1"],
+            "define 'w > 1' names column 'w', which does not exist; there are at, ",
+        ),
+        (
+            ["--type", "kind", "--where", "zz > 1"],
+            "where 'zz > 1' names column 'zz', which does not exist; there are match_start",
+        ),
+    ],
+)
+def test_what_only_spark_can_refuse_ends_with_two_and_one_line(spark, words, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "a.csv").write_text("at,kind\n1,A\n2,B\n")
+    monkeypatch.setattr("penstock.cli.matching.quiet_session", lambda *_, **__: spark)
+    assert cli.main(["match", "SELECT * WHERE A ; B", str(tmp_path), "--order-by", "at", *words]) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert err[-1].startswith(message)
+
+
+@pytest.mark.spark
+def test_condition_that_fails_on_a_value_ends_with_one_and_one_line(tmp_path):
+    (tmp_path / "a.csv").write_text("at,kind\n1,A\n2,B\n")
+    words = ["match", "SELECT * WHERE A ; B", f"{tmp_path}/a.csv", "--order-by", "at", "--define", "A=cast(kind AS int) > 1"]
+    words += ["--define", "B=at > 1"]
+    done = subprocess.run([sys.executable, "-m", "penstock", *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("The query failed: [CAST_INVALID_INPUT] The value 'A' of the type")
+
+
+@pytest.mark.spark
+def test_table_shows_data_that_looks_like_markup_as_it_is(spark, tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("at,kind,v\n1,A,[/b]\n2,B,:smile:\n")
+    found = FileMatches(spark, "SELECT * WHERE A ; B", [str(tmp_path)], "csv", order_by=["at"], type="kind")
+    _print_table(found, 20)
+    shown = capsys.readouterr().out
+    assert "1 A [/b]" in shown
+    assert "2 B :smile:" in shown
+
+
+def test_wrong_master_is_refused_before_java_is_started(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("at,kind\n")
+    words = ["match", "SELECT * WHERE A", f"{tmp_path}/a.csv", "--order-by", "at", "--type", "kind"]
+    assert cli.main([*words, "--master", "nonsense"]) == 2
+    assert capsys.readouterr().err == (
+        "--master 'nonsense' is no Spark master; give local[2], local[*], spark://HOST:PORT, k8s://… or yarn.\n"
+    )

@@ -1,7 +1,7 @@
 """The command ``penstock``.
 
-Exit codes: 0 done, 1 penstock or the flow said no, 2 the command was used wrongly, which for ``match`` includes its query. An error is one sentence on stderr;
-``--debug`` adds the traceback. ``--version`` answers before anything is imported.
+Exit codes: 0 done, 1 penstock or the flow said no, 2 the command was used wrongly (`penstock.cli.misuse`), which for ``match`` includes its
+query. An error is one sentence on stderr; ``--debug`` adds the traceback. ``--version`` answers before anything is imported.
 
 Read next: `penstock.cli.commands`, which holds the commands themselves.
 """
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DONE
     words, debug = _without_debug(words)
 
-    from penstock.errors import DeclarationError, PenstockError, QueryError
+    from penstock.cli.misuse import MisuseError, sentence
+    from penstock.errors import PenstockError
 
     try:
         application()(args=words, prog_name="penstock", obj=debug)
@@ -45,13 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PenstockError as error:
         if debug:
             raise
-        print(
-            error if isinstance(error, QueryError) else " ".join(str(error).split()), file=sys.stderr
-        )  # its caret stays below
-        typed = words[:1] == ["match"] and isinstance(
-            error, DeclarationError
-        )  # all that a match is declared by stands in the command
-        return MISUSED if typed else REFUSED
+        print(sentence(error), file=sys.stderr)
+        return MISUSED if isinstance(error, MisuseError) else REFUSED
     except Exception as error:
         if debug:
             raise

@@ -14,7 +14,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from penstock.cli.matching import match, quiet_session
-from penstock.errors import CheckpointError, DeclarationError, PenstockError
+from penstock.cli.misuse import MisuseError, as_typed
+from penstock.errors import CheckpointError, PenstockError
 
 CheckpointOption = Annotated[str, typer.Option("--checkpoint", help="Folder that keeps the flow's state.")]
 
@@ -23,12 +24,12 @@ def load_flow(target: str) -> Any:
     """Import ``app.py:flow``.
 
     Raises:
-        DeclarationError: There is no such file or name, or it is not a flow.
+        MisuseError: There is no such file or name, or it is not a flow.
     """
     path, _, name = target.partition(":")
     file = Path(path)
     if not file.is_file():
-        raise DeclarationError(f"There is no file {path!r}; give file.py:name, as in app.py:flow.")
+        raise MisuseError(f"There is no file {path!r}; give file.py:name, as in app.py:flow.")
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None  # noqa: PT018  (it is a Python file)
     module = importlib.util.module_from_spec(spec)
@@ -37,14 +38,12 @@ def load_flow(target: str) -> Any:
     spec.loader.exec_module(module)
     flow = getattr(module, name or "flow", None)
     if flow is None:
-        raise DeclarationError(f"{path} has no {name or 'flow'!r}; give file.py:name of a penstock.Flow.")
+        raise MisuseError(f"{path} has no {name or 'flow'!r}; give file.py:name of a penstock.Flow.")
     from penstock.flow.flow import Flow
 
     flow = flow() if callable(flow) and not isinstance(flow, Flow) else flow
     if not isinstance(flow, Flow):
-        raise DeclarationError(
-            f"{target} is a {type(flow).__name__}; it must be a penstock.Flow, or a function that gives one."
-        )
+        raise MisuseError(f"{target} is a {type(flow).__name__}; it must be a penstock.Flow, or a function that gives one.")
     return flow
 
 
@@ -52,11 +51,17 @@ def run(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="file.py:name of a penstock.Flow, or of a function that gives one.")],
     checkpoint: CheckpointOption,
-    workers: Annotated[int | None, typer.Option(help="Workers per region, for a new checkpoint; 2 if not given.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Workers per region, for a new checkpoint; 2 if not given.")
+    ] = None,
     trigger: Annotated[str, typer.Option(help="How often an epoch begins, or available_now.")] = "200 milliseconds",
     master: Annotated[str | None, typer.Option(help="Spark master; all cores of this machine if not given.")] = None,
 ) -> None:
     """Run a flow until it ends, fails or is stopped (Ctrl-C stops it after the epoch under way)."""
+    from penstock.spark.options import interval_ms
+
+    with as_typed():
+        interval_ms(trigger)
     flow = load_flow(target)
     running = flow.start(quiet_session(context, master), checkpoint=checkpoint, workers=workers, trigger=trigger)
     from penstock.cli.live import watch
@@ -98,7 +103,7 @@ def stop(
             "--drain", help="Process what there is and end the input: everything is given out, the flow is finished for good."
         ),
     ] = False,
-    timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 120,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 120,
 ) -> None:
     """Stop a running flow after an epoch; works from another terminal."""
     from penstock.runtime.checkpoint import open_checkpoint
@@ -122,7 +127,7 @@ def stop(
 
 
 def scale(
-    workers: Annotated[int, typer.Argument(help="Number of workers wanted.")],
+    workers: Annotated[int, typer.Argument(min=1, help="Number of workers wanted.")],
     checkpoint: CheckpointOption,
     region: Annotated[str | None, typer.Option(help="Name of the region; all regions at the same time if not given.")] = None,
     wait: Annotated[bool, typer.Option(help="Follow it to its end; without, return when it is written down.")] = True,
@@ -135,7 +140,9 @@ def move(
     region: Annotated[str, typer.Argument(help="Name of the region.")],
     keys: Annotated[list[str], typer.Argument(help="The keys; columns of a key of several joined by a comma.")],
     checkpoint: CheckpointOption,
-    worker: Annotated[int | None, typer.Option(help="Number of the worker; back where they belong if not given.")] = None,
+    worker: Annotated[
+        int | None, typer.Option(min=0, help="Number of the worker; back where they belong if not given.")
+    ] = None,
     wait: Annotated[bool, typer.Option(help="Follow it to its end.")] = True,
 ) -> None:
     """Place single keys at a worker of their own, or back, while the flow runs."""
@@ -204,7 +211,7 @@ def _give(checkpoint: str, ask: Callable[[Any, Any], Any], done: str, *, wait: b
 def state(
     region: Annotated[str, typer.Argument(help="Name of the region.")],
     checkpoint: CheckpointOption,
-    limit: Annotated[int, typer.Option(help="At most so many entries; 0: all.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="At most so many entries; 0: all.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Show what a region remembers, as of the last committed epoch."""
@@ -223,12 +230,12 @@ def state(
     table = Table(*view.schema.names)
     for row in shown:
         table.add_row(*("null" if v is None else str(v) for v in row.values()))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # what looks like markup is data
 
 
 def demo(
     folder: Annotated[str | None, typer.Option(help="Where to keep the demo's files; a temporary folder if not given.")] = None,
-    workers: Annotated[int, typer.Option(help="Workers per region.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Workers per region.")] = 2,
 ) -> None:
     """Run a flow on real data: a year of flights from New York, checked against pandas."""
     from penstock.demo.flights import run_demo

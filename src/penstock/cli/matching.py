@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-import glob
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.errors import DeclarationError
+from penstock.cli.inputs import check_beginnings, format_of, found_files, local, read_by_spark
+from penstock.cli.misuse import MisuseError, as_typed
+from penstock.errors import DeclarationError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.spark.matching import FileMatches
 
-FORMATS: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
-_PACKED: Final = (".gz", ".bz2", ".zst")
+_MASTER: Final = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|spark://.+|k8s://.+")
+_LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Loggers with which PySpark prints at length what it raises anyway."""
 
 
 def quiet_session(context: typer.Context, master: str | None, **conf: str) -> Any:
-    """A Spark session that logs nothing unless ``--debug`` is given: what fails is told in one sentence."""
+    """A Spark session that logs nothing unless ``--debug`` is given: what fails is told in one sentence.
+
+    Raises:
+        MisuseError: There is no such master.
+    """
+    if master is not None and not _MASTER.fullmatch(master):
+        raise MisuseError(
+            f"--master {master!r} is no Spark master; give local[2], local[*], spark://HOST:PORT, k8s://… or yarn."
+        )
     from penstock.spark.session import session
 
     spark = session(master, **conf)
     if not context.obj:
         spark.sparkContext.setLogLevel("OFF")
+        for name in _LOUD:
+            sys.modules["pyspark.logger"].PySparkLogger.getLogger(name).setLevel("CRITICAL")
     return spark
 
 
@@ -42,22 +57,33 @@ def match(
     where: Annotated[str | None, typer.Option(help="A condition in SQL on whole matches.")] = None,
     kind: Annotated[str | None, typer.Option("--format", help="csv, json or parquet, where the names do not say.")] = None,
     schema: Annotated[str | None, typer.Option(help="Columns and types, such as 'at timestamp, user string'.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many rows in the table; 0: all.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="At most so many rows in the table; 0: all.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines; what a pipe gets anyway.")] = False,
     master: Annotated[str | None, typer.Option(help="Spark master; all cores of this machine if not given.")] = None,
 ) -> None:
     """Find the matches of a CEQL query in files, without a flow."""
     from penstock.cer.parsing import parse
 
-    text = _text_of(query[1:]) if query.startswith("@") else query
-    parse(text)  # before Java is started
-    types, kind = _definitions(define), _format_of(files, kind)
+    files = [local(name) for name in files]
+    with as_typed():  # before Java is started
+        text = _text_of(query[1:]) if query.startswith("@") else query
+        parse(text)
+        types = _definitions(define)
+        there = found_files(files)
+        kind = format_of(there, kind)
+        if (types is None) == (of_type is None):
+            raise DeclarationError(
+                "The type of an event must be known: give --type COLUMN, or --define name=condition for every type, and not both."
+            )
+        named = [("order_by", name) for name in order_by] + ([] if of_type is None else [("type", of_type)])
+        check_beginnings(there, kind, named=named if schema is None else ())
 
     from penstock.spark.matching import FileMatches
 
     spark = quiet_session(context, master, **{"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()})
     how = {"order_by": order_by, "type": of_type, "define": types, "where": where}
-    found = FileMatches(spark, text, files, kind, schema, **how)
+    with as_typed(), _refused_by_spark(files, schema):
+        found = FileMatches(spark, text, read_by_spark(files), kind, schema, **how)
     if as_json or not sys.stdout.isatty():
         for line in found.lines():
             print(line)
@@ -67,45 +93,34 @@ def match(
         print(left_out, file=sys.stderr)
 
 
+@contextmanager
+def _refused_by_spark(files: list[str], schema: str | None) -> Iterator[None]:
+    """What Spark's analysis refuses, so before a row is read, was typed too."""
+    try:
+        yield
+    except DeclarationError:
+        raise
+    except PenstockError as error:
+        text = str(error)
+        remote = [name for name in files if "://" in name]
+        if remote and ("No FileSystem for scheme" in text or "hasn't implemented" in text):
+            raise MisuseError(
+                f"Spark on this machine cannot list {remote[0]!r}; copy the files here, or give Spark what reads them."
+            ) from error
+        if type(error.__cause__).__name__ not in {"AnalysisException", "ParseException"}:
+            raise
+        if schema is not None:
+            from penstock.schema import parse_schema
+
+            parse_schema(schema, "--schema")  # says it better, if that is what is wrong
+        raise MisuseError(text) from error
+
+
 def _text_of(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DeclarationError(f"The query cannot be read from {path!r}: {error}; give a text file.") from error
-
-
-def _format_of(files: list[str], given: str | None) -> str:
-    """The format of files, which must exist and have the same."""
-    there = set(FORMATS.values())
-    if given is not None and given not in there:
-        raise DeclarationError(f"There is no format {given!r}; there are {', '.join(sorted(there))}.")
-    found: dict[str, str] = {}
-    for path in _paths(files):
-        name = Path(path).name.lower()
-        for ending in _PACKED:
-            name = name.removesuffix(ending)
-        kind = FORMATS.get(Path(name).suffix)
-        if kind is not None:
-            found.setdefault(kind, path)
-        elif given is None:
-            raise DeclarationError(f"What {path!r} holds does not follow from its name; say --format csv, json or parquet.")
-    if given is None and len(found) > 1:
-        both = " and ".join(f"{kind} ({path})" for kind, path in sorted(found.items()))
-        raise DeclarationError(f"All files must have one format, and these have {both}; match them one after the other.")
-    return given or next(iter(found))
-
-
-def _paths(files: list[str]) -> list[str]:
-    """Every file that is meant; hidden ones, which Spark does not read either, left out."""
-    paths = []
-    for name in files:
-        found = [name] if "://" in name else sorted(glob.glob(name, recursive=True))  # noqa: PTH207  (absolute patterns too)
-        inside = [p for f in found for p in (sorted(q for q in Path(f).rglob("*") if q.is_file()) if Path(f).is_dir() else [f])]
-        shown = [str(p) for p in inside if not Path(p).name.startswith((".", "_"))]
-        if not shown:
-            raise DeclarationError(f"There is no file {name!r}; give files, folders, or patterns such as 'logs/*.csv'.")
-        paths += shown
-    return paths
 
 
 def _definitions(define: list[str] | None) -> dict[str, str] | None:
@@ -125,10 +140,10 @@ def _print_table(found: FileMatches, limit: int) -> None:
     from rich.table import Table
 
     rows = found.rows(limit + 1 if limit else 0)
-    table = Table(*found.columns, show_lines=True)
+    table = Table(*found.columns, show_lines=True)  # what looks like markup is data
     for row in rows[: limit or None]:
         table.add_row(*(_cell(value) for value in row))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
     if limit and len(rows) > limit:
         print(f"There are more than {limit}; --limit 0 shows all, --json gives them as they come.", file=sys.stderr)
 

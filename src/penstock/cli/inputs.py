@@ -1,0 +1,218 @@
+"""The files of ``penstock match``: which are meant, and whether their beginnings look like what they are taken for.
+
+Spark leaves out what lies deeper in folders, reads any text as CSV, and takes the columns of CSV files one by one whatever their first lines
+say. So files are found here, and the beginning of each is read before Spark is started.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import glob
+import gzip
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from penstock.errors import DeclarationError
+from penstock.schema import unknown_column
+
+FORMATS: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+_OPENED: Final[dict[str, Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": None}
+_LINE: Final = 1 << 20
+"""Of a longer first line nothing is said."""
+
+
+def found_files(names: Sequence[str]) -> list[str]:
+    """Every file that is meant, in folders at any depth; addresses with ``://`` as they are. Hidden files, which Spark does not read, are left out.
+
+    Raises:
+        DeclarationError: One of the names means no file.
+    """
+    return [path for name in names for path in _meant_by(name)]
+
+
+def read_by_spark(names: Sequence[str]) -> list[str]:
+    """The same for Spark: files one by one, but folders whose sub-folders give columns, as in ``day=1``, as a whole."""
+    paths: list[str] = []
+    for name in names:
+        if "://" in name:
+            paths.append(name)
+            continue
+        for path in map(Path, _matching(name)):
+            by_columns = path.is_dir() and any("=" in part for part in _parts_below(path))
+            paths += [str(path)] if by_columns or not path.is_dir() else _inside(path)
+    return [re.sub(r"([\\\[\]{}*?^])", r"\\\1", p) if "://" not in p else p for p in paths if _is_shown(p)]
+
+
+def format_of(files: Sequence[str], given: str | None) -> str:
+    """The format of files, which must have the same.
+
+    Raises:
+        DeclarationError: They have not, or their names do not tell.
+    """
+    there = set(FORMATS.values())
+    if given is not None and given not in there:
+        raise DeclarationError(f"There is no format {given!r}; there are {', '.join(sorted(there))}.")
+    found: dict[str, str] = {}
+    for path in files:
+        name = Path(path.lower())
+        kind = FORMATS.get((name.with_suffix("") if name.suffix in _OPENED else name).suffix)
+        if kind is not None:
+            found.setdefault(kind, path)
+        elif given is None:
+            raise DeclarationError(f"What {path!r} holds does not follow from its name; say --format csv, json or parquet.")
+    if given is None and len(found) > 1:
+        both = " and ".join(f"{kind} ({path})" for kind, path in sorted(found.items()))
+        raise DeclarationError(f"All files must have one format, and these have {both}; match them one after the other.")
+    return given or next(iter(found))
+
+
+def check_beginnings(files: Sequence[str], kind: str, *, named: Sequence[tuple[str, str]] = ()) -> None:
+    """Look at the beginning of every file on this machine.
+
+    Args:
+        files: The files.
+        kind: Their format.
+        named: Columns that the command names, each with the option that does, if they must be in the first line of a CSV file.
+
+    Raises:
+        DeclarationError: A file holds something else, or the first lines of CSV files differ.
+    """
+    here = [path for path in files if "://" not in path]
+    if kind == "parquet":
+        _check_parquet(here)
+    elif kind == "json":
+        for path in here:
+            _check_json(path)
+    else:
+        _check_csv(here, named)
+
+
+def _check_parquet(files: Sequence[str]) -> None:
+    filled = [path for path in files if Path(path).stat().st_size]
+    if files and not filled:
+        raise DeclarationError(f"{files[0]!r} is empty, not a Parquet file, which has columns even without rows.")
+    for path in filled:
+        with _opened(path, plain=True) as file:
+            if file.read(4) not in (b"PAR1", b"PARE"):
+                raise DeclarationError(f"{path!r} is not a Parquet file; give --format csv or json if it is one of these.")
+
+
+def _check_json(path: str) -> None:
+    line = _first_line(path)
+    if line is None:
+        return
+    try:
+        rows = json.loads(line)
+    except ValueError:
+        rows = None
+    rows = rows if isinstance(rows, list) else [rows]
+    if not all(isinstance(row, dict) for row in rows):
+        raise DeclarationError(
+            f"{path!r} does not begin with a line of JSON but with {_shown(line)}; put one object on each line, or correct --format."
+        )
+
+
+def _check_csv(files: Sequence[str], named: Sequence[tuple[str, str]]) -> None:
+    first: tuple[str, list[str]] | None = None
+    for path in files:
+        line = _first_line(path)
+        if line is None:
+            continue
+        if "\0" in line or line.startswith("PAR1"):
+            raise DeclarationError(f"{path!r} is not a text file; give --format parquet if it is Parquet.")
+        names = next(csv.reader([line], strict=False))
+        if first is None:
+            first = path, names
+            _check_columns(path, line, names, named)
+        elif names != first[1]:
+            raise DeclarationError(
+                f"The first line of {path!r} is {_shown(line)}, but that of {first[0]!r} names {', '.join(first[1])[:80]}; "
+                "all CSV files must name the same columns in the same order."
+            )
+
+
+def _check_columns(path: str, line: str, names: list[str], named: Sequence[tuple[str, str]]) -> None:
+    names = [*_as_spark_names(names), *(part.partition("=")[0] for part in Path(path).parts[:-1] if "=" in part)]
+    missing = [(option, name) for option, name in named if name not in names]
+    if missing and len(missing) == len(named):
+        option, name = missing[0]
+        raise DeclarationError(
+            f"{option} names column {name!r}, but the first line of {path!r}, which must name the columns with commas between, "
+            f"is {_shown(line)}; correct the one or the other."
+        )
+    if missing:
+        raise unknown_column(missing[0][1], names, missing[0][0])
+
+
+def _as_spark_names(names: list[str]) -> list[str]:
+    """Columns without a name, and of a name that comes twice, have their number in it."""
+    lower = [name.lower() for name in names]
+    return [f"_c{i}" if not name else f"{name}{i}" if lower.count(lower[i]) > 1 else name for i, name in enumerate(names)]
+
+
+def _first_line(path: str) -> str | None:
+    """The first line that is not blank; None: there is none, or it cannot be read here."""
+    try:
+        with _opened(path) as file:
+            begun = b""
+            while not begun.strip() and (part := file.readline(_LINE)):
+                begun = part.removeprefix(b"\xef\xbb\xbf")
+    except (OSError, EOFError) as error:
+        raise DeclarationError(f"{path!r} cannot be read: {error}; mend it, or leave it out.") from error
+    if not begun.strip() or (len(begun) >= _LINE and not begun.endswith(b"\n")):
+        return None
+    return begun.decode(errors="replace").rstrip("\r\n")
+
+
+def _opened(path: str, *, plain: bool = False) -> Any:
+    import io
+
+    how = open if plain else _OPENED.get(Path(path).suffix.lower(), open)
+    return io.BytesIO() if how is None else how(path, "rb")
+
+
+def _shown(line: str) -> str:
+    return repr(line if len(line) <= 60 else line[:60] + "…")
+
+
+def _meant_by(name: str) -> Iterator[str]:
+    if "://" in name:
+        yield name
+        return
+    paths = [p for found in _matching(name) for p in (_inside(Path(found)) if Path(found).is_dir() else [found])]
+    shown = [p for p in paths if _is_shown(p)]
+    if not shown:
+        raise DeclarationError(f"There is no file {name!r}; give files, folders, or patterns such as 'logs/*.csv'.")
+    yield from shown
+
+
+def _matching(name: str) -> list[str]:
+    """A name, or all that a pattern finds."""
+    return [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True))  # noqa: PTH207  (absolute patterns too)
+
+
+def _inside(folder: Path) -> list[str]:
+    """Files at any depth, but none in hidden folders."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return [str(p) for p in files if all(_is_shown(part) for part in p.relative_to(folder).parts)]
+
+
+def _parts_below(folder: Path) -> list[str]:
+    return [part for path in _inside(folder) for part in Path(path).relative_to(folder).parts[:-1]]
+
+
+def _is_shown(path: str) -> bool:
+    return "://" in path or not Path(path).name.startswith((".", "_"))
+
+
+def local(name: str) -> str:
+    """A name; that of a file on this machine without ``file://``."""
+    return unquote(urlsplit(name).path) if name.startswith("file:/") else name
+
+
+__all__ = ["check_beginnings", "format_of", "found_files", "local", "read_by_spark"]
