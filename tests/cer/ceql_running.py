@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from ceql_drawing import Case, draw
 
+from penstock.cer import syntax as s
 from penstock.cer.automaton import Excluded, TypeIs
 from penstock.cer.batch import Spread, enumerated, matches_of
 from penstock.cer.plan import KEY, WHEN, Pattern, ready
@@ -36,6 +38,17 @@ SCHEMA = pa.schema(
     }
 )
 DEFINE = {kind: f"types LIKE '%{kind}%'" for kind in "ABC"}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """So many matches end with this event."""
+
+    end: int
+    matches: int
+
+
+Told = tuple[tuple[object, ...], Match | Counted]
 
 
 def suitable(seed: int) -> Case | None:
@@ -70,7 +83,7 @@ def mask(pattern: Pattern, event: Seen) -> int:
     total = 0
     for bit, test in enumerate(pattern.automaton.tests):
         if isinstance(test, TypeIs):
-            true = test.type in event.types
+            true = test.type in event.types and (test.stream is None or event.stream in ("", test.stream))
         elif isinstance(test, Excluded):
             true = test.type in event.types and (test.condition is None or passes(test.condition, event))
         else:
@@ -82,12 +95,14 @@ def mask(pattern: Pattern, event: Seen) -> int:
 def table_of(case: Case, pattern: Pattern) -> pa.RecordBatch:
     """The events as the engine would hand them over, sorted; `p` is an event's position in the whole stream."""
     rows = []
-    for position, event in enumerate(case.events):
+    read = [p for p, event in enumerate(case.events) if not case.query.streams or event.stream in ("", *case.query.streams)]
+    for counted, position in enumerate(read):
+        event = case.events[position]
         key = key_of(case, event)
         if None not in key:
             bits = mask(pattern, event)
             words = [bits >> (BITS * i) & ((1 << BITS) - 1) for i in range(pattern.words)]
-            when = event.values["n"] if case.query.window and case.query.window.kind == "attribute" else position
+            when = event.values["n"] if case.query.window and case.query.window.kind == "attribute" else counted
             rows.append((key, position, event.at, words, when))
     if not pattern.mixed:
         rows.sort(key=lambda row: (row[0], row[1]))
@@ -95,10 +110,12 @@ def table_of(case: Case, pattern: Pattern) -> pa.RecordBatch:
     data |= {f"{MASK}{i}": pa.array([r[3][i] for r in rows], pa.int64()) for i in range(pattern.words)}
     data |= {pattern.key_columns[i]: pa.array([r[0][i] for r in rows], pa.int64()) for i in range(len(pattern.keys))}
     data[WHEN] = pa.array([r[4] for r in rows], pa.int64())
+    for name in set(pattern.shape.attributes) - data.keys():
+        data[name] = pa.array([case.events[r[1]].values[name] for r in rows], SCHEMA.field(name).type)
     return pa.RecordBatch.from_pydict(data)
 
 
-def in_batch(case: Case, light: int | None = None) -> list[tuple[tuple[object, ...], Match]]:
+def in_batch(case: Case, light: int | None = None) -> list[Told]:
     """What the batch worker answers, reading in chunks that end at the cuts. `light`: enumerate as shared work from there on."""
     pattern = pattern_of(case)
     table = table_of(case, pattern)
@@ -129,7 +146,7 @@ class Memory:
             self.values.pop(key, None)
 
 
-def in_epochs(case: Case) -> tuple[list[tuple[tuple[object, ...], Match]], Memory]:
+def in_epochs(case: Case) -> tuple[list[Told], Memory]:
     """What the operator of a flow answers, one epoch for each stretch between cuts; and what it remembers at the end."""
     pattern = pattern_of(case)
     table = table_of(case, pattern)
@@ -158,30 +175,47 @@ def in_epochs(case: Case) -> tuple[list[tuple[tuple[object, ...], Match]], Memor
     return out, memory
 
 
-def answers_in(case: Case, pattern: Pattern, batch: pa.RecordBatch) -> list[tuple[tuple[object, ...], Match]]:
+def answers_in(case: Case, pattern: Pattern, batch: pa.RecordBatch) -> list[Told]:
     """A result's rows as matches. Times are unique, so they tell positions."""
     position = {event.at: i for i, event in enumerate(case.events)}
     at = lambda moment: position[moment.microsecond + 1_000_000 * moment.second]  # noqa: E731
     out = []
+    projection = case.query.projection
+    listed = {item.variable: item.attributes for item in projection.items} if isinstance(projection, s.Chosen) else {}
     for row in batch.to_pylist():
-        shown = [b for b in pattern.shape.bound if b.variable is not None]
-        bound: dict[int, list[str]] = {e["p"]: [] for b in pattern.shape.bound for e in row[b.name]}
-        for column in shown:
-            for event in row[column.name]:
-                bound[event["p"]].append(column.variable)
+        key = tuple(row[name] for name in pattern.keys)
+        if pattern.shape.counts:
+            out.append((key, Counted(at(row["match_end"]), int(row["matches"]))))
+            continue
+        bound: dict[int, list[str]] = {}
+        for column in pattern.shape.bound:
+            for shown in row[column.name]:
+                place = shown["p"] if "p" in shown else at(shown["at"])
+                check_shown(case, listed.get(column.name, ()), shown, place)
+                bound.setdefault(place, []).extend([] if column.variable is None else [column.variable])
         data = tuple(sorted(bound))
         whole = tuple(e["p"] for e in row["events"]) if "events" in row else data
         assert whole == data
-        key = tuple(row[name] for name in pattern.keys)
         out.append((key, Match(at(row["match_start"]), at(row["match_end"]), data, tuple(tuple(bound[p]) for p in data))))
     return out
 
 
-def complaint(case: Case, answered: list[tuple[tuple[object, ...], Match]]) -> str | None:
+def check_shown(case: Case, attributes: tuple[str, ...], shown: dict[str, Any], place: int) -> None:
+    """An event of a result has the columns that the query lists, if any, and they are those of the event at this place."""
+    event = case.events[place]
+    assert not attributes or attributes == tuple(shown)
+    assert all(shown[name] == event.values[name] for name in event.values if name in shown)
+    assert "at" not in shown or shown["at"].microsecond + 1_000_000 * shown["at"].second == event.at
+
+
+def complaint(case: Case, answered: list[Told]) -> str | None:
     """What is wrong with answers, judged by the reference; None if they are right."""
     expected = evaluate(case.query, case.events, scope=case.scope, events_window=case.events_window)
     if len(set(answered)) < len(answered):
         return f"told twice: {[a for a, n in Counter(answered).items() if n > 1]}"
+    if isinstance(case.query.projection, s.CountAll):
+        counts = [(key, Counted(end, sum(g.count for g in groups))) for (key, end), groups in expected.items()]
+        return None if Counter(answered) == Counter(counts) else f"the numbers are {counts}, given {answered}"
     given: dict[tuple[tuple[object, ...], int], set[Match]] = {}
     for key, match in answered:
         given.setdefault((key, match.end), set()).add(match)
@@ -192,8 +226,11 @@ def complaint(case: Case, answered: list[tuple[tuple[object, ...], Match]]) -> s
         if wrong := mine - {m for g in groups for m in g.matches}:
             return f"{place}: no match is {wrong}; right are {groups}"
         for group in groups:
-            if len(mine & group.matches) != group.count:
-                return f"{place}: {len(mine & group.matches)} of {group.count} wanted of {group.matches}, given {mine}"
+            told = len(mine & group.matches)
+            if told > group.count if case.query.limit else told != group.count:
+                return f"{place}: {told} of {group.count} wanted of {group.matches}, given {mine}"
+        if case.query.limit and len(mine) != (most := min(case.query.limit, sum(group.count for group in groups))):
+            return f"{place}: {most} are wanted of {groups}, given {mine}"
     return None
 
 
