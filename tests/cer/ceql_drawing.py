@@ -27,7 +27,7 @@ class Case:
 def draw(seed: int, *, keyed: bool | None = None, mixed: bool = True) -> Case:
     """A case. `keyed`: with PARTITION BY or not. `mixed`: CONSUME BY ANY with keys may come."""
     rng = random.Random(seed)
-    formula = _formula(rng, rng.choice([1, 2, 2, 2, 3, 3]))
+    formula = _formula(rng, rng.choice([1, 2, 2, 2, 2, 3, 3, 3]))
     keyed = rng.random() < 0.4 if keyed is None else keyed
     partition = rng.choice([(("k",),), (("k", "j"),), (("k",), ("j",))]) if keyed else ()
     consume = rng.choice(["NONE", "NONE", "NONE", "PARTITION", "ANY" if mixed or not keyed else "PARTITION"])
@@ -47,7 +47,7 @@ def draw(seed: int, *, keyed: bool | None = None, mixed: bool = True) -> Case:
         ),
         consume,
     )
-    events = _events(rng, rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 10, 11, 11]))
+    events = _events(rng, rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 10]))
     cuts = tuple(sorted(rng.sample(range(1, len(events) + 1), rng.randint(0, min(3, len(events))))))
     return Case(query, events, cuts, rng.choice(["end", "end", "interval"]), rng.choice(["global", "key"]))
 
@@ -56,8 +56,8 @@ def _formula(rng: random.Random, depth: int) -> s.Formula:
     if depth == 0 or (depth == 1 and rng.random() < 0.3):
         return s.Event(rng.choice(TYPES))
     one = lambda: _formula(rng, depth - 1)  # noqa: E731
-    match rng.randrange(14):
-        case 0 | 1 | 2 | 3 | 4:
+    match rng.randrange(15):
+        case 0 | 1 | 2 | 3 | 4 | 14:
             return s.Then(one(), one(), contiguous=False)
         case 5:
             return s.Then(one(), one(), contiguous=True)
@@ -112,9 +112,9 @@ def _predicate(rng: random.Random, depth: int) -> s.Predicate:
 
 def _projection(rng: random.Random, formula: s.Formula) -> s.Projection:
     names = _bound(formula)
-    if not names or rng.random() < 0.6:
+    if not names or rng.random() < 0.65:
         return s.Everything()
-    if rng.random() < 0.15:
+    if rng.random() < 0.1:
         return s.Nothing()
     return s.Chosen(tuple(s.Item(name) for name in rng.sample(names, rng.randint(1, len(names)))))
 

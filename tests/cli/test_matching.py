@@ -224,3 +224,18 @@ def test_wrong_master_is_refused_before_java_is_started(tmp_path, capsys):
     assert capsys.readouterr().err == (
         "--master 'nonsense' is no Spark master; give local[2], local[*], spark://HOST:PORT, k8s://… or yarn.\n"
     )
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.json", '{"at":1,"kind":"A"}\nnope\n{"at":2,"kind":"B"}\n'), ("a.csv", "at,kind\n1,A\n2\n3,B,5\n4,B\n")],
+)
+def test_rows_that_are_none_stop_it(spark, name, text, tmp_path, monkeypatch, capsys):
+    (tmp_path / name).write_text(text)
+    monkeypatch.setattr("penstock.cli.matching.quiet_session", lambda *_, **__: spark)
+    assert cli.main(["match", "SELECT * WHERE A ; B", str(tmp_path / name), "--order-by", "at", "--type", "kind"]) != 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Malformed" in err
+    assert len(err.splitlines()) == 1

@@ -409,8 +409,9 @@ def test_two_events_of_different_keys_in_one_place_are_refused_where_their_order
     assert match(df, "SELECT NONE WHERE A ; B PARTITION BY [k] WITHIN 3 EVENTS", events_window="key").count() == 1
 
 
-def test_event_without_a_place_is_refused(spark):
-    df = spark.createDataFrame([(None, "A"), (1, "B")], "at int, kind string")
+@pytest.mark.parametrize("kind", ["int", "timestamp", "double"])
+def test_event_without_a_place_is_refused(spark, kind):
+    df = spark.createDataFrame([(None, "A"), (1, "B")], "at int, kind string").selectExpr(f"cast(at as {kind}) at", "kind")
     assert told(match(df, "SELECT NONE WHERE A ; B")) == (
         "penstock.errors.RecordError: Event (at None) has no value of 'at', which orders the events; leave such events out."
     )

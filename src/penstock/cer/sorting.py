@@ -232,7 +232,7 @@ def _numbers(column: Any) -> Ints:
         values = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
         return ordered(np.where(np.isnan(values), np.nan, values))
     if column.null_count:
-        column = pc.coalesce(column, pa.scalar(0, pa.int32()).cast(column.type))
+        column = pc.coalesce(column, pa.scalar(0, column.type))
     return micros(column)
 
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
-    "csv": {"header": "true", "inferSchema": "true"},
-    "json": {"inferTimestamp": "true"},
+    "csv": {"header": "true", "inferSchema": "true", "mode": "FAILFAST"},
+    "json": {"inferTimestamp": "true", "mode": "FAILFAST"},
     "parquet": {},
 }
-"""How each format is read."""
+"""How each format is read: a row that is none stops it, where Spark would make its columns null or leave some out."""
 
 
 class FileMatches:
