@@ -124,6 +124,31 @@ def test_window_of_decimals_is_measured_exactly():
     assert least("0.109", column.slice(1)) == [0, 1234567890123489]
 
 
+def test_window_of_floats_is_as_wide_as_their_difference_says():
+    values = np.append(np.arange(-40, 41) / 10, [-2.8e-17, 5e-324, 1e17, 1e-9])
+    for size in ("1", "1.5", "0.1", "0", "0.3"):
+        pattern, chunk = pattern_within(size), pa.RecordBatch.from_pydict({WHEN: values})
+        when = times(pattern, chunk, np.arange(len(values)), missing=lambda row: RecordError(str(row)))
+        inside = when[None, :] >= earliest(pattern, chunk, when)[:, None]
+        assert (inside == (values[:, None] - values[None, :] <= float(size))).all(), size
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_no_difference_can_be_taken_of_is_no_value_of_a_window(value):
+    with pytest.raises(RecordError, match="1"):
+        times(
+            pattern_within(1), pa.RecordBatch.from_pydict({WHEN: [0.0, value]}), np.arange(2), lambda row: RecordError(str(row))
+        )
+
+
+def test_what_passes_a_condition_but_is_of_no_type_of_the_query_is_not_looked_at():
+    query = parse("SELECT * WHERE A ; B FILTER B[v = 1] AND A[w = 2] WITHIN 5 [n]")
+    pattern = pattern_of(Case(query, (), (), "end", "key"))
+    bits = {str(test): 1 << bit for bit, test in enumerate(pattern.automaton.tests)}
+    types = sum(bit for test, bit in bits.items() if "TypeIs" in test)
+    assert (len(bits), pattern.looked_at) == (4, f"(__ps_mask0 & {types}) <> 0")
+
+
 def test_window_that_is_wider_than_all_numbers_leaves_nothing_out():
     bottom, top = -(2**63), 2**63 - 1
     column = pa.array([bottom, 0, top], pa.int64())

@@ -150,6 +150,15 @@ def test_state_of_a_query_that_reads_other_streams_is_told_apart():
     assert checked("SELECT * FROM T, S WHERE A ; B") == two
 
 
+def test_state_of_a_query_with_other_types_or_clauses_is_told_apart():
+    def checked(text, **define):
+        keyed = keyed_by(["k"])[1].match(f"SELECT * WHERE A ; B {text}", define={**DEFINE, **define})
+        return checksum(keyed._region.steps[0].operator.pattern)
+
+    others = [checked("LIMIT 1"), checked("LIMIT 2"), checked("CONSUME BY PARTITION"), checked("", A="types = 'X'")]
+    assert len({checked(""), *others}) == 5
+
+
 @pytest.mark.parametrize("beside", ["source", "region"])
 def test_rows_of_a_region_among_others_are_of_no_stream(beside):
     flow = ps.Flow(f"streams{next(RUNS)}")

@@ -14,7 +14,7 @@ from ceql_running import Memory, key_of, mask, pattern_of, table_of
 from penstock.cer import syntax as s
 from penstock.cer import timeouts as stopping
 from penstock.cer.automaton import SKIP, build
-from penstock.errors import QueryError
+from penstock.errors import OperatorError, QueryError
 from penstock.operators.base import Context, KeyedState
 from penstock.operators.keys import KeyCodec
 from penstock.operators.rows import Order, group_rows
@@ -98,9 +98,9 @@ def times_out(automaton, states, later):
     return bool(states)
 
 
-def answered(case, variable):
+def answered(case, variable, **options):
     """What the operator gives, an epoch for each stretch between cuts."""
-    pattern = pattern_of(case).timing_out(variable)
+    pattern = pattern_of(case, **options).timing_out(variable)
     table = table_of(case, pattern)
     codec = KeyCodec(pa.schema([pa.field(name, pa.int64()) for name in pattern.keys]))
     memory = TimedMemory()
@@ -151,6 +151,18 @@ def test_runs_that_time_out_are_those_a_plain_search_finds(block):
     for seed in range(block * 1_500, (block + 1) * 1_500):
         wrong = complaint(seed)
         assert wrong is None, wrong
+
+
+def test_more_runs_may_be_open_than_may_time_out_together():
+    case = draw(0, keyed=True, mixed=False)
+    formula = s.Then(s.As(s.Event("A"), "x"), s.Event("B"), contiguous=False)
+    query = s.Query("ALL", s.Everything(), (), formula, (("k",),), s.Window("time", 100))
+    event = replace(case.events[0], types=frozenset("A"), values={**case.events[0].values, "k": 1})
+    seen = tuple(replace(event, at=i) for i in range(20))
+    case = replace(case, query=query, events=(*seen, replace(event, types=frozenset(), at=500)), cuts=(), events_window="key")
+    assert len(answered(case, "x", max_matches_per_event=10)[0]) == 20
+    with pytest.raises(OperatorError, match="One event closes more than 10 matches"):
+        answered(replace(case, events=tuple(replace(e, at=e.at // 20) for e in case.events)), "x", max_matches_per_event=10)
 
 
 def test_timeouts_that_forget_matches_are_found(monkeypatch):

@@ -352,3 +352,13 @@ def test_a_few_matches_are_spread_where_a_python_function_judges_each(spark):
             found = ps.match(of_one, "SELECT * WHERE A ; B", order_by="at", type="kind", where=where)
             assert found.count() == most - 1
             assert len(list(places.iterdir())) == tasks
+
+
+@pytest.mark.parametrize("strategy", ["NEXT", "LAST", "MAX"])
+def test_limit_of_matches_is_of_those_that_a_strategy_leaves(spark, strategy):
+    df = spark.range(21).selectExpr("id as at", "if(id = 20, 'B', 'A') as kind")
+    given = {"order_by": "at", "type": "kind", "max_matches_per_event": 10}
+    found = ps.match(df, f"SELECT {strategy} * WHERE A ; B{' LIMIT 1' * (strategy == 'MAX')}", **given)
+    assert len(found.collect()) == 1
+    with pytest.raises(Exception, match="One event closes more than 10 matches"):
+        ps.match(df, "SELECT MAX * WHERE A ; B", **given).collect()

@@ -43,10 +43,11 @@ class Pattern:
         order: the columns that order the events; the first gives ``match_start`` and ``match_end``.
         keys: the names of the key columns in the result.
         key_columns: and in the input of ``batch``: an event's own column where the key is one, otherwise a hidden one.
-        patient: whether events that pass no test change nothing, so that they need not be looked at.
+        patient: whether events of no type of the query change nothing, so that they need not be looked at.
         shape: the result's other columns.
         max_matches_per_event: more matches of one closing event are an error.
         streams: those after ``FROM``, where there are several.
+        evaluated: in a flow, the SQL of the words, which says what the types are.
         stops_at: look for runs that have bound this variable and time out, instead of matches; see ``timeouts``.
     """
 
@@ -65,6 +66,7 @@ class Pattern:
     max_matches_per_event: int = MAX_MATCHES_PER_EVENT
     stops_at: str = ""
     streams: tuple[str, ...] = ()
+    evaluated: tuple[str, ...] = ()
 
     def follower(self) -> Determiniser | Stopping:
         """The automaton made deterministic, as the pattern needs it."""
@@ -103,6 +105,15 @@ class Pattern:
     def masks(self, events: HasColumns) -> list[NDArray[Any]]:
         """The words of events, one array of whole numbers each, as `word_type` has them."""
         return [events.column(f"{MASK}{i}").to_numpy() for i in range(self.words)]
+
+    @property
+    def looked_at(self) -> str | None:
+        """The condition, on the words, for an event to be of a type of the query; None if others change something too."""
+        if not self.patient:
+            return None
+        bits = sum(1 << bit for bit, test in enumerate(self.automaton.tests) if isinstance(test, TypeIs))
+        words = [bits >> (BITS * i) & (1 << BITS) - 1 for i in range(self.words)]
+        return " OR ".join(f"({MASK}{i} & {word}) <> 0" for i, word in enumerate(words) if word) or "false"
 
     @property
     def mixed(self) -> bool:

@@ -23,6 +23,7 @@ NODE = np.dtype(
     [("pos", "<i4"), ("prev", "<i4"), ("left", "<i4"), ("right", "<i4"), ("kind", "<i2"), ("rank", "<i2"), ("key", "<i8")]
 )
 ARRAYS = ("pos", "prev", "left", "right", "kind", "rank", "key")  # in the order in which kernels take them
+COMPARED = 1 << 22  # so many matches of one event may be compared with one another, though fewer may be left
 _NO_LIMIT = np.iinfo(np.int64).max
 _CONSUME = {"NONE": kernel.KEEP, "PARTITION": kernel.CONSUME_KEY, "ANY": kernel.CONSUME_ALL}
 _SELECT = {"NEXT": matches.BEST_NEXT, "LAST": matches.BEST_LAST, "MAX": matches.LARGEST}
@@ -336,12 +337,19 @@ class Recogniser:
 
     def _tell(self, closings: NDArray[np.int32], lows: NDArray[np.int64]) -> Iterator[Block]:
         if self._strategy in (_SELECT if self._scope == "end" else {"ANY"}):
-            yield self._chosen(_joined(list(self._walk(closings, lows, None))))
+            most = max(self._too_many, COMPARED)
+            found = walk(self.arena, closings, lows, too_many=most, block_matches=self._block_matches)
+            yield self._not_too_many(self._chosen(_joined(list(found))))
         else:
             yield from self._walk(closings, lows, 1 if self._strategy == "ANY" else self._limit)
 
     def _walk(self, closings: NDArray[np.int32], lows: NDArray[np.int64], at_most: int | None) -> Iterator[Block]:
         return walk(self.arena, closings, lows, at_most=at_most, too_many=self._too_many, block_matches=self._block_matches)
+
+    def _not_too_many(self, block: Block) -> Block:
+        if len(block.ends) > self._too_many and np.unique(block.ends, return_counts=True)[1].max() > self._too_many:
+            raise too_many_matches(self._too_many)
+        return block
 
     def _chosen(self, block: Block) -> Block:
         """What stays of the matches of each closing event when they are compared with one another."""

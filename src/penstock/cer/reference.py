@@ -137,7 +137,7 @@ def _inside(window: s.Window | None, events: Sequence[Seen], start: int, end: in
     if window.kind == "time":
         return last.at - first.at <= window.size
     name = window.attribute or ""
-    return bool(last.values[name] - first.values[name] <= window.size)
+    return bool(_compared(last.values[name] - first.values[name], "<=", window.size))
 
 
 def _selects(projection: s.Projection, variable: str) -> bool:

@@ -30,7 +30,7 @@ def times(pattern: Pattern, chunk: HasColumns, place: Ints, missing: Callable[[i
         pattern: its window says what is measured.
         chunk: the events.
         place: the number of each event within its key's events, int64[events].
-        missing: the error for an event that has no value of the window's attribute.
+        missing: the error for an event that has no value of the window's attribute; NaN and infinity are none.
     """
     if pattern.counts_own_events:
         return np.asarray(place, np.int64)
@@ -40,7 +40,10 @@ def times(pattern: Pattern, chunk: HasColumns, place: Ints, missing: Callable[[i
     if column.null_count:
         raise missing(int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]))
     if pa.types.is_floating(column.type):
-        return ordered(np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False)))
+        values = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
+        if not np.isfinite(values).all():
+            raise missing(int(np.flatnonzero(~np.isfinite(values))[0]))
+        return ordered(values)
     return _unscaled(column) if pa.types.is_decimal(column.type) else micros(column)
 
 
@@ -74,7 +77,7 @@ def step_back_text(pattern: Pattern, event: str) -> str:
 def without_text(pattern: Pattern) -> str:
     """Says of an event that it cannot be measured."""
     name = "" if pattern.window is None else pattern.window.attribute
-    return f"has no value of {name!r}, which its window needs; leave such events out."
+    return f"has no value of {name!r}, which its window needs, or NaN or infinity; leave such events out."
 
 
 def _unscaled(column: Any) -> Ints:
@@ -127,8 +130,17 @@ def _least_start(ends: NDArray[np.float64], size: Decimal | int) -> NDArray[np.f
     """The least s with ``end - s <= size`` as floating-point numbers are subtracted."""
     width = float(size)
     start = ends - width
-    for _ in range(4):
-        start = np.where(ends - start > width, np.nextafter(start, np.inf), start)
-        less = np.nextafter(start, -np.inf)
-        start = np.where(ends - less <= width, less, start)
+    less = np.nextafter(start, -np.inf)
+    near = (ends - start > width) | (ends - less <= width)  # it is not quite this one: close to 0 there are many beside it
+    start[near] = _searched(ends[near], width)
     return start
+
+
+def _searched(ends: NDArray[np.float64], width: float) -> NDArray[np.float64]:
+    """The same, by halving what is between minus infinity, which is too far away, and the end itself."""
+    outside, inside = np.full(len(ends), ordered(np.array([-np.inf]))[0]), ordered(ends)
+    for _ in range(64):
+        middle = (outside >> 1) + (inside >> 1) + (outside & inside & 1)
+        reached = ends - _values(middle) <= width
+        inside, outside = np.where(reached, middle, inside), np.where(reached, outside, middle)
+    return _values(inside)

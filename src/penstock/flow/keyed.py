@@ -322,8 +322,8 @@ class KeyedStream(Stream):
         )
         streams = self._streams(parsed)
         read = streams_read(parsed, tuple(streams), _SEVERAL if streams else _ONE)
-        pattern = replace(pattern, streams=read if parsed.streams else ())
         tests = words_sql(pattern.automaton.tests, define, type, streams)
+        pattern = replace(pattern, streams=read if parsed.streams else (), evaluated=tuple(tests))
         late = None if on_timeout is None else pattern.timing_out(on_timeout)
         needed = dict.fromkeys([*keys.names, *pattern.needed, *(late.needed if late else ())])  # the rest need not be shuffled
         shown = [(name, quoted(name), columns.field(name).type) for name in needed]
@@ -333,8 +333,8 @@ class KeyedStream(Stream):
         stream: Any = self if len(read) == len(streams) else self._only(" OR ".join(streams[name] for name in read))
         stream = stream._selected([(name, sql) for name, sql, _ in shown], [pa.field(name, kind) for name, _, kind in shown])
         wanted = " AND ".join(f"{quoted(key)} IS NOT NULL" for key in keys.names)  # an event without a key is part of no match
-        if pattern.patient:  # what passes no test is not even shuffled
-            wanted += f" AND ({' OR '.join(f'{MASK}{i} <> 0' for i in range(pattern.words))})"
+        if pattern.looked_at is not None:  # the rest is not even shuffled
+            wanted += f" AND ({pattern.looked_at})"
         stream = stream.where(wanted)
         matched: KeyedStream = stream.process(Match(pattern, query))
         if late is not None:

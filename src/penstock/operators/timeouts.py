@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.cer.memory import dump, load
-from penstock.cer.recogniser import Batch, Block, Recogniser, filtered
+from penstock.cer.recogniser import Batch, Block, Recogniser, filtered, too_many_matches
 from penstock.cer.timeouts import Stopping
 from penstock.cer.windows import micros
 from penstock.columns import lexicographic, places, whole
 from penstock.operators.base import KeyedState, Output
 from penstock.operators.keys import Ints
-from penstock.operators.match import Match
+from penstock.operators.match import Match, tables_of
 from penstock.operators.rows import Keys, Rows
 from penstock.types import MAX_TIME
 
@@ -92,6 +92,7 @@ class Timeouts(Match):
         events = whole([before.events, taken])
         at = np.concatenate([was, line.time])
         blocks = [self._expired(block, at) for block in recogniser.feed(batch)]
+        _check_number(blocks, self.pattern.max_matches_per_event)
         out = self._rows([block for block in blocks if len(block.ends)], events, line, len(was), keys, state)
         self._keep(recogniser, names, stored, np.concatenate([before.owner, line.group]), at, events, state)
         return out
@@ -115,6 +116,10 @@ class Timeouts(Match):
         all_letters = np.concatenate([letters, np.full(pairs.shape[1], close, np.int32)]).astype(np.int32)
         order = lexicographic([all_groups, all_times, row < 0, row])
         return _Line(all_groups[order], all_times[order], row[order], all_letters[order])
+
+    def _recogniser(self) -> Recogniser:
+        """One that tells every run that is open when a window closes, of which but a few are those whose own window it is."""
+        return Recogniser(tables_of(self.pattern), strategy=self.pattern.strategy, scope=self.pattern.scope, room=1 << 17)
 
     def _expired(self, block: Block, at: Ints) -> Block:
         """The runs whose own window it is that closes."""
@@ -166,3 +171,10 @@ class Timeouts(Match):
         state.delete(
             [name for name, value, old in zip(names, values, stored, strict=True) if value is None and old is not None]
         )
+
+
+def _check_number(blocks: list[Block], most: int) -> None:
+    """Refuse more runs of one window's end than rows of one place are told apart by."""
+    ends = np.concatenate([block.ends for block in blocks]) if blocks else np.zeros(0, np.int64)
+    if len(ends) > most and np.unique(ends, return_counts=True)[1].max() > most:
+        raise too_many_matches(most)

@@ -109,7 +109,7 @@ def match(
                 raise DeclarationError(f"Stream {stream!r} has no column {name!r}, which every stream must have.")
     check_query(parsed, schema, types=None if define is None else dict(define))
     check_time(parsed, order[0], schema.field(order[0]).type)
-    check_expressions(parsed, events.sparkSession)
+    check_expressions(parsed, events.sparkSession, parsed.text)
     keys = tuple("_".join(group) for group in parsed.partition_by)
     by = CountedSplit() if enumerate_with is None else enumerate_with
     if not isinstance(by, (CountedSplit, MaximalDisjoint, Maximal)):
@@ -214,8 +214,8 @@ def _order(order_by: Any, schema: pa.Schema) -> tuple[str, ...]:
     return names
 
 
-def check_expressions(part: object, spark: SparkSession) -> None:
-    """Regular expressions of a query, or of a part of it, are Java's, so Java says whether they are any.
+def check_expressions(part: object, spark: SparkSession, text: str) -> None:
+    """Regular expressions of a query, or of a part of it, are Java's, so Java says whether they are any. ``text``: the query's.
 
     Raises:
         QueryError: One is none.
@@ -227,7 +227,6 @@ def check_expressions(part: object, spark: SparkSession) -> None:
                 java.java.util.regex.Pattern.compile(tried)
         except Exception as error:
             why = str(error).splitlines()[0].partition(" near index")[0]
-            text = part.text if isinstance(part, Query) else ""
             raise error_in(text, pattern, f"LIKE {pattern!r} is not a regular expression: {why}.") from error
 
 
@@ -259,8 +258,8 @@ def _prepared(
     names = [quoted(name) for name in pattern.key_columns]
     for name in names:
         prepared = prepared.where(F.col(name).isNotNull())
-    if pattern.patient:  # what passes no test is not even shuffled
-        prepared = prepared.where(" OR ".join(f"{MASK}{i} <> 0" for i in range(pattern.words)))
+    if pattern.looked_at is not None:  # the rest is not even shuffled
+        prepared = prepared.where(pattern.looked_at)
     together = [] if pattern.mixed else names
     shuffled = prepared.repartition(*together) if together else prepared.repartition(1)
     columns = arrow_schema(prepared)

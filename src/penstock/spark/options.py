@@ -37,11 +37,11 @@ def interval_ms(trigger: str | dt.timedelta) -> int | None:
 
 def check_patterns(flow: CompiledFlow, spark: SparkSession) -> None:
     """See `penstock.spark.match.check_expressions`, for every pattern of a flow."""
-    patterns = [getattr(step.operator, "pattern", None) for region in flow.regions.values() for step in region.spec.steps]
-    for pattern in filter(None, patterns):
-        from penstock.spark.match import check_expressions  # (loads the recogniser)
+    for operator in (step.operator for region in flow.regions.values() for step in region.spec.steps):
+        if (pattern := getattr(operator, "pattern", None)) is not None:
+            from penstock.spark.match import check_expressions  # (loads the recogniser)
 
-        check_expressions(pattern.automaton.tests, spark)
+            check_expressions(pattern.automaton.tests, spark, getattr(operator, "text", ""))
 
 
 def query_settings(flow: CompiledFlow, *, local: bool) -> dict[str, str]:
