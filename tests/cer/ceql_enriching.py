@@ -6,11 +6,11 @@ import random
 from dataclasses import replace
 
 from ceql_drawing import TYPES, Case
-from test_streams import STREAMS, qualified, spoken_of
 
 from penstock.cer import syntax as s
 from penstock.cer.scopes import subformulas, variables
 
+STREAMS = "STU"
 SHOWN = ("p", "at", "t", "v", "w", "n")  # what a list of attributes may name; the first two tell which event it is
 
 
@@ -85,3 +85,25 @@ def _attributes(rng: random.Random) -> tuple[str, ...]:
         return ()
     names = {rng.choice(SHOWN[:2]), *rng.sample(SHOWN, rng.randint(0, 3))}
     return tuple(rng.sample(sorted(names), len(names)))
+
+
+def qualified(formula, rng):
+    """The formula with streams before some of its types, also in its filters."""
+    if isinstance(formula, s.Event):
+        return s.Event(formula.type, rng.choice([None, None, *STREAMS]))
+    names = [name for name in ("inner", "left", "right") if hasattr(formula, name)]
+    formula = replace(formula, **{name: qualified(getattr(formula, name), rng) for name in names})
+    if isinstance(formula, s.Filtered):
+        return replace(formula, filter=spoken_of(formula.filter, variables(formula.inner), rng))
+    return formula
+
+
+def spoken_of(condition, bound, rng):
+    """The filter or item with a stream before its type, where the formula has it so."""
+    if isinstance(condition, s.Bound | s.Item):
+        return replace(condition, stream=rng.choice(sorted(streams_of(condition.variable, bound), key=str)))
+    return replace(condition, left=spoken_of(condition.left, bound, rng), right=spoken_of(condition.right, bound, rng))
+
+
+def streams_of(variable, bound):
+    return {stream for name, stream in bound if name == variable}

@@ -10,6 +10,7 @@ import re
 
 import pyarrow as pa
 import pytest
+from ceql_enriching import STREAMS, qualified, spoken_of
 from ceql_running import DEFINE, SCHEMA, SQL_COLUMNS, answers_in, complaint, pattern_of, records_of, suitable
 
 import penstock as ps
@@ -20,32 +21,7 @@ from penstock.cer.streams import streams_read
 from penstock.errors import QueryError
 from penstock.testing import Harness
 
-STREAMS = "STU"
 RUNS = itertools.count()
-
-
-def qualified(formula, rng):
-    """The formula with streams before some of its types, also in its filters."""
-    if isinstance(formula, s.Event):
-        return s.Event(formula.type, rng.choice([None, None, *STREAMS]))
-    names = [name for name in ("inner", "left", "right") if hasattr(formula, name)]
-    formula = dataclasses.replace(formula, **{name: qualified(getattr(formula, name), rng) for name in names})
-    if isinstance(formula, s.Filtered):
-        return dataclasses.replace(formula, filter=spoken_of(formula.filter, variables(formula.inner), rng))
-    return formula
-
-
-def spoken_of(condition, bound, rng):
-    """The filter or item with a stream before its type, where the formula has it so."""
-    if isinstance(condition, s.Bound | s.Item):
-        return dataclasses.replace(condition, stream=rng.choice(sorted(streams_of(condition.variable, bound), key=str)))
-    return dataclasses.replace(
-        condition, left=spoken_of(condition.left, bound, rng), right=spoken_of(condition.right, bound, rng)
-    )
-
-
-def streams_of(variable, bound):
-    return {stream for name, stream in bound if name == variable}
 
 
 def drawn(seed):

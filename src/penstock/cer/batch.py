@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.cer.maximal import ID, Maximal, MaximalDisjoint, Share, share, spread, type_bits
+from penstock.cer.maximal import ID, Maximal, MaximalDisjoint, Share, share, spread
 from penstock.cer.plan import HASHED, WHEN, Pattern
 from penstock.cer.recogniser import Batch, Block, Recogniser, walk
 from penstock.cer.shape import summed
 from penstock.cer.sorting import different
-from penstock.cer.tables import BITS, Tables
+from penstock.cer.tables import Tables
 from penstock.cer.windows import earliest, step_back_text, steps_back, times, without_text
 from penstock.cer.work import CountedSplit, Work, load_work, split
 from penstock.columns import gathered, places, whole
@@ -196,7 +196,7 @@ class _Worker:
 
     def _places_together(self, segments: Ints, rows: Ints) -> Ints:
         """The number of each event within its key's, of keys that are seen together."""
-        index, key, first = _by_key(segments, rows)
+        index, key, first = _together(segments, rows)
         nth = np.arange(len(index)) - np.repeat(first, np.diff(np.append(first, len(index))))
         place = np.empty(len(index), np.int64)
         place[index] = nth + self._latest(rows)[key] + 1
@@ -206,7 +206,7 @@ class _Worker:
         """Events that are less than the one before where a column measures windows, and what was inside the window there."""
         back = edges = np.empty(0, np.int64)
         if self._by_column:
-            index, key, first = _by_key(segments, rows)
+            index, key, first = _together(segments, rows)
             before = self._latest(rows)[key[first]]
             back, edges = steps_back(when[index], low[index], first, before)
             order = np.argsort(index[back])
@@ -346,10 +346,9 @@ class _Worker:
     def _check_types(self, chunk: pa.RecordBatch, masks: Sequence[NDArray[Any]]) -> None:
         if self.spread is None or isinstance(self.spread.split, CountedSplit):
             return
-        bits = type_bits(self.pattern.automaton)
         types = np.zeros(chunk.num_rows, np.int64)
-        for i, word in enumerate(masks):
-            types += np.bitwise_count(word.astype(np.int64) & (bits >> (BITS * i) & (1 << BITS) - 1))
+        for word, asked in zip(masks, self.pattern.types, strict=True):
+            types += np.bitwise_count(word.astype(np.int64) & asked)
         if (types > 1).any():
             row = int(np.flatnonzero(types > 1)[0])
             raise RecordError(
@@ -384,7 +383,7 @@ class _Worker:
         return "(" + ", ".join(f"{name} {value!s:.60}" for name, value in list(shown.items())[:6]) + ")"
 
 
-def _by_key(segments: Ints, rows: Ints) -> tuple[Ints, Ints, Ints]:
+def _together(segments: Ints, rows: Ints) -> tuple[Ints, Ints, Ints]:
     """The order that puts events of each key together, whose they are then, and where those of each begin."""
     owner = np.repeat(rows, np.diff(segments))
     index = np.argsort(owner, kind="stable")

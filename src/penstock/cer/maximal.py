@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.cer import syntax as s
-from penstock.cer.automaton import Automaton, TypeIs
+from penstock.cer.automaton import Automaton
 from penstock.cer.parts import DONE, MARKS, MATCHES, TOO_MANY, configurations, counters_of, submatches
 from penstock.cer.recogniser import Block, too_many_matches
 from penstock.cer.work import LIGHT
@@ -121,11 +121,6 @@ def _has_or(condition: s.Filter) -> bool:
     if isinstance(condition, s.Bound):
         return False
     return isinstance(condition, s.AnyOf) or _has_or(condition.left) or _has_or(condition.right)
-
-
-def type_bits(automaton: Automaton) -> int:
-    """Which tests ask for an event's type, as bits; an event that passes two of them stands in the way."""
-    return sum(1 << bit for bit, test in enumerate(automaton.tests) if isinstance(test, TypeIs))
 
 
 # --------------------------------------------------------------------------------------------------------------------- shares

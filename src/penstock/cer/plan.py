@@ -107,13 +107,17 @@ class Pattern:
         return [events.column(f"{MASK}{i}").to_numpy() for i in range(self.words)]
 
     @property
+    def types(self) -> list[int]:
+        """Which tests ask for an event's type, as bits of each word."""
+        bits = sum(1 << bit for bit, test in enumerate(self.automaton.tests) if isinstance(test, TypeIs))
+        return [bits >> (BITS * i) & (1 << BITS) - 1 for i in range(self.words)]
+
+    @property
     def looked_at(self) -> str | None:
         """The condition, on the words, for an event to be of a type of the query; None if others change something too."""
         if not self.patient:
             return None
-        bits = sum(1 << bit for bit, test in enumerate(self.automaton.tests) if isinstance(test, TypeIs))
-        words = [bits >> (BITS * i) & (1 << BITS) - 1 for i in range(self.words)]
-        return " OR ".join(f"({MASK}{i} & {word}) <> 0" for i, word in enumerate(words) if word) or "false"
+        return " OR ".join(f"({MASK}{i} & {word}) <> 0" for i, word in enumerate(self.types) if word) or "false"
 
     @property
     def mixed(self) -> bool:

@@ -337,19 +337,14 @@ class Recogniser:
 
     def _tell(self, closings: NDArray[np.int32], lows: NDArray[np.int64]) -> Iterator[Block]:
         if self._strategy in (_SELECT if self._scope == "end" else {"ANY"}):
-            most = max(self._too_many, COMPARED)
-            found = walk(self.arena, closings, lows, too_many=most, block_matches=self._block_matches)
-            yield self._not_too_many(self._chosen(_joined(list(found))))
+            block = self._chosen(_joined(list(self._walk(closings, lows, None, max(self._too_many, COMPARED)))))
+            check_number(block.ends, self._too_many)
+            yield block
         else:
-            yield from self._walk(closings, lows, 1 if self._strategy == "ANY" else self._limit)
+            yield from self._walk(closings, lows, 1 if self._strategy == "ANY" else self._limit, self._too_many)
 
-    def _walk(self, closings: NDArray[np.int32], lows: NDArray[np.int64], at_most: int | None) -> Iterator[Block]:
-        return walk(self.arena, closings, lows, at_most=at_most, too_many=self._too_many, block_matches=self._block_matches)
-
-    def _not_too_many(self, block: Block) -> Block:
-        if len(block.ends) > self._too_many and np.unique(block.ends, return_counts=True)[1].max() > self._too_many:
-            raise too_many_matches(self._too_many)
-        return block
+    def _walk(self, closings: NDArray[np.int32], lows: NDArray[np.int64], at_most: int | None, most: int) -> Iterator[Block]:
+        return walk(self.arena, closings, lows, at_most=at_most, too_many=most, block_matches=self._block_matches)
 
     def _chosen(self, block: Block) -> Block:
         """What stays of the matches of each closing event when they are compared with one another."""
@@ -416,6 +411,16 @@ def walk(
             marks *= 2  # not even one match fits
         if code == matches.DONE:
             return
+
+
+def check_number(ends: NDArray[np.int64], most: int) -> None:
+    """Refuse more than ``most`` matches of one closing event, given that of each.
+
+    Raises:
+        OperatorError: There are more.
+    """
+    if len(ends) > most and np.unique(ends, return_counts=True)[1].max() > most:
+        raise too_many_matches(most)
 
 
 def too_many_matches(limit: int) -> OperatorError:

@@ -32,20 +32,22 @@ def found_files(names: Sequence[str]) -> list[str]:
     Raises:
         DeclarationError: One of the names means no file.
     """
-    return [path for name in names for path in _meant_by(name)]
+    paths: list[str] = []
+    for name in names:
+        files = [path for _, inside in _meant_by(name) for path in inside]
+        if not files:
+            raise DeclarationError(f"There is no file {name!r}; give files, folders, or patterns such as 'logs/*.csv'.")
+        paths += files
+    return paths
 
 
 def read_by_spark(names: Sequence[str]) -> list[str]:
     """The same for Spark: files one by one, but folders whose sub-folders give columns, as in ``day=1``, as a whole."""
     paths: list[str] = []
-    for name in names:
-        if "://" in name:
-            paths.append(name)
-            continue
-        for path in map(Path, _matching(name)):
-            by_columns = path.is_dir() and any("=" in part for part in _parts_below(path))
-            paths += [str(path)] if by_columns or not path.is_dir() else _inside(path)
-    return [re.sub(r"([\\\[\]{}*?^])", r"\\\1", p) if "://" not in p else p for p in paths if _is_shown(p)]
+    for found, files in (meant for name in names for meant in _meant_by(name)):
+        by_columns = any("=" in part for file in files for part in Path(file).parts[len(Path(found).parts) : -1])
+        paths += [found] if by_columns else files
+    return [re.sub(r"([\\\[\]{}*?^])", r"\\\1", path) if "://" not in path else path for path in paths]
 
 
 def format_of(files: Sequence[str], given: str | None) -> str:
@@ -180,20 +182,14 @@ def _shown(line: str) -> str:
     return repr(line if len(line) <= 60 else line[:60] + "…")
 
 
-def _meant_by(name: str) -> Iterator[str]:
+def _meant_by(name: str) -> Iterator[tuple[str, list[str]]]:
+    """A name, or all that a pattern finds; and the files of each: itself, or those in the folder. Addresses are not looked at."""
     if "://" in name:
-        yield name
+        yield name, [name]
         return
-    paths = [p for found in _matching(name) for p in (_inside(Path(found)) if Path(found).is_dir() else [found])]
-    shown = [p for p in paths if _is_shown(p)]
-    if not shown:
-        raise DeclarationError(f"There is no file {name!r}; give files, folders, or patterns such as 'logs/*.csv'.")
-    yield from shown
-
-
-def _matching(name: str) -> list[str]:
-    """A name, or all that a pattern finds."""
-    return [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True))  # noqa: PTH207  (absolute patterns too)
+    for found in [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True)):  # noqa: PTH207  (absolute patterns too)
+        files = _inside(Path(found)) if Path(found).is_dir() else [found]
+        yield found, [path for path in files if _is_shown(path)]
 
 
 def _inside(folder: Path) -> list[str]:
@@ -202,12 +198,8 @@ def _inside(folder: Path) -> list[str]:
     return [str(p) for p in files if all(_is_shown(part) for part in p.relative_to(folder).parts)]
 
 
-def _parts_below(folder: Path) -> list[str]:
-    return [part for path in _inside(folder) for part in Path(path).relative_to(folder).parts[:-1]]
-
-
 def _is_shown(path: str) -> bool:
-    return "://" in path or not Path(path).name.startswith((".", "_"))
+    return not Path(path).name.startswith((".", "_"))
 
 
 def local(name: str) -> str:

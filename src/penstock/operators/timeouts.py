@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.cer.memory import dump, load
-from penstock.cer.recogniser import Batch, Block, Recogniser, filtered, too_many_matches
+from penstock.cer.recogniser import Batch, Block, Recogniser, check_number, filtered
 from penstock.cer.timeouts import Stopping
 from penstock.cer.windows import micros
 from penstock.columns import lexicographic, places, whole
@@ -92,8 +92,10 @@ class Timeouts(Match):
         events = whole([before.events, taken])
         at = np.concatenate([was, line.time])
         blocks = [self._expired(block, at) for block in recogniser.feed(batch)]
-        _check_number(blocks, self.pattern.max_matches_per_event)
-        out = self._rows([block for block in blocks if len(block.ends)], events, line, len(was), keys, state)
+        blocks = [block for block in blocks if len(block.ends)]
+        if blocks:
+            check_number(np.concatenate([block.ends for block in blocks]), self.pattern.max_matches_per_event)
+        out = self._rows(blocks, events, line, len(was), keys, state)
         self._keep(recogniser, names, stored, np.concatenate([before.owner, line.group]), at, events, state)
         return out
 
@@ -171,10 +173,3 @@ class Timeouts(Match):
         state.delete(
             [name for name, value, old in zip(names, values, stored, strict=True) if value is None and old is not None]
         )
-
-
-def _check_number(blocks: list[Block], most: int) -> None:
-    """Refuse more runs of one window's end than rows of one place are told apart by."""
-    ends = np.concatenate([block.ends for block in blocks]) if blocks else np.zeros(0, np.int64)
-    if len(ends) > most and np.unique(ends, return_counts=True)[1].max() > most:
-        raise too_many_matches(most)
