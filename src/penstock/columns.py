@@ -54,6 +54,11 @@ def places(index: Any) -> Any:
     return pa.array(index)
 
 
+def key_values(column: Any) -> Any:
+    """A column of keys as keys are shown: −0.0 and 0.0 are one key, so that either of its rows may be at hand, and it is 0.0."""
+    return pc.add(column, pa.scalar(0, column.type)) if pa.types.is_floating(column.type) else column
+
+
 def whole(batches: Sequence[pa.RecordBatch], schema: pa.Schema | None = None) -> pa.RecordBatch:
     """The rows of all batches, one after the other.
 

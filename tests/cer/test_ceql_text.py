@@ -202,6 +202,12 @@ def test_query_of_the_greatest_depth_is_evaluated():
         ("SELECT * WHERE A FILTER A[v+'x' = 1]", (1, 33), "a string cannot be part of a calculation."),
         ("SELECT * WHERE A FILTER A[v IN {1, 'x'}]", (1, 27), "the list for 'v' mixes numbers and strings."),
         ("SELECT * WHERE A FILTER A[v IN 2..1]", (1, 27), "the range 2..1 is empty; write the smaller number first."),
+        ("SELECT * WHERE A FILTER A[v > 2e308]", (1, 31), "the number is greater than a double holds, which ends at 1.8e308."),
+        *(
+            (f"SELECT * WHERE A FILTER A[v IN {{1, {sign}{number}}}]", (1, 36 + len(sign)),
+             "a number has at most 38 digits; write it with an exponent, as in 1e40.")
+            for sign in ("", "-") for number in ("1" * 39, "1." + "1" * 38, "0." + "0" * 39)
+        ),
         ("SELECT * WHERE A CONSUME BY ALL", (1, 29), "found 'ALL'; expected ANY, NONE or PARTITION."),
         ("SELECT * WHERE A WITHIN 3 WEEKS", (1, 27), ("found 'WEEKS'; expected DAY, DAYS, EVENT, EVENTS, HOUR, HOURS, MINUTE, "
          "MINUTES, SECOND, SECONDS or '['.")),

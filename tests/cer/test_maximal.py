@@ -45,7 +45,7 @@ def pattern_of(case, most=1_000_000):
         labelled(case.query, "MaximalDisjoint"), COLUMNS, order=("at",), keys=names, events_window=case.events_window,
         max_matches_per_event=most,
     )  # fmt: skip
-    return dataclasses.replace(pattern, shape=shape_of(case.query, COLUMNS, pattern.automaton.kinds))
+    return dataclasses.replace(pattern, shape=shape_of(case.query, COLUMNS, pattern.automaton.kinds, names))
 
 
 def told(case, by, workers=3, most=1_000_000):
@@ -109,25 +109,28 @@ def test_configurations_are_shared_among_all_workers():
 
 
 @pytest.mark.parametrize(
-    ("query", "why"),
+    ("query", "word", "why"),
     [
-        ("SELECT * WHERE A : B", "it is more than a sequence of types with gaps: (A : B)"),
-        ("SELECT * WHERE A ; B:+", "it is more than a sequence of types with gaps: (B):+"),
-        ("SELECT * WHERE (A ; B)+", "it repeats a sequence: ((A ; B))+"),
-        ("SELECT * WHERE A ; NOT(B) ; C", "it is more than a sequence of types with gaps: NOT (B)"),
-        ("SELECT * WHERE A OR B", "it is more than a sequence of types with gaps: (A OR B)"),
-        ("SELECT * WHERE A AS x ; B ; A AS y", "type 'A' stands in it twice"),
-        ("SELECT B WHERE A ; B", "it does not select 'A', so that several matches look the same"),
-        ("SELECT NONE WHERE A ; B", "SELECT NONE shows no events"),
-        ("SELECT MAX * WHERE A ; B", "SELECT MAX keeps only some of the matches"),
-        ("SELECT * WHERE A ; B LIMIT 3", "LIMIT keeps only some of the matches"),
-        ("SELECT * WHERE A ; B FILTER A[v = 1] OR B[v = 1]", "its filter has an OR between variables"),
+        ("SELECT * WHERE A : B", "A", "it is more than a sequence of types with gaps: (A : B)"),
+        ("SELECT * WHERE A ; B:+", "B", "it is more than a sequence of types with gaps: (B):+"),
+        ("SELECT * WHERE (A ; B)+", "A ; B", "it repeats a sequence: ((A ; B))+"),
+        ("SELECT * WHERE A ; NOT(B) ; C", "B", "it is more than a sequence of types with gaps: NOT (B)"),
+        ("SELECT * WHERE A OR B", "A", "it is more than a sequence of types with gaps: (A OR B)"),
+        ("SELECT * WHERE A AS x ; B ; A AS y", "A AS y", "type 'A' stands in it twice"),
+        ("SELECT B WHERE A ; B", "A", "it does not select 'A', so that several matches look the same"),
+        ("SELECT NONE WHERE A ; B", "NONE", "SELECT NONE shows no events"),
+        ("SELECT MAX * WHERE A ; B", "MAX", "SELECT MAX keeps only some of the matches"),
+        ("SELECT * WHERE A ; B LIMIT 3", "LIMIT", "LIMIT keeps only some of the matches"),
+        ("SELECT * WHERE A ; B FILTER A[v = 1] OR B[v = 1]", "A[", "its filter has an OR between variables"),
     ],
 )
-def test_query_whose_parts_are_not_its_matches_is_refused(query, why):
+def test_query_whose_parts_are_not_its_matches_is_refused(query, word, why):
     with pytest.raises(QueryError) as refused:
         labelled(ps.parse(query), "MaximalDisjoint")
-    assert str(refused.value) == f"MaximalDisjoint cannot enumerate this query, because {why}; use CountedSplit()."
+    first, shown, caret = str(refused.value).split("\n")
+    at = caret.index("^") - 1
+    assert first == f"line 1, column {at}: MaximalDisjoint cannot enumerate this query, because {why}; use CountedSplit()."
+    assert (shown, query[at - 1 :].startswith(word)) == (f"  {query}", True)
 
 
 def test_event_of_two_types_is_refused_with_its_place():

@@ -203,6 +203,29 @@ def test_events_without_a_key_are_left_out_as_in_batch(query):
     assert [(row["k"], row["match_end"]) for row in found.rows()] == [(1, at(3))]
 
 
+@pytest.mark.parametrize("window", ["9 SECONDS", "9 EVENTS"])
+@pytest.mark.parametrize("cuts", list(itertools.product([False, True], repeat=3)))
+def test_key_minus_zero_is_shown_as_zero_wherever_epochs_end(window, cuts):
+    flow = ps.Flow(f"by epoch {next(RUNS)}")
+    found, stranded = ps.memory(f"{flow.name} found"), ps.memory(f"{flow.name} stranded")
+    records = flow.source("events", ps.files("nowhere", "at timestamp, kind string, k double"), time="at", lateness="0 seconds")
+    closes = {"on_timeout": "A"} if "SECONDS" in window else {}
+    matched = records.key_by("k").match(f"SELECT A WHERE A ; B WITHIN {window}", type="kind", **closes)
+    matched.sink(found)
+    if closes:
+        matched.timeouts.sink(stranded)
+    with Harness(flow) as harness:
+        for i, (kind, k) in enumerate([("A", -0.0), ("B", 0.0), ("A", 0.0), ("B", -0.0)]):
+            harness.push("events", [{"at": at(i), "kind": kind, "k": k}])
+            if i < 3 and cuts[i]:
+                harness.epoch()
+        harness.push("events", [{"at": at(50 + i), "kind": "A", "k": -0.0} for i in range(2)])
+        harness.finish()
+    shown = [row["k"] for row in [*found.rows(), *stranded.rows()]]
+    assert len(shown) >= 3
+    assert all(str(k) == "0.0" for k in shown)
+
+
 def test_window_of_the_events_of_all_keys_is_refused_in_a_flow():
     with pytest.raises(
         DeclarationError, match="in a flow WITHIN n EVENTS can only count the events of the key; leave it at 'key'"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import re
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.cli.inputs import check_beginnings, found_files, local, read_by_spark
@@ -81,6 +83,24 @@ def test_file_that_holds_something_else_is_told_before_spark_is_started(kind, co
     folder(**{str(i): content for i, content in enumerate(contents)})
     with pytest.raises(DeclarationError, match=re.escape(message)):
         check_beginnings([str(i) for i in range(len(contents))], kind, named=NAMED)
+
+
+def test_parquet_file_with_times_that_spark_does_not_read_is_told_with_what_to_do(folder):
+    times = pa.array([1, 2], pa.timestamp("ns"))
+    buffers = [pa.BufferOutputStream() for _ in range(2)]
+    pq.write_table(pa.table({"at": times, "kind": ["A", "B"]}), buffers[0])
+    pq.write_table(
+        pa.table({"at": times, "kind": ["A", "B"]}), buffers[1], coerce_timestamps="us", allow_truncated_timestamps=True
+    )
+    folder(fine=buffers[0].getvalue().to_pybytes(), coarse=buffers[1].getvalue().to_pybytes())
+    check_beginnings(["coarse"], "parquet", named=NAMED)
+    check_beginnings(["fine"], "parquet")  # where --schema is given it may not be among the columns that are read
+    with pytest.raises(DeclarationError) as caught:
+        check_beginnings(["fine"], "parquet", named=NAMED)
+    assert str(caught.value) == (
+        "'fine' has times in nanoseconds in its column 'at', which Spark does not read; write them in microseconds, as pandas does with "
+        "to_parquet(..., coerce_timestamps='us')."
+    )
 
 
 def test_packed_file_that_is_none_is_told(folder):

@@ -287,6 +287,23 @@ def test_batch_of_rows_when_there_is_no_memory_for_it_is_named():
     assert "The query failed: Spark had no memory for a batch of rows on its way to Python; lower spark.sql.exec" in str(told)
 
 
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("[PARQUET_TYPE_ILLEGAL] Illegal Parquet type: INT64 (TIMESTAMP(NANOS,false)). SQLSTATE: 42846",
+         "The query failed: a Parquet file has a column of another type than it can be read as. Spark does not read times in nanoseconds;"),
+        ("org.apache.spark.SparkException: Exception thrown in awaitResult: \n\tat a.b(c)\nCaused by: java.io.IOException: No such bucket\n",
+         "The query failed: No such bucket"),
+        (("[FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH] Encountered error while reading file file:///a. Data type mismatches when "
+         "reading Parquet column [at]. Expected Spark type timestamp, actual Parquet type INT64. SQLSTATE: KD001"),
+         ("actual Parquet type INT64. Spark does not read times in nanoseconds; write them in microseconds, as pandas does with "
+         "to_parquet(..., coerce_timestamps='us'). Mend or remove the file.")),
+    ],
+)  # fmt: skip
+def test_what_spark_says_of_files_is_told_with_its_cause_and_what_to_do(said, message):
+    assert message in str(translated(RuntimeError(said), "The query"))
+
+
 # ------------------------------------------------------------------------------------------------------------- two at once
 
 

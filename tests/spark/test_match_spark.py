@@ -297,11 +297,11 @@ def test_session_in_another_time_zone_gives_the_same_moments(spark, split):
         ),
         (
             "SELECT * WHERE A AS match_end",
-            "The result would have two columns 'match_end'; name the variable differently with AS.",
+            "the result would have two columns 'match_end'; name the variable differently with AS.",
         ),
         (
             "SELECT * WHERE A AS k PARTITION BY [k]",
-            "The result would have two columns 'k'; name the variable differently with AS.",
+            "the result would have two columns 'k'; name the variable differently with AS.",
         ),
         (
             "SELECT * WHERE A FILTER A[k LIKE '(a']",
@@ -381,7 +381,7 @@ def test_window_of_time_over_numbers_is_refused_with_advice(spark):
     df = spark.createDataFrame([(1, "A")], "at long, kind string")
     with pytest.raises(QueryError) as caught:
         match(df, "SELECT * WHERE A WITHIN 3 SECONDS")
-    assert str(caught.value) == (
+    assert said(caught.value) == (
         "WITHIN 3 SECONDS needs events ordered by a time, but 'at' is int64; measure in its own unit: WITHIN number [at]."
     )
 

@@ -24,7 +24,7 @@ from penstock.cer.sorting import different
 from penstock.cer.tables import Tables
 from penstock.cer.windows import earliest, step_back_text, steps_back, times, without_text
 from penstock.cer.work import CountedSplit, Work, load_work, split
-from penstock.columns import gathered, places, whole
+from penstock.columns import gathered, key_values, places, whole
 from penstock.errors import RecordError
 from penstock.types import MASK
 
@@ -96,7 +96,7 @@ def _row_of(
     pattern: Pattern, result: pa.Schema, events: pa.RecordBatch, ends: Ints, start: list[Any], arrays: list[Any]
 ) -> pa.RecordBatch:
     at = places(ends)
-    keys = [events.column(name).take(at) for name in pattern.key_columns]
+    keys = [key_values(events.column(name).take(at)) for name in pattern.key_columns]
     return pa.RecordBatch.from_arrays([*keys, *start, events.column(pattern.order[0]).take(at), *arrays], schema=result)
 
 

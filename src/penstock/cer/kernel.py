@@ -15,6 +15,9 @@ bounded union nodes for the same end; heaps need no nodes without an event, and 
 
 ``heads[row, d]`` is the heap of the runs of key ``row`` that are in node ``d`` of the deterministic automaton, or -1.
 
+**Expiry.** Where a run is told because its window has closed (``timeouts``), the oldest must be on top: then ``when`` and keys are starts
+times -1, nothing is left out because of its start, and what has been told is taken out of the heaps.
+
 **Determinism.** Which heap comes out depends only on the key's events: sets are joined in the order that the automaton's nodes have as
 tuples (``react`` is sorted so), and what has left the window counts as absent whether or not it was removed from memory.
 """
@@ -22,14 +25,16 @@ tuples (``react`` is sorted so), and what has left the window counts as absent w
 from __future__ import annotations
 
 import numba
+import numpy as np
 
 from penstock.jit import inlined, jit
 
 DONE, UNKNOWN_STEP, ARENA_FULL, CLOSINGS_FULL = 0, 1, 2, 3
 # counters, shared with the caller
-EVENT, NODES, CLOSINGS, ASKED_NODE, ASKED_LETTER, SEGMENT, GENERATION = 0, 1, 2, 3, 4, 5, 6
+EVENT, NODES, CLOSINGS, ASKED_NODE, ASKED_LETTER, SEGMENT, GENERATION, EXPIRIES = 0, 1, 2, 3, 4, 5, 6, 7
 COUNTERS = 8
-KEEP, CONSUME_KEY, CONSUME_ALL = 0, 1, 2
+KEEP, CONSUME_KEY, CONSUME_ALL, EXPIRE = 0, 1, 2, 3
+NEVER = np.iinfo(np.int64).min
 UNKNOWN = -1  # a step not yet asked for; otherwise (target + 1) * 2 + accepts
 DEPTH = 64  # of a leftist heap: the logarithm of the nodes of one arena, with room
 _NODES_PER_JOIN = DEPTH + 2
@@ -134,9 +139,79 @@ def advance(event, letter, start, low, begins, found, step, mine, live, arena, c
 
 
 @jit
+def without(root, edge, arena, counters, stack, known, left_of, todo):
+    """A heap without the runs that have a key of at least ``edge``. Cost: what is in nodes of such runs.
+
+    Args:
+        root: the heap.
+        edge: the least key that is left out.
+        arena, counters, stack: see ``recognise``.
+        known: int64[nodes], the expiry for which ``left_of`` (int32[nodes]) says what is left of a node's heap.
+        todo: int32[3 * nodes + 3], scratch.
+
+    Returns:
+        The heap; -2: the arena is full.
+    """
+    pos, prev, left, right, kind, _rank, key = arena
+    if root == -1 or key[root] < edge:
+        return root
+    now = counters[EXPIRIES]
+    todo[0], top = root, 1
+    while top > 0:
+        n = todo[top - 1]
+        if known[n] == now:
+            top -= 1
+            continue
+        ready = True
+        for other in (prev[n], left[n], right[n]):
+            if other != -1 and key[other] >= edge and known[other] != now:
+                todo[top] = other
+                top += 1
+                ready = False
+        if not ready:
+            continue
+        if counters[NODES] + 2 * _NODES_PER_JOIN > len(pos):
+            return -2
+        some = left[n] if left[n] == -1 or key[left[n]] < edge else left_of[left[n]]
+        others = right[n] if right[n] == -1 or key[right[n]] < edge else left_of[right[n]]
+        before = prev[n] if prev[n] == -1 or key[prev[n]] < edge else left_of[prev[n]]
+        rest = join(some, others, NEVER, arena, counters, stack)
+        if before != -1:
+            rest = add(rest, pos[n], kind[n], before, key[before], NEVER, arena, counters, stack)
+        left_of[n], known[n] = rest, now
+        top -= 1
+    return left_of[root]
+
+
+@jit
+def expire(event, letter, edge, react, reacts, mine, live, arena, closings, counters, stack, known, left_of, todo):
+    """The end of a window: tell the runs with a key of at least ``edge`` in nodes that it moves, then take such runs out of all nodes.
+
+    Returns:
+        Whether the arena had room for that; otherwise nothing was changed.
+    """
+    key = arena[6]
+    counters[EXPIRIES] += 1
+    nodes = counters[NODES]
+    for d in range(len(mine)):
+        live[1, d] = without(mine[d], edge, arena, counters, stack, known, left_of, todo)
+        if live[1, d] == -2:
+            counters[NODES] = nodes
+            return False
+    for k in range(reacts[letter]):
+        root = mine[react[letter, k]]
+        if root != -1 and key[root] >= edge:
+            close(event, root, closings, counters)
+    for d in range(len(mine)):
+        mine[d] = live[1, d]
+    return True
+
+
+@jit
 def recognise(
-    letters, when, low, first, segments, rows, consume, step, react, reacts, heads, seen, live, arena, closings, counters, stack
-):
+    letters, when, low, first, segments, rows, consume, step, react, reacts, heads, seen, live, arena, closings, counters, stack,
+    known, left_of, todo,
+):  # fmt: skip
     """Feed events until all are read or something is needed.
 
     Args:
@@ -146,7 +221,7 @@ def recognise(
         first: the number of the first event; the i-th has ``first + i``.
         segments: where each stretch of events of one key begins, int64[stretches + 1].
         rows: the row of ``heads`` of each stretch, int64[stretches].
-        consume: ``KEEP``, ``CONSUME_KEY`` or ``CONSUME_ALL``.
+        consume: ``KEEP``, ``CONSUME_KEY`` or ``CONSUME_ALL``; ``EXPIRE``: events with a ``low`` are ends of windows, see ``expire``.
         step: int32[nodes, letters, choices], see ``UNKNOWN``; choice 0 skips the event. Node 0 is where runs begin.
         react: for each letter the automaton nodes that it moves, in their order, int32[letters, nodes]; ``reacts``: how many.
         heads: int32[rows, nodes]. ``seen``: int64[rows], the generation each row is of (for ``CONSUME_ALL``).
@@ -154,7 +229,7 @@ def recognise(
         arena: the nodes, see the module: ``(pos, prev, left, right, kind, rank, key)``.
         closings: int32[2, n]: the matches found, as event number and heap; several columns where an event ends runs in several nodes.
         counters: int64[COUNTERS]: where to go on, and what is asked for.
-        stack: int32[DEPTH], scratch.
+        stack: int32[DEPTH], scratch. ``known``, ``left_of``, ``todo``: see ``without``; empty unless runs expire.
 
     Returns:
         ``DONE``, or what is missing; then ``counters[EVENT]`` is the first event not yet read, and nothing of it was changed.
@@ -186,6 +261,16 @@ def recognise(
             begins = False
             for choice in range(choices):
                 begins |= step[0, letter, choice] != 0
+            if consume == EXPIRE and low[i] != NEVER:
+                if counters[CLOSINGS] + found > closings.shape[1]:
+                    counters[EVENT] = i
+                    return CLOSINGS_FULL
+                if not expire(
+                    first + i, letter, low[i], react, reacts, mine, live, arena, closings, counters, stack, known, left_of, todo
+                ):  # fmt: skip
+                    counters[EVENT] = i
+                    return ARENA_FULL
+                continue
             if found == 0 and not begins:
                 continue
             most = choices * (found + 1)

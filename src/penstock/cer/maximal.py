@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 from penstock.cer import syntax as s
 from penstock.cer.automaton import Automaton
 from penstock.cer.parts import DONE, MARKS, MATCHES, TOO_MANY, configurations, counters_of, submatches
+from penstock.cer.places import error_in
 from penstock.cer.recogniser import Block, too_many_matches
+from penstock.cer.scopes import bounds, subformulas
 from penstock.cer.work import LIGHT
 from penstock.columns import places
 from penstock.errors import OperatorError, QueryError
@@ -71,27 +73,27 @@ def labelled(query: s.Query, name: str) -> s.Query:
         QueryError: parts of a maximal match need not be matches, or not all matches are parts of one.
     """
 
-    def refuse(why: str) -> QueryError:
-        return QueryError(f"{name} cannot enumerate this query, because {why}; use CountedSplit().")
+    def refuse(why: str, word: object) -> QueryError:
+        return error_in(query.text, word, f"{name} cannot enumerate this query, because {why}; use CountedSplit().")
 
     if query.strategy != "ALL":
-        raise refuse(f"SELECT {query.strategy} keeps only some of the matches")
+        raise refuse(f"SELECT {query.strategy} keeps only some of the matches", query.clauses.get("strategy"))
     if query.limit is not None:
-        raise refuse("LIMIT keeps only some of the matches")
+        raise refuse("LIMIT keeps only some of the matches", query.clauses.get("limit"))
     items: list[tuple[s.Event, tuple[str, ...]]] = []
     formula = _label(query.formula, items, (), refuse)
     types = [item.type for item, _ in items]
-    for kind in types:
-        if types.count(kind) > 1:
-            raise refuse(f"type {kind!r} stands in it twice")
+    for n, kind in enumerate(types):
+        if kind in types[:n]:
+            raise refuse(f"type {str(kind)!r} stands in it twice", kind)
     projection = query.projection
     if isinstance(projection, s.Chosen):
         for item, names in items:
             if not any(i.variable in (item.type, *names) for i in projection.items):
-                raise refuse(f"it does not select {item.type!r}, so that several matches look the same")
+                raise refuse(f"it does not select {item.type!r}, so that several matches look the same", item.type)
         projection = s.Chosen((*projection.items, *(s.Item(f"{ITEM}{n}") for n in range(len(items)))))
     elif not isinstance(projection, s.Everything):
-        raise refuse(f"SELECT {projection} shows no events")
+        raise refuse(f"SELECT {projection} shows no events", query.clauses.get("projection"))
     return replace(query, strategy="MAX", formula=formula, projection=projection)
 
 
@@ -105,7 +107,7 @@ def _label(formula: s.Formula, items: list[Any], names: tuple[str, ...], refuse:
             return replace(formula, inner=_label(inner, items, (*names, name), refuse, repeated=repeated))
         case s.Filtered(inner=inner, filter=condition):
             if _has_or(condition):
-                raise refuse("its filter has an OR between variables")
+                raise refuse("its filter has an OR between variables", next(bounds(condition)).variable)
             return replace(formula, inner=_label(inner, items, names, refuse, repeated=repeated))
         case s.Plus(inner=inner, contiguous=False):
             return replace(formula, inner=_label(inner, items, names, refuse, repeated=True))
@@ -113,8 +115,12 @@ def _label(formula: s.Formula, items: list[Any], names: tuple[str, ...], refuse:
             first = _label(left, items, names, refuse)
             return replace(formula, left=first, right=_label(right, items, names, refuse))
         case s.Then(contiguous=False):
-            raise refuse(f"it repeats a sequence: ({formula})+")
-    raise refuse(f"it is more than a sequence of types with gaps: {formula}")
+            raise refuse(f"it repeats a sequence: ({formula})+", _first_word(formula))
+    raise refuse(f"it is more than a sequence of types with gaps: {formula}", _first_word(formula))
+
+
+def _first_word(formula: s.Formula) -> str:
+    return next(part.type for part in subformulas(formula) if isinstance(part, s.Event | s.Not))
 
 
 def _has_or(condition: s.Filter) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
 from importlib.resources import files
+from math import isinf
 from typing import Any, cast
 
 from lark import Lark, ParseTree, Token, Transformer, Tree, v_args
@@ -155,6 +156,7 @@ class _Reader(Transformer[Token, Any]):
     def __init__(self, text: str) -> None:
         super().__init__()
         self._text = text
+        self._clauses: dict[str, Name] = {}
 
     def _fail(self, token: Token | Name, message: str) -> QueryError:
         return error_at(self._text, token.line or 1, token.column or 1, message)
@@ -175,10 +177,22 @@ class _Reader(Transformer[Token, Any]):
         return name
 
     def plain_number(self, token: Token) -> s.Number:
-        return s.Number(str(token))
+        return s.Number(self._number(token))
 
     def negative_number(self, token: Token) -> s.Number:
-        return s.Number(f"-{token}")
+        return s.Number(f"-{self._number(token)}")
+
+    def _number(self, token: Token) -> str:
+        """A number as it is written, which SQL must be able to hold: with an exponent in a double, else in a decimal."""
+        text = str(token)
+        if "e" in text.lower():
+            if isinf(float(text)):
+                raise self._fail(token, "the number is greater than a double holds, which ends at 1.8e308.")
+        else:
+            whole, _, fraction = text.partition(".")
+            if len(whole.lstrip("0")) + len(fraction) > _DIGITS:
+                raise self._fail(token, f"a number has at most {_DIGITS} digits; write it with an exponent, as in 1e40.")
+        return text
 
     def text(self, token: Token) -> s.Text:
         return s.Text(_unescaped(token))
@@ -291,6 +305,11 @@ class _Reader(Transformer[Token, Any]):
 
     # clauses
 
+    @v_args(inline=True, meta=True)
+    def projection(self, place: Any, shown: s.Projection) -> s.Projection:
+        self._clauses["projection"] = Name("", place.line, place.column)
+        return shown
+
     def everything(self) -> s.Everything:
         return s.Everything()
 
@@ -379,11 +398,12 @@ class _Reader(Transformer[Token, Any]):
                 if name in found and name in _CLAUSES:
                     raise self._fail(clause, f"the query has two clauses {_CLAUSES[name]}; leave one.")
                 found[name] = value
+                self._clauses[name] = _placed(clause, clause)
             elif isinstance(part, s.Projection):
                 found["projection"] = part
             else:
                 found["formula"] = part
-        query = s.Query(**found, text=self._text)
+        query = s.Query(**found, text=self._text, clauses=self._clauses)
         for word, message in complaints(query):
             raise error_in(self._text, word, message)
         return query

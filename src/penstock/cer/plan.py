@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.cer.automaton import Automaton, Excluded, Test, TypeIs, build
 from penstock.cer.determine import Determiniser
+from penstock.cer.places import error_in
 from penstock.cer.predicates import filter_sql, predicate_sql, text_sql
 from penstock.cer.scopes import subformulas
 from penstock.cer.shape import Shape, shape_of
@@ -72,26 +73,32 @@ class Pattern:
         """The automaton made deterministic, as the pattern needs it."""
         return Stopping.of(self.automaton, self.stops_at) if self.stops_at else Determiniser(self.automaton, self.strategy)
 
-    def timing_out(self, variable: str) -> Pattern:
-        """The pattern of the runs that have bound a variable and time out.
+    def timing_out(self, variable: str, query: Query) -> Pattern:
+        """The pattern of the runs of a query that have bound a variable and time out.
 
         Raises:
             QueryError: There is no window of time, or no such variable in the result; or a strategy or consumption says what is a
                 match by comparing with others.
         """
+
+        def refuse(clause: str, message: str) -> QueryError:
+            return error_in(query.text, query.clauses.get(clause), message)
+
         if self.window is None or self.window.kind != "time":
-            raise QueryError("on_timeout needs a window that closes: WITHIN a time.")
+            raise refuse("window", "on_timeout needs a window that closes: WITHIN a time.")
         if self.consume != "NONE" or self.strategy == "STRICT":
-            raise QueryError(
-                "on_timeout cannot be combined with CONSUME BY or STRICT, under which runs end before their window does."
+            raise refuse(
+                "strategy" if self.strategy == "STRICT" else "consume",
+                "on_timeout cannot be combined with CONSUME BY or STRICT, under which runs end before their window does.",
             )
         if self.shape.counts:
-            raise QueryError("on_timeout needs events to show, and SELECT COUNT(*) shows none; select the variable.")
+            raise refuse("projection", "on_timeout needs events to show, and SELECT COUNT(*) shows none; select the variable.")
         names = list(dict.fromkeys(name for kind in self.automaton.kinds for name in kind))
         if variable not in names:
-            raise QueryError(
+            raise refuse(
+                "projection",
                 f"on_timeout names {variable!r}, which is no variable of the result ({', '.join(names) or 'it has none'}); give it a "
-                "name with AS."
+                "name with AS.",
             )
         kinds = Stopping.of(self.automaton, variable).kinds
         shape = replace(self.shape, kinds=kinds)
@@ -148,12 +155,7 @@ class Pattern:
 
     def result(self, columns: pa.Schema, keys: list[pa.Field[Any]]) -> pa.Schema:
         """The result's schema, given the events' columns and the key fields."""
-        fields = [*keys, *self.shape.fields(columns, columns.field(self.order[0]).type)]
-        names = [field.name for field in fields]
-        for name in names:
-            if names.count(name) > 1:
-                raise DeclarationError(f"The result would have two columns {name!r}; name the variable differently with AS.")
-        return pa.schema(fields)
+        return pa.schema([*keys, *self.shape.fields(columns, columns.field(self.order[0]).type)])
 
 
 def check_source_of_types(columns: pa.Schema, type_column: str | None, define: Mapping[str, str] | None) -> None:
@@ -255,6 +257,7 @@ def ready(
 
     Raises:
         DeclarationError: an argument that does not fit.
+        QueryError: LIMIT with COUNT(*), or two columns of one name.
     """
     if scope not in {"end", "interval"}:
         raise DeclarationError(f"strategy_scope={scope!r} is not known; use 'end' or 'interval'.")
@@ -262,10 +265,14 @@ def ready(
         raise DeclarationError(f"events_window={events_window!r} is not known; use 'global' or 'key'.")
     as_number(max_matches_per_event, "max_matches_per_event")
     automaton = build(query)
-    shape = shape_of(query, columns, automaton.kinds)
+    shape = shape_of(query, columns, automaton.kinds, keys)
     shown = {*order, *shape.attributes} & {group[0] for group in query.partition_by if len(group) == 1}
     if shape.counts and query.limit is not None:
-        raise DeclarationError("LIMIT has no meaning with COUNT(*), which gives one row per closing event; leave it out.")
+        raise error_in(
+            query.text,
+            query.clauses.get("limit"),
+            "LIMIT has no meaning with COUNT(*), which gives one row per closing event; leave it out.",
+        )
     return Pattern(
         automaton=automaton,
         strategy=query.strategy,

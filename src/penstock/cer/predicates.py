@@ -104,9 +104,11 @@ def check_query(query: s.Query, columns: pa.Schema, *, types: Mapping[str, str] 
 def check_time(query: s.Query, name: str, kind: pa.DataType) -> None:
     """Check that a window of time can be measured in the column that orders the events."""
     if query.window is not None and query.window.kind == "time" and not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        raise QueryError(
+        raise error_in(
+            query.text,
+            query.clauses.get("window"),
             f"WITHIN {query.window} needs events ordered by a time, but {name!r} is {kind}; "
-            f"measure in its own unit: WITHIN number [{s.name_text(name)}]."
+            f"measure in its own unit: WITHIN number [{s.name_text(name)}].",
         )
 
 

@@ -25,7 +25,7 @@ NODE = np.dtype(
 ARRAYS = ("pos", "prev", "left", "right", "kind", "rank", "key")  # in the order in which kernels take them
 COMPARED = 1 << 22  # so many matches of one event may be compared with one another, though fewer may be left
 _NO_LIMIT = np.iinfo(np.int64).max
-_CONSUME = {"NONE": kernel.KEEP, "PARTITION": kernel.CONSUME_KEY, "ANY": kernel.CONSUME_ALL}
+_CONSUME = {"NONE": kernel.KEEP, "PARTITION": kernel.CONSUME_KEY, "ANY": kernel.CONSUME_ALL, "EXPIRED": kernel.EXPIRE}
 _SELECT = {"NEXT": matches.BEST_NEXT, "LAST": matches.BEST_LAST, "MAX": matches.LARGEST}
 
 
@@ -154,13 +154,18 @@ def _arena(room: int) -> tuple[np.ndarray, ...]:
     return tuple(np.empty(room, NODE[name].newbyteorder("=")) for name in ARRAYS)
 
 
+def _expiry(room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scratch arrays of ``kernel.without``."""
+    return np.zeros(room, np.int64), np.empty(room, np.int32), np.empty(3 * room + 3, np.int32)
+
+
 class Recogniser:
     """Recognises one query in the events of any number of keys.
 
     Args:
         tables: the query's automaton.
         strategy: the query's selection strategy.
-        consume: ``"NONE"``, ``"PARTITION"`` or ``"ANY"``.
+        consume: ``"NONE"``, ``"PARTITION"`` or ``"ANY"``; ``"EXPIRED"``: see ``kernel.EXPIRE``.
         limit: at most so many matches of one closing event, if given.
         scope: ``"end"`` compares the matches of one closing event, ``"interval"`` only those that also begin together.
         max_matches_per_event: more matches of one closing event than this are an error.
@@ -190,6 +195,7 @@ class Recogniser:
         self._counters = np.zeros(kernel.COUNTERS, np.int64)
         self._stack = np.empty(kernel.DEPTH, np.int32)
         self._closings = np.empty((2, 1 << 18), np.int32)
+        self._expiry = _expiry(0)
         self._full_at = -1
         self._settled = 0  # nodes that the next sweep leaves as they are
         self.first = 0  # the number the next event gets
@@ -261,10 +267,12 @@ class Recogniser:
             self.rows(len(self.heads))
             counters[kernel.NODES] = self.arena.count
             live = np.empty((2, tables.width), np.int32)
+            if self._consume == kernel.EXPIRE and len(self._expiry[0]) != self.arena.room:
+                self._expiry = _expiry(self.arena.room)
             code = kernel.recognise(
                 batch.letters, batch.when, batch.low, self.first, batch.segments, batch.rows, self._consume,
                 tables.step, tables.react, tables.reacts, self.heads, self._seen, live,
-                self.arena.arrays, self._closings, counters, self._stack,
+                self.arena.arrays, self._closings, counters, self._stack, *self._expiry,
             )  # fmt: skip
             self.arena.count = int(counters[kernel.NODES])
             if code == kernel.UNKNOWN_STEP:
@@ -282,11 +290,12 @@ class Recogniser:
         self.first += len(batch.letters)
 
     def _make_room(self, batch: Batch) -> None:
-        lows = np.full(len(self.heads), np.iinfo(np.int64).min)
-        stretch = int(self._counters[kernel.SEGMENT])
-        ended = batch.segments[1 : stretch + 1] - 1
-        lows[batch.rows[:stretch]] = batch.low[ended]  # later stretches of a row overwrite earlier ones
-        lows[batch.rows[stretch]] = batch.low[self._counters[kernel.EVENT]]
+        lows = np.full(len(self.heads), kernel.NEVER)
+        if self._consume != kernel.EXPIRE:
+            stretch = int(self._counters[kernel.SEGMENT])
+            ended = batch.segments[1 : stretch + 1] - 1
+            lows[batch.rows[:stretch]] = batch.low[ended]  # later stretches of a row overwrite earlier ones
+            lows[batch.rows[stretch]] = batch.low[self._counters[kernel.EVENT]]
         self.sweep(lows, self._settled)  # most nodes of a batch are needed for a moment only, and those that are not, for long
         if self._settled and self.arena.count > self.arena.room // 2:
             self.sweep(lows)

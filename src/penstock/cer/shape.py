@@ -13,12 +13,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.cer.automaton import outputs
+from penstock.cer.places import error_in
 from penstock.cer.recogniser import Block
 from penstock.cer.syntax import Chosen, CountAll, Everything, Query
 from penstock.columns import HasColumns, places
-from penstock.errors import DeclarationError, OperatorError
+from penstock.errors import OperatorError
 
 EVENTS, START, END, MATCHES = "events", "match_start", "match_end", "matches"
+_TWO = "the result would have two columns"
 COUNT_TYPE = pa.decimal128(38, 0)
 
 
@@ -99,13 +101,24 @@ def list_of(events: Table, attributes: tuple[str, ...], positions: NDArray[np.in
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
 
 
-def shape_of(query: Query, columns: tuple[str, ...], kinds: tuple[tuple[str, ...], ...]) -> Shape:
+def shape_of(query: Query, columns: tuple[str, ...], kinds: tuple[tuple[str, ...], ...], keys: tuple[str, ...]) -> Shape:
     """The result's shape for a query over events with these columns.
 
+    Args:
+        query: a parsed query.
+        columns: the events' columns.
+        kinds: see ``Automaton.kinds``.
+        keys: the names of the key's columns in the result, which stand before.
+
     Raises:
-        DeclarationError: a variable is named like one of the result's own columns.
+        QueryError: two columns of the result would have one name.
     """
     projection = query.projection
+    taken = [*keys, END, MATCHES] if isinstance(projection, CountAll) else [*keys, START, END]
+    for n, name in enumerate(taken):
+        if name in taken[:n]:
+            word = next((word for group in query.partition_by for word in group if word == name), None)
+            raise error_in(query.text, word, f"{_TWO} {name!r}, of which one is the key's; rename that of the events.")
     if isinstance(projection, CountAll):
         return Shape(counts=True, bound=(), kinds=kinds)
     bound: list[Bound] = []
@@ -115,10 +128,9 @@ def shape_of(query: Query, columns: tuple[str, ...], kinds: tuple[tuple[str, ...
         for item in projection.items:
             label = item.variable if item.stream is None else f"{item.stream}>{item.variable}"
             bound.append(Bound(item.variable, label, item.attributes or columns))
-    taken = [START, END]
     for name in (b.name for b in bound):
         if name in taken:
-            raise DeclarationError(f"The result would have two columns {name!r}; name the variable differently with AS.")
+            raise error_in(query.text, name, f"{_TWO} {name!r}; name the variable differently with AS.")
         taken.append(name)
     return Shape(counts=False, bound=tuple(bound), kinds=kinds)
 

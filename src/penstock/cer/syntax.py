@@ -5,6 +5,7 @@ All values are frozen and compare by content. ``parsing.parse`` makes them; ``st
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
@@ -362,6 +363,7 @@ class Query:
         partition_by: groups of attributes; an event's key has of each group the first that is not null.
         window, consume, limit: the clauses of these names.
         text: what was parsed, for messages; ``places.Name`` tells where in it a word stands.
+        clauses: the first words of what follows SELECT and of the clauses, by the names of the attributes above, for messages too.
     """
 
     strategy: Strategy
@@ -373,6 +375,7 @@ class Query:
     consume: Consume = "NONE"
     limit: int | None = None
     text: str = field(default="", compare=False, repr=False)
+    clauses: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
         parts = ["SELECT", *([] if self.strategy == "ALL" else [self.strategy]), str(self.projection)]

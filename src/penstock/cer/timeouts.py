@@ -5,8 +5,9 @@ it. That is again an automaton, so runs that time out are recognised, kept, move
 for a match until it marks an event for the variable; there it may *stop*: from then on only the set of states is followed that
 anything going on from it can be in. A match kills it, and so does the end of every way to go on.
 
-The window's end is an event of its own (``CLOSE``), put between the others where a start's window closes. It changes nothing but makes
-what has stopped, and lives, a result.
+The window's end is an event of its own (``close``), put between the others where a start's window closes. It changes nothing but makes
+what has stopped, and lives, a result. Heaps have the oldest runs on top here, and what is told is taken out of them, so that it does not
+matter how many are open (``kernel``, Expiry).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from penstock.cer.automaton import SKIP, Automaton
 from penstock.cer.determine import Determiniser, Node
 
-STRATEGY = "TIMEOUT"
+STRATEGY = "TIMED OUT"  # not the word of old states, whose heaps have the newest runs on top
 
 
 @dataclass(slots=True)
@@ -34,11 +35,12 @@ class Stopping:
     automaton: Automaton
     variable: str
     _all: Determiniser
+    _ahead: int
 
     @staticmethod
     def of(automaton: Automaton, variable: str) -> Stopping:
         """A follower of an automaton's runs."""
-        return Stopping(automaton, variable, Determiniser(automaton, "ALL"))
+        return Stopping(automaton, variable, Determiniser(automaton, "ALL"), _before(automaton, variable))
 
     @property
     def kinds(self) -> tuple[tuple[str, ...], ...]:
@@ -70,8 +72,8 @@ class Stopping:
             stops = self._stops(node, mask, choice - len(self.automaton.kinds) - 1)
             return ((0, 0, going, 0) if stops and going and not same & final else None), False
         own, preferred = self._all.moved(node[0], node[1], mask, choice)
-        ahead = self._all.live(own & ~preferred)
-        return ((ahead, self._all.live(preferred), going, 0) if ahead else None), False
+        ahead = own & ~preferred & self._ahead
+        return ((ahead, preferred & self._ahead, going, 0) if ahead else None), False
 
     def _stops(self, node: Node, mask: int, nth: int) -> bool:
         """Whether a run stops with the nth kind that binds the variable, and none of the same marks in a preferred way."""
@@ -82,3 +84,17 @@ class Stopping:
     @property
     def _stopping(self) -> list[int]:
         return [number + 1 for number, kind in enumerate(self.automaton.kinds) if self.variable in kind]
+
+
+def _before(automaton: Automaton, variable: str) -> int:
+    """The states from which an event can still be marked for a variable: a run that is in none of them will not stop."""
+    stops = {number + 1 for number, kind in enumerate(automaton.kinds) if variable in kind}
+    before = 0
+    while True:
+        more = before
+        for state, transitions in enumerate(automaton.transitions):
+            if any(t.choice in stops or before >> t.target & 1 for t in transitions):
+                more |= 1 << state
+        if more == before:
+            return before
+        before = more

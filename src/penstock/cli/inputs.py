@@ -86,7 +86,7 @@ def check_beginnings(files: Sequence[str], kind: str, *, named: Sequence[tuple[s
     """
     here = [path for path in files if "://" not in path]
     if kind == "parquet":
-        _check_parquet(here)
+        _check_parquet(here, inferred=bool(named))
     elif kind == "json":
         for path in here:
             _check_json(path)
@@ -94,7 +94,7 @@ def check_beginnings(files: Sequence[str], kind: str, *, named: Sequence[tuple[s
         _check_csv(here, named)
 
 
-def _check_parquet(files: Sequence[str]) -> None:
+def _check_parquet(files: Sequence[str], *, inferred: bool) -> None:
     filled = [path for path in files if Path(path).stat().st_size]
     if files and not filled:
         raise DeclarationError(f"{files[0]!r} is empty, not a Parquet file, which has columns even without rows.")
@@ -102,6 +102,24 @@ def _check_parquet(files: Sequence[str]) -> None:
         with _opened(path, plain=True) as file:
             if file.read(4) not in (b"PAR1", b"PARE"):
                 raise DeclarationError(f"{path!r} is not a Parquet file; give --format csv or json if it is one of these.")
+        if inferred:  # otherwise the column may not even be read
+            _check_times(path)
+
+
+def _check_times(path: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        columns = pq.read_schema(path)
+    except (pa.ArrowException, OSError):  # Spark says what is wrong
+        return
+    for column in columns:
+        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
+            raise DeclarationError(
+                f"{path!r} has times in nanoseconds in its column {column.name!r}, which Spark does not read; write them in microseconds, "
+                "as pandas does with to_parquet(..., coerce_timestamps='us')."
+            )
 
 
 def _check_json(path: str) -> None:

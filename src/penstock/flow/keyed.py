@@ -324,7 +324,7 @@ class KeyedStream(Stream):
         read = streams_read(parsed, tuple(streams), _SEVERAL if streams else _ONE)
         tests = words_sql(pattern.automaton.tests, define, type, streams)
         pattern = replace(pattern, streams=read if parsed.streams else (), evaluated=tuple(tests))
-        late = None if on_timeout is None else pattern.timing_out(on_timeout)
+        late = None if on_timeout is None else pattern.timing_out(on_timeout, parsed)
         needed = dict.fromkeys([*keys.names, *pattern.needed, *(late.needed if late else ())])  # the rest need not be shuffled
         shown = [(name, quoted(name), columns.field(name).type) for name in needed]
         shown += [(f"{MASK}{i}", sql, word_type(pattern.automaton.tests)) for i, sql in enumerate(tests)]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import MANY, in_long_runs, lexicographic, places, values_of, whole
+from penstock.columns import MANY, in_long_runs, key_values, lexicographic, places, values_of, whole
 from penstock.errors import OperatorError
 from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
 from penstock.types import BINS
@@ -67,6 +67,9 @@ class Keys:
     columns: tuple[Any, ...]
     hashes: Ints
     codec: KeyCodec
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(map(key_values, self.columns)))
 
     def __len__(self) -> int:
         return len(self.hashes)

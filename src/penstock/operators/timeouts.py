@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.cer import kernel
 from penstock.cer.memory import dump, load
-from penstock.cer.recogniser import Batch, Block, Recogniser, check_number, filtered
+from penstock.cer.recogniser import Batch, Block, Recogniser
 from penstock.cer.timeouts import Stopping
 from penstock.cer.windows import micros
 from penstock.columns import lexicographic, places, whole
@@ -22,8 +23,6 @@ from penstock.operators.keys import Ints
 from penstock.operators.match import Match, tables_of
 from penstock.operators.rows import Keys, Rows
 from penstock.types import MAX_TIME
-
-_LEAST = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
@@ -85,17 +84,13 @@ class Timeouts(Match):
         was = micros(before.events.column(self.pattern.order[0]))
         line = self._line(recogniser, before.owner, was, group, time, letters)
         ends = line.row < 0
-        low = np.where(line.time >= _LEAST + self._size, line.time - self._size, _LEAST)
+        low = np.where(ends, self._size - line.time, kernel.NEVER)
         segments = np.searchsorted(line.group, np.arange(len(names) + 1))
-        batch = Batch(line.letters, line.time, low, segments, np.arange(len(names)))
+        batch = Batch(line.letters, -line.time, low, segments, np.arange(len(names)))
         taken = fresh.take(places(pa.array(np.where(ends, 0, line.row), mask=ends)))
         events = whole([before.events, taken])
         at = np.concatenate([was, line.time])
-        blocks = [self._expired(block, at) for block in recogniser.feed(batch)]
-        blocks = [block for block in blocks if len(block.ends)]
-        if blocks:
-            check_number(np.concatenate([block.ends for block in blocks]), self.pattern.max_matches_per_event)
-        out = self._rows(blocks, events, line, len(was), keys, state)
+        out = self._rows(list(recogniser.feed(batch)), events, line, len(was), keys, state)
         self._keep(recogniser, names, stored, np.concatenate([before.owner, line.group]), at, events, state)
         return out
 
@@ -120,12 +115,10 @@ class Timeouts(Match):
         return _Line(all_groups[order], all_times[order], row[order], all_letters[order])
 
     def _recogniser(self) -> Recogniser:
-        """One that tells every run that is open when a window closes, of which but a few are those whose own window it is."""
-        return Recogniser(tables_of(self.pattern), strategy=self.pattern.strategy, scope=self.pattern.scope, room=1 << 17)
-
-    def _expired(self, block: Block, at: Ints) -> Block:
-        """The runs whose own window it is that closes."""
-        return filtered(block, at[block.starts] == at[block.ends] - self._size)
+        p = self.pattern
+        return Recogniser(
+            tables_of(p), strategy=p.strategy, consume="EXPIRED", max_matches_per_event=p.max_matches_per_event, room=1 << 17
+        )
 
     def _rows(
         self, blocks: list[Block], events: pa.RecordBatch, line: _Line, first: int, keys: Keys, state: KeyedState
@@ -159,8 +152,7 @@ class Timeouts(Match):
         events: pa.RecordBatch,
         state: KeyedState,
     ) -> None:
-        lows = np.full(len(names), max(self.context.frontier - self._size, _LEAST + self._size))
-        needed = recogniser.keep(np.arange(len(names)), lows)
+        needed = recogniser.keep(np.arange(len(names)), np.full(len(names), kernel.NEVER))
         values = dump(recogniser, events.take(places(needed)), owner[needed], np.zeros(len(names), np.int64), self._check)
         nodes = recogniser.arena.get()
         pos = nodes["pos"][nodes["prev"] == -1]

@@ -127,7 +127,7 @@ def match(
         max_matches_per_event=max_matches_per_event,
     )
     if from_maximal:  # the names by which the parts are told apart are not shown
-        pattern = replace(pattern, shape=shape_of(parsed, tuple(columns), pattern.automaton.kinds))
+        pattern = replace(pattern, shape=shape_of(parsed, tuple(columns), pattern.automaton.kinds, keys))
     prepared, sorting, paged = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, define, type, streams))
     here = enumerate_with is None and pattern.tells_few and not callable(where)
     found = _found(prepared, sorting, paged, pattern, None if here else by)
