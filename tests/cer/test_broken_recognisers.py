@@ -80,12 +80,22 @@ def test_strategy_without_rivals_is_found(monkeypatch, strategy):
         return after, 0 if self.strategy == strategy else better
 
     monkeypatch.setattr(determine.Determiniser, "_rivals", rivals)
-    monkeypatch.setattr(recogniser, "_SELECT", {k: v for k, v in recogniser._SELECT.items() if k != strategy})
+    _compare_no_starts(monkeypatch, strategy)
     assert found(in_batch)
 
 
-def test_starts_that_are_not_compared_are_found(monkeypatch):
-    monkeypatch.setattr(recogniser, "_SELECT", {})
+def _compare_no_starts(monkeypatch, strategy):
+    sound = recogniser.Recogniser._tell
+
+    def tell(self, closings, lows):
+        return self._walk(closings, lows, None, self._too_many) if self._strategy == strategy else sound(self, closings, lows)
+
+    monkeypatch.setattr(recogniser.Recogniser, "_tell", tell)
+
+
+@pytest.mark.parametrize("strategy", ["MAX", "NEXT", "LAST"])
+def test_starts_that_are_not_compared_are_found(monkeypatch, strategy):
+    _compare_no_starts(monkeypatch, strategy)
     assert found(in_batch)
 
 

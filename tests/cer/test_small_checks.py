@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import pytest
 from ceql_drawing import Case, draw
@@ -95,6 +96,38 @@ def test_strategies_choose_among_matches_that_end_together(strategy, found):
 @pytest.mark.parametrize("strategy", ["MAX", "NEXT", "LAST"])
 def test_superset_beats_its_subsets_in_every_order(strategy):
     assert data(f"SELECT {strategy} * WHERE A+ ; B", "A A B") == [(0, 1, 2)]
+
+
+@pytest.mark.parametrize("strategy", ["NEXT", "LAST"])
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "((A ; B AS b ; C AS c) OR (D ; B AS b ; E AS c)) ; F AS f",
+        "((A : B AS b ; C AS c) OR (D ; B AS b ; E+ AS c)) ; F AS f",
+        "((A : C : B AS b) OR (D ; B AS b) OR (E ; B AS b ; C AS c)) ; F AS f",
+        "((A ; B AS b) OR (D ; (E AS c)+ ; B AS b)) ; C AS c ; F AS f",
+        "(((A OR D) : B AS b) OR (C ; B AS b ; A AS c)) ; F+ AS f",
+    ],
+)
+def test_matches_whose_starts_are_not_marked_are_compared_to_their_last_mark(strategy, formula):
+    rng, several = random.Random(7), 0
+    for _ in range(150):
+        events = " ".join(rng.choices("ABCDEF", k=16))
+        asked = case(
+            f"SELECT {strategy} b, c{rng.choice([', f', ''])} WHERE {formula} WITHIN {rng.choice([5, 9, 16])} EVENTS", events
+        )
+        keyed = of_one_key(asked)
+        assert complaint(asked, in_batch(asked)) is None
+        assert complaint(keyed, in_epochs(keyed)[0]) is None
+        everything = reference(case(str(asked.query).replace(strategy, "ALL"), events))
+        several += len({end for _, end, _ in everything}) < len({(start, end) for start, end, _ in everything})
+    assert several > 4  # streams have matches of several starts to compare
+
+
+@pytest.mark.parametrize("strategy", ["NEXT", "LAST"])
+def test_longest_match_wins_however_long_it_is(strategy):
+    asked = case(f"SELECT {strategy} * WHERE A+", "A " * 700)
+    assert sorted(match.data for _, match in in_batch(asked)) == [tuple(range(end + 1)) for end in range(700)]
 
 
 def test_interval_scope_compares_only_matches_of_one_interval():

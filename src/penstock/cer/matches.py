@@ -1,4 +1,4 @@
-"""From heaps of runs to matches: walk them, and choose among the matches of one closing event.
+"""From heaps of runs to matches: walk them, count them, and compare those of one closing event.
 
 A walk visits a heap in a fixed order: the root's own runs, then its right part, then its left part. That order is part of the
 contract of ``LIMIT`` and of ranks. What has left the window is never entered, so every step leads to a match.
@@ -121,24 +121,6 @@ def begin(skip: int = 0, left: int = NO_END) -> np.ndarray:
 
 
 @jit
-def compare_next(a, b):
-    """Greater than 0 if the ascending positions ``a`` win over ``b`` as ``NEXT`` has it, 0 if they are the same."""
-    for i in range(min(len(a), len(b))):
-        if a[i] != b[i]:
-            return 1 if a[i] < b[i] else -1
-    return len(a) - len(b)
-
-
-@jit
-def compare_last(a, b):
-    """As ``compare_next``, for ``LAST``."""
-    for i in range(1, min(len(a), len(b)) + 1):
-        if a[-i] != b[-i]:
-            return 1 if a[-i] > b[-i] else -1
-    return len(a) - len(b)
-
-
-@jit
 def is_part(a, b) -> bool:
     """Whether the ascending positions ``a`` are a strict part of ``b``."""
     if len(a) >= len(b):
@@ -153,17 +135,13 @@ def is_part(a, b) -> bool:
     return True
 
 
-BEST_NEXT, BEST_LAST, LARGEST = 0, 1, 2
-
-
 @jit
-def select(groups, offsets, positions, strategy, keep) -> None:
-    """Which matches of each closing event stay when those of all starts are compared.
+def maximal(groups, offsets, positions, keep) -> None:
+    """Which matches of each closing event are part of no other, when those of all starts are compared.
 
     Args:
         groups: the closing event of each match, ascending, int64[matches].
         offsets, positions: see ``walk``.
-        strategy: ``BEST_NEXT``, ``BEST_LAST`` or ``LARGEST``.
         keep: bool[matches], written.
     """
     n = len(groups)
@@ -172,24 +150,13 @@ def select(groups, offsets, positions, strategy, keep) -> None:
         end = begin + 1
         while end < n and groups[end] == groups[begin]:
             end += 1
-        if strategy == LARGEST:
-            for i in range(begin, end):
-                mine = positions[offsets[i] : offsets[i + 1]]
-                keep[i] = True
-                for j in range(begin, end):
-                    if is_part(mine, positions[offsets[j] : offsets[j + 1]]):
-                        keep[i] = False
-                        break
-        else:
-            best = begin
-            for i in range(begin + 1, end):
-                mine = positions[offsets[i] : offsets[i + 1]]
-                other = positions[offsets[best] : offsets[best + 1]]
-                won = compare_next(mine, other) if strategy == BEST_NEXT else compare_last(mine, other)
-                if won > 0:
-                    best = i
-            for i in range(begin, end):
-                keep[i] = i == best
+        for i in range(begin, end):
+            mine = positions[offsets[i] : offsets[i + 1]]
+            keep[i] = True
+            for j in range(begin, end):
+                if is_part(mine, positions[offsets[j] : offsets[j + 1]]):
+                    keep[i] = False
+                    break
         begin = end
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.cer import kernel, matches
+from penstock.cer import choosing, kernel, matches
 from penstock.cer.tables import Tables
 from penstock.errors import OperatorError
 
@@ -26,7 +26,7 @@ ARRAYS = ("pos", "prev", "left", "right", "kind", "rank", "key")  # in the order
 COMPARED = 1 << 22  # so many matches of one event may be compared with one another, though fewer may be left
 _NO_LIMIT = np.iinfo(np.int64).max
 _CONSUME = {"NONE": kernel.KEEP, "PARTITION": kernel.CONSUME_KEY, "ANY": kernel.CONSUME_ALL, "EXPIRED": kernel.EXPIRE}
-_SELECT = {"NEXT": matches.BEST_NEXT, "LAST": matches.BEST_LAST, "MAX": matches.LARGEST}
+_BEST = {"NEXT": choosing.NEXT, "LAST": choosing.LAST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class Recogniser:
     @property
     def compares(self) -> bool:
         """Whether the matches of one closing event must be compared with one another."""
-        return self._strategy in (_SELECT.keys() | {"ANY"} if self._scope == "end" else {"ANY"})
+        return self._strategy in ({"NEXT", "LAST", "MAX", "ANY"} if self._scope == "end" else {"ANY"})
 
     def feed(self, batch: Batch) -> Iterator[Block]:
         """Read events; give the matches that end with them.
@@ -345,7 +345,9 @@ class Recogniser:
             self.heads[self._seen != self._counters[kernel.GENERATION]] = -1
 
     def _tell(self, closings: NDArray[np.int32], lows: NDArray[np.int64]) -> Iterator[Block]:
-        if self._strategy in (_SELECT if self._scope == "end" else {"ANY"}):
+        if self._scope == "end" and self._strategy in _BEST:
+            yield from self._best(closings, lows)
+        elif self._strategy == ("MAX" if self._scope == "end" else "ANY"):
             block = self._chosen(_joined(list(self._walk(closings, lows, None, max(self._too_many, COMPARED)))))
             check_number(block.ends, self._too_many)
             yield block
@@ -355,13 +357,30 @@ class Recogniser:
     def _walk(self, closings: NDArray[np.int32], lows: NDArray[np.int64], at_most: int | None, most: int) -> Iterator[Block]:
         return walk(self.arena, closings, lows, at_most=at_most, too_many=most, block_matches=self._block_matches)
 
+    def _best(self, closings: NDArray[np.int32], lows: NDArray[np.int64]) -> Iterator[Block]:
+        """The one match that the strategy keeps of each closing event."""
+        nodes, counters = self.arena.count, matches.begin()
+        firsts, known = np.empty(nodes, np.int64), np.zeros(nodes, np.int64)
+        todo, path = np.empty((3, 1024), np.int64), np.empty((4, 256), np.int32)
+
+        def fill(*block: np.ndarray) -> int:
+            nonlocal todo, path
+            strategy, arena = _BEST[self._strategy], self.arena.arrays
+            while True:
+                code = choosing.choose(closings, lows, strategy, arena, firsts, known, todo, path, *block, counters)
+                if code != matches.PATH_FULL:
+                    return int(code)
+                todo, path = _doubled(todo), _doubled(path)
+
+        return _blocks(fill, counters, self._block_matches)
+
     def _chosen(self, block: Block) -> Block:
         """What stays of the matches of each closing event when they are compared with one another."""
         keep = np.zeros(len(block.ends), np.bool_)
         if self._strategy == "ANY":  # the first of each interval
             keep[np.unique(np.stack([block.ends, block.starts]), axis=1, return_index=True)[1]] = True
         else:
-            matches.select(block.ends, block.offsets, block.positions, _SELECT[self._strategy], keep)
+            matches.maximal(block.ends, block.offsets, block.positions, keep)
         if self._limit is not None:
             keep &= _place_in_group(block.ends, keep) < self._limit
         return filtered(block, keep)
@@ -396,23 +415,31 @@ def walk(
     counters = matches.begin(skip, left)
     pending, path = np.empty((2, 1024), np.int32), np.empty((2, 256), np.int32)
     sizes = np.zeros(1, np.uint64) if totals is None else totals
+
+    def fill(*block: np.ndarray) -> int:
+        nonlocal pending, path
+        most = _NO_LIMIT if at_most is None else at_most
+        while True:
+            code = matches.walk(closings, lows, most, too_many, arena.arrays, sizes, *block, pending, path, counters)
+            if code == matches.STACK_FULL:
+                pending = _doubled(pending)
+            elif code == matches.PATH_FULL:
+                path = _doubled(path)
+            elif code == matches.TOO_MANY:
+                raise too_many_matches(too_many)
+            else:
+                return int(code)
+
+    return _blocks(fill, counters, block_matches)
+
+
+def _blocks(fill: Callable[..., int], counters: np.ndarray, block_matches: int) -> Iterator[Block]:
+    """What a kernel tells, block by block: ``fill`` has it write into the arrays of one and says whether that is all."""
     marks = 8 * block_matches
     while True:
         found, offsets, positions, kinds = matches.block(block_matches, marks)
         counters[[matches.MATCHES, matches.POSITIONS]] = 0
-        while True:
-            code = matches.walk(
-                closings, lows, _NO_LIMIT if at_most is None else at_most, too_many, arena.arrays, sizes,
-                found, offsets, positions, kinds, pending, path, counters,
-            )  # fmt: skip
-            if code == matches.STACK_FULL:
-                pending = np.concatenate([pending, np.empty_like(pending)], axis=1)
-            elif code == matches.PATH_FULL:
-                path = np.concatenate([path, np.empty_like(path)], axis=1)
-            else:
-                break
-        if code == matches.TOO_MANY:
-            raise too_many_matches(too_many)
+        code = fill(found, offsets, positions, kinds)
         n, used = int(counters[matches.MATCHES]), int(counters[matches.POSITIONS])
         if n:
             yield Block(found[1, :n], found[2, :n], offsets[: n + 1], positions[:used], kinds[:used])
@@ -420,6 +447,10 @@ def walk(
             marks *= 2  # not even one match fits
         if code == matches.DONE:
             return
+
+
+def _doubled(array: np.ndarray) -> np.ndarray:
+    return np.concatenate([array, np.empty_like(array)], axis=1)
 
 
 def check_number(ends: NDArray[np.int64], most: int) -> None:
