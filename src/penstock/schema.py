@@ -261,6 +261,25 @@ def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field[Any]:
     return pa.field(name, _type_of(sql, schema))
 
 
+def check_condition(sql: str, schema: pa.Schema, what: str) -> None:
+    """Check a Spark SQL condition against columns, as `check_expression` does an expression.
+
+    Raises:
+        DeclarationError: It is not one expression that is true or false of a row.
+    """
+    import sqlglot  # noqa: PLC0415
+    from sqlglot import exp  # noqa: PLC0415
+
+    kind = check_expression(sql, schema, what).type
+    if isinstance(sqlglot.parse_one(f"SELECT {sql}", dialect="spark").expressions[0], exp.Alias):
+        raise DeclarationError(f"{what} needs a condition, which has no name, but {sql!r} gives one; leave the name out.")
+    last = sqlglot.tokenize(sql, dialect="spark")[-1]
+    if last.text == ";" or "--" in sql[last.end + 1 :]:  # which would hide what is put behind
+        raise DeclarationError(f"{what} needs a condition alone, but {sql!r} ends in a ';' or a comment; leave it out.")
+    if not pa.types.is_boolean(kind) and not pa.types.is_null(kind):
+        raise DeclarationError(f"{what} needs a condition, but {sql!r} is of type {kind}.")
+
+
 _BY_CHANCE = frozenset(
     [
         "rand",

@@ -236,7 +236,7 @@ def test_query_of_the_greatest_depth_is_evaluated():
         ("SELECT * FROM S, T WHERE A ; U>A", (1, 30), "stream 'U' is not in FROM, which names S, T."),
         ("SELECT x WHERE A", (1, 8), "x is chosen, but the pattern binds no such variable; it binds A."),
         ("SELECT A WHERE NOT(A)", (1, 8), "A is chosen, but the pattern binds no such variable; it binds nothing."),
-        ("SELECT S>A WHERE A ; T>A", (1, 10), "S>A is chosen, but the pattern binds no such variable; it binds A, T>A."),
+        ("SELECT S>A WHERE A ; T>A", (1, 8), "S>A is chosen, but the pattern binds no such variable; it binds A, T>A."),
         ("SELECT A, A[v] WHERE A", (1, 11), "A is chosen twice."),
         ("SELECT A[v, w, v] WHERE A", (1, 16), "attribute 'v' is chosen twice."),
         ("SELECT * WHERE A FILTER B[v=1]", (1, 25),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -239,3 +241,26 @@ def test_rows_that_are_none_stop_it(spark, name, text, tmp_path, monkeypatch, ca
     assert out == ""
     assert "Malformed" in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("after", [0.3, 1.5])
+def test_ctrl_c_while_java_starts_ends_both_without_a_word(after, tmp_path):
+    file = tmp_path / "events.csv"
+    file.write_text("at,kind\n1,A\n")
+    words = ["match", "SELECT * WHERE A", str(file), "--order-by", "at", "--type", "kind"]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "penstock", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+    java: list[str] = []
+    while not java and command.poll() is None:  # spark-submit, which becomes Java
+        java = children.read_text().split()
+        time.sleep(0.02)
+    time.sleep(after)
+    command.send_signal(signal.SIGINT)
+    said, _ = command.communicate(timeout=60)
+    assert (command.returncode, said) == (130, "")
+    end = time.monotonic() + 60
+    while Path(f"/proc/{java[0]}").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{java[0]}").exists()

@@ -98,6 +98,18 @@ WRONG_TYPE = {
         "sum needs a number: column 'tail' is string; choose another column or cast it.",
     ),
     "where": (lambda f: f.events.where("delay + 1"), "where needs a condition, but 'delay + 1' is of type double."),
+    "where with a name": (
+        lambda f: f.events.where("delay > 1 AS late"),
+        "where needs a condition, which has no name, but 'delay > 1 AS late' gives one; leave the name out.",
+    ),
+    "where with a comment": (
+        lambda f: f.events.where("delay > 1 -- late"),
+        "where needs a condition alone, but 'delay > 1 -- late' ends in a ';' or a comment; leave it out.",
+    ),
+    "where with a semicolon": (
+        lambda f: f.events.where("delay > 1;"),
+        "where needs a condition alone, but 'delay > 1;' ends in a ';' or a comment; leave it out.",
+    ),
     "key_by": (
         lambda f: f.events.key_by("tags"),
         "key_by cannot use column 'tags' of type list<item: string>; key by numbers, strings, times.",

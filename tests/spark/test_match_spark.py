@@ -340,7 +340,7 @@ def test_column_with_a_name_of_penstocks_own_is_refused(spark):
             "match needs to know the type of an event: give type='column', or define={'name': 'SQL condition'}, and not both.",
         ),
         ({"type": None, "define": {"A": "v > 0"}}, "event type 'B' is not defined; define= has A."),
-        ({"type": None, "define": {"A": "v > 0", "B": "v"}}, "define needs conditions, but 'v' is of type double."),
+        ({"type": None, "define": {"A": "v > 0", "B": "v"}}, "define needs a condition, but 'v' is of type double."),
         ({"strategy_scope": "all"}, "strategy_scope='all' is not known; use 'end' or 'interval'."),
         ({"events_window": "all"}, "events_window='all' is not known; use 'global' or 'key'."),
         ({"max_matches_per_event": 0}, "max_matches_per_event must be a whole number from 1, not 0."),

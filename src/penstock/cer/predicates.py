@@ -15,8 +15,8 @@ import pyarrow as pa
 from penstock.cer import syntax as s
 from penstock.cer.places import error_in
 from penstock.cer.scopes import subformulas
-from penstock.errors import DeclarationError, QueryError
-from penstock.schema import check_expression, quoted, sql_text, unknown_column
+from penstock.errors import QueryError
+from penstock.schema import check_condition, quoted, sql_text, unknown_column
 
 _DIGITS = 18  # of a decimal that is a whole number of 64 bits times a power of ten
 BEGIN, END = r"\A", r"\z"  # not ^ and $: a $ is also true before a line break that ends the text
@@ -95,9 +95,7 @@ def check_query(query: s.Query, columns: pa.Schema, *, types: Mapping[str, str] 
         DeclarationError: a type's condition is not one.
     """
     for condition in types.values() if types is not None else ():
-        kind = check_expression(condition, columns, "define").type
-        if not pa.types.is_boolean(kind) and not pa.types.is_null(kind):
-            raise DeclarationError(f"define needs conditions, but {condition!r} is of type {kind}.")
+        check_condition(condition, columns, "define")
     _Check(query, columns).run(types)
 
 

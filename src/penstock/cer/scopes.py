@@ -27,7 +27,7 @@ def complaints(query: s.Query) -> Iterator[tuple[str, str]]:
     chosen = query.projection.items if isinstance(query.projection, s.Chosen) else ()
     for n, item in enumerate(chosen):
         if (item.variable, item.stream) in [(other.variable, other.stream) for other in chosen[:n]]:
-            yield item.variable, f"{s.variable_text(item.variable, item.stream)} is chosen twice."
+            yield item.stream or item.variable, f"{s.variable_text(item.variable, item.stream)} is chosen twice."
         yield from _unbound(item, "chosen", "the pattern", variables(query.formula))
     for part in subformulas(query.formula):
         if isinstance(part, s.Filtered):
@@ -44,7 +44,7 @@ def _unbound(node: s.Item | s.Bound, how: str, where: str, there: set[Variable])
     if (node.variable, node.stream) not in there:
         binds = ", ".join(sorted(s.variable_text(*variable) for variable in there)) or "nothing"
         shown = s.variable_text(node.variable, node.stream)
-        yield node.variable, f"{shown} is {how}, but {where} binds no such variable; it binds {binds}."
+        yield node.stream or node.variable, f"{shown} is {how}, but {where} binds no such variable; it binds {binds}."
 
 
 def subformulas(formula: s.Formula) -> Iterator[s.Formula]:

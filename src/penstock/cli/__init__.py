@@ -1,7 +1,7 @@
 """The command ``penstock``.
 
 Exit codes: 0 done, 1 penstock or the flow said no, 2 the command was used wrongly (`penstock.cli.misuse`), which for ``match`` includes its
-query. An error is one sentence on stderr; ``--debug`` adds the traceback. ``--version`` answers before anything is imported.
+query, 130 Ctrl-C ended it. An error is one sentence on stderr; ``--debug`` adds the traceback. ``--version`` answers before anything is imported.
 
 Read next: `penstock.cli.commands`, which holds the commands themselves.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import typer
 
-DONE, REFUSED, MISUSED = 0, 1, 2
+DONE, REFUSED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         application()(args=words, prog_name="penstock", obj=debug)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else DONE if end.code is None else REFUSED
     except PenstockError as error:

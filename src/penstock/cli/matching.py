@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,12 +38,21 @@ def quiet_session(context: typer.Context, master: str | None, **conf: str) -> An
         )
     from penstock.spark.session import session
 
+    if not context.obj:
+        logging.getLogger().addFilter(_not_of_py4j)
+        atexit.register(logging.getLogger().removeFilter, _not_of_py4j)  # DuckDB complains of what a logger still holds at the end
     spark = session(master, **conf)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's would cancel the epoch that is to end first
     if not context.obj:
         spark.sparkContext.setLogLevel("OFF")
         for name in _LOUD:
             sys.modules["pyspark.logger"].PySparkLogger.getLogger(name).setLevel("CRITICAL")
     return spark
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """Py4J tells at length what Ctrl-C interrupted."""
+    return not str(record.msg).endswith("while sending command.")
 
 
 def match(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import AggregateStep
-from penstock.schema import as_function, as_number, as_schema, as_sql, as_text, check_expression, quoted
+from penstock.schema import as_function, as_number, as_schema, as_sql, as_text, check_condition, check_expression, quoted
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
@@ -44,9 +44,7 @@ class Stream:
 
     def where(self, condition: str) -> Stream:
         """Rows for which a Spark SQL condition is true."""
-        kind = check_expression(condition, self.schema, "where").type
-        if not pa.types.is_boolean(kind) and not pa.types.is_null(kind):
-            raise DeclarationError(f"where needs a condition, but {condition!r} is of type {kind}.")
+        check_condition(condition, self.schema, "where")
         stream: Stream = self._before(lambda node: p.Where(self.schema, node.timed, node, condition))
         return stream
 

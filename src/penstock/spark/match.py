@@ -37,7 +37,7 @@ from penstock.columns import values_of
 from penstock.errors import DeclarationError, OperatorError
 from penstock.pages import PAGES, opened
 from penstock.routing.hashing import is_hashable
-from penstock.schema import as_function, as_text, check_expression, quoted, unknown_column
+from penstock.schema import as_function, as_text, check_condition, quoted, unknown_column
 from penstock.spark.exchange import by_key, can_be_paged
 from penstock.spark.memory import begin_task
 from penstock.types import MASK
@@ -375,9 +375,7 @@ def _found(
 
 def _where(found: DataFrame, condition: str | Callable[[Any], bool]) -> DataFrame:
     if isinstance(condition, str):
-        kind = check_expression(condition, arrow_schema(found), "where").type
-        if not pa.types.is_boolean(kind) and not pa.types.is_null(kind):
-            raise DeclarationError(f"where needs a condition, but {condition!r} is of type {kind}.")
+        check_condition(condition, arrow_schema(found), "where")
         return found.where(condition)
     as_function(condition, "where", "fn(match)")
     from pyspark.sql import Row

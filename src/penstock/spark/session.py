@@ -11,8 +11,10 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -118,7 +120,8 @@ def session(master: str | None = None, app_name: str = "penstock", **conf: objec
         wanted[options] = f"{settings[options]} {wanted[options]}"
     for name, value in (settings | wanted).items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with _uninterrupted():
+        spark = builder.getOrCreate()
     if local:
         write_quickly(spark)
     return spark
@@ -167,6 +170,28 @@ def settings(spark: SparkSession, forced: Mapping[str, str], offered: Mapping[st
                 spark.conf.unset(name)
             else:
                 spark.conf.set(name, before)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C while Java starts takes effect when it has: PySpark would forget the process, which waits for ever then."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:  # None: it is not Python's to handle
+        yield
+        return
+    pressed: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        pressed.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:  # otherwise a new session has put its own there
+            signal.signal(signal.SIGINT, before)
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _anywhere() -> dict[str, str]:
