@@ -40,7 +40,9 @@ def quiet_session(context: typer.Context, master: str | None, **conf: str) -> An
 
     if not context.obj:
         logging.getLogger().addFilter(_not_of_py4j)
-        atexit.register(logging.getLogger().removeFilter, _not_of_py4j)  # DuckDB complains of what a logger still holds at the end
+        atexit.register(
+            logging.getLogger().removeFilter, _not_of_py4j
+        )  # DuckDB complains of what a logger still holds at the end
     spark = session(master, **conf)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's would cancel the epoch that is to end first
     if not context.obj:
