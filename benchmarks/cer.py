@@ -103,10 +103,12 @@ def preloaded(query: str, kinds: np.ndarray, window: int) -> tuple[Recogniser, l
     return Recogniser(tables, consume="NONE" if parsed.consume == "NONE" else "PARTITION"), batches
 
 
-def recognise(query: str, events: int, types: int, window: int, *, counting: bool = False) -> tuple[float, int]:
+def recognise(
+    query: str, events: int, types: int, window: int, *, counting: bool = False, repeats: int = REPEATS
+) -> tuple[float, int]:
     """Seconds for all events, and how many closing events (or matches) there were."""
     took, found = [], 0
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         recogniser, batches = preloaded(query, drawn(events, types), window)
         found, start = 0, time.perf_counter()
         for batch in batches:
@@ -137,6 +139,7 @@ def kernel(_spark: SparkSession, _work: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     recognise("SELECT * WHERE T0 ; T1", 1000, 3, 10)
     recognise("SELECT COUNT(*) WHERE T0 ; T1", 1000, 3, 10, counting=True)
+    asked: list[tuple[str, str, int, int]] = []
     for steps, types in ((3, 9), (9, 15), (24, 30)):
         sequence = " ; ".join(f"T{i}" for i in range(steps))
         if steps < 24:
@@ -146,10 +149,16 @@ def kernel(_spark: SparkSession, _work: Path) -> dict[str, float]:
             short = f"SELECT * WHERE {sequence} CONSUME BY ANY"
             few = np.array([kind for i in range(steps) for kind in ([i, i, steps + i % 6] if i % 3 == 0 else [i])])
         found[f"{steps} steps: matches as the reference has"] = checked(short, few)
-        for window in (100, 10_000):
-            took, closed = recognise(f"SELECT * WHERE {sequence} CONSUME BY ANY", 5_000_000, types, window)
-            found[f"{steps} steps, window {window}: M events/s"] = 5 / took
-            found[f"{steps} steps, window {window}: closing events"] = closed
+        asked += [
+            (f"{steps} steps, window {window}", f"SELECT * WHERE {sequence} CONSUME BY ANY", types, window)
+            for window in (100, 10_000)
+        ]
+    rounds = [[recognise(query, 5_000_000, types, n, repeats=1) for _, query, types, n in asked] for _ in range(2 * REPEATS)]
+    for (name, *_), runs in zip(
+        asked, zip(*rounds, strict=True), strict=True
+    ):  # in turn, so that what else the machine does meets all
+        found[f"{name}: M events/s"] = 5 / median(took for took, _ in runs)
+        found[f"{name}: closing events"] = runs[0][1]
     found["Kleene: matches as the reference has"] = checked("SELECT COUNT(*) WHERE T0 ; T1+ ; T2", drawn(90, 9))
     rates = [value for name, value in found.items() if name.endswith("events/s")]
     found["fastest / slowest"] = max(rates) / min(rates)
