@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock.cer.kernel import descend
 from penstock.cer.matches import BLOCK_FULL, CLOSING, DONE, MATCHES, PATH_FULL, POSITIONS
 from penstock.jit import jit
 
@@ -135,13 +136,9 @@ def first_marks(root, low, now, arena, firsts, known, todo) -> bool:
             continue
         if top + 3 > len(todo):
             return False
-        ready = True
-        for other in (prev[n], left[n], right[n]):
-            if other != -1 and key[other] >= low and known[other] != now:
-                todo[top] = other
-                top += 1
-                ready = False
-        if not ready:
+        deeper = descend(n, low, now, arena, known, todo, top)
+        if deeper > top:
+            top = deeper
             continue
         first = pos[n] if pos[n] >= 0 else _UNMARKED
         for other in (prev[n], left[n], right[n]):  # what is before a mark is earlier

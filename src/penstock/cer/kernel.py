@@ -138,6 +138,17 @@ def advance(event, letter, start, low, begins, found, step, mine, live, arena, c
                     mine[target] = add(mine[target], number, choice, root, since, low, arena, counters, stack)
 
 
+@inlined
+def descend(n, low, now, arena, known, todo, top):
+    """Put what a node refers to, and has a key from ``low`` on, on a stack, unless it is known by now. Returns the stack's new height."""
+    _, prev, left, right, _, _, key = arena
+    for other in (prev[n], left[n], right[n]):
+        if other != -1 and key[other] >= low and known[other] != now:
+            todo[top] = other
+            top += 1
+    return top
+
+
 @jit
 def without(root, edge, arena, counters, stack, known, left_of, todo):
     """A heap without the runs that have a key of at least ``edge``. Cost: what is in nodes of such runs.
@@ -162,13 +173,9 @@ def without(root, edge, arena, counters, stack, known, left_of, todo):
         if known[n] == now:
             top -= 1
             continue
-        ready = True
-        for other in (prev[n], left[n], right[n]):
-            if other != -1 and key[other] >= edge and known[other] != now:
-                todo[top] = other
-                top += 1
-                ready = False
-        if not ready:
+        deeper = descend(n, edge, now, arena, known, todo, top)
+        if deeper > top:
+            top = deeper
             continue
         if counters[NODES] + 2 * _NODES_PER_JOIN > len(pos):
             return -2

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from penstock.cer.kernel import descend
 from penstock.jit import jit
 
 DONE, BLOCK_FULL, STACK_FULL, PATH_FULL, TOO_MANY = 0, 1, 2, 3, 4
@@ -191,13 +192,9 @@ def count(roots, lows, arena, totals, done, generation, todo, words) -> None:
             if done[n] == now:
                 top -= 1
                 continue
-            ready = True
-            for other in (prev[n], left[n], right[n]):
-                if other != -1 and key[other] >= low and done[other] != now:
-                    todo[top] = other
-                    top += 1
-                    ready = False
-            if not ready:
+            deeper = descend(n, low, now, arena, done, todo, top)
+            if deeper > top:
+                top = deeper
                 continue
             lower, upper = (one, zero) if prev[n] == -1 else (zero, zero)
             for other in (prev[n], left[n], right[n]):
