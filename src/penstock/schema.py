@@ -236,6 +236,11 @@ def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field[Any]:
     Raises:
         DeclarationError: It is not SQL, or names a column that does not exist, or its value is not that of the row alone.
     """
+    return _checked(sql, schema, what)[1]
+
+
+def _checked(sql: str, schema: pa.Schema, what: str) -> tuple[Any, pa.Field[Any]]:
+    """The expression as it was parsed, and what `check_expression` returns."""
     import sqlglot  # noqa: PLC0415
     from sqlglot import exp  # noqa: PLC0415
 
@@ -247,18 +252,17 @@ def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field[Any]:
         raise DeclarationError(f"{what} is not a Spark SQL expression: {sql!r} ({first}).") from error
     if len(parsed.expressions) != 1 or parsed.args.get("from") or parsed.args.get("from_") or parsed.args.get("where"):
         raise DeclarationError(f"{what} must be one SQL expression: {sql!r}.")
-    _check_by_row(parsed.expressions[0], f"{what} {sql!r}")
+    plain = parsed.expressions[0]
+    _check_by_row(plain, f"{what} {sql!r}")
     there = {n.lower(): n for n in schema.names}
     bound = {i.name.lower() for lam in parsed.find_all(exp.Lambda) for i in lam.expressions}
     for column in parsed.find_all(exp.Column):
         root = (column.parts[0].name if column.parts else column.name).lower()
         if root not in there and root not in bound:
             raise unknown_column(column.sql("spark"), schema.names, f"{what} {sql!r}")
-    name = parsed.expressions[0].alias_or_name
-    plain = parsed.expressions[0]
     if isinstance(plain, exp.Column) and plain.name.lower() in there:
-        return schema.field(there[plain.name.lower()])
-    return pa.field(name, _type_of(sql, schema))
+        return plain, schema.field(there[plain.name.lower()])
+    return plain, pa.field(plain.alias_or_name, _type_of(sql, schema))
 
 
 def check_condition(sql: str, schema: pa.Schema, what: str) -> None:
@@ -270,8 +274,9 @@ def check_condition(sql: str, schema: pa.Schema, what: str) -> None:
     import sqlglot  # noqa: PLC0415
     from sqlglot import exp  # noqa: PLC0415
 
-    kind = check_expression(sql, schema, what).type
-    if isinstance(sqlglot.parse_one(f"SELECT {sql}", dialect="spark").expressions[0], exp.Alias):
+    plain, field = _checked(sql, schema, what)
+    kind = field.type
+    if isinstance(plain, exp.Alias):
         raise DeclarationError(f"{what} needs a condition, which has no name, but {sql!r} gives one; leave the name out.")
     last = sqlglot.tokenize(sql, dialect="spark")[-1]
     if last.text == ";" or "--" in sql[last.end + 1 :]:  # which would hide what is put behind

@@ -20,7 +20,7 @@ _UNMARKED = np.int64(1) << np.int64(40)  # of runs without a mark: after all tha
 
 
 @jit
-def choose(closings, lows, strategy, arena, firsts, known, todo, path, found, offsets, positions, kinds, counters):
+def choose(closings, lows, strategy, arena, firsts, known, heaps, todo, path, found, offsets, positions, kinds, counters):
     """Write the best match of each closing event, until all are told or the block is full.
 
     Args:
@@ -28,7 +28,8 @@ def choose(closings, lows, strategy, arena, firsts, known, todo, path, found, of
         lows: the least start inside the window of each closing, int64[n].
         strategy: ``NEXT`` or ``LAST``.
         arena: the nodes.
-        firsts: int64[nodes], scratch. ``known``: int64[nodes], zeros to begin. ``todo``: int64[3, n], scratch.
+        firsts: int64[nodes], scratch. ``known``: int64[nodes], zeros to begin. ``heaps``: int32[3 * nodes + 3], scratch.
+        todo: int64[3, n], scratch.
         path: int32[4, n], scratch: marked events and their kinds, from the last to the first.
         found, offsets, positions, kinds: see ``matches.walk``.
         counters: int64[COUNTERS], where the walk stands, see ``matches.begin``.
@@ -45,7 +46,7 @@ def choose(closings, lows, strategy, arena, firsts, known, todo, path, found, of
         if m == found.shape[1]:
             return BLOCK_FULL
         if strategy == NEXT:
-            marks, start = earliest(closings[1, begin:end], lows[begin], begin + 1, arena, firsts, known, todo, path)
+            marks, start = earliest(closings[1, begin:end], lows[begin], begin + 1, arena, firsts, known, heaps, todo, path)
         else:
             marks, start = latest(closings[1, begin:end], lows[begin], arena, todo, path)
         if marks == -1:
@@ -64,13 +65,13 @@ def choose(closings, lows, strategy, arena, firsts, known, todo, path, found, of
 
 
 @jit
-def earliest(roots, low, now, arena, firsts, known, todo, path):
+def earliest(roots, low, now, arena, firsts, known, heaps, todo, path):
     """The best match of ``NEXT`` in some heaps: the first difference decides, for whoever marks there.
 
     Args:
         roots: int32[n]. ``low``: the least start inside the window.
         now: a number above all in ``known``.
-        arena, firsts, known, todo, path: see ``choose``.
+        arena, firsts, known, heaps, todo, path: see ``choose``.
 
     Returns:
         How many marks it has, in ``path``, and the number of its first event; -1 marks: there is no room.
@@ -78,8 +79,7 @@ def earliest(roots, low, now, arena, firsts, known, todo, path):
     pos, prev, left, right, kind, _, key = arena
     target = _UNMARKED
     for root in roots:
-        if not first_marks(root, low, now, arena, firsts, known, todo[0]):
-            return -1, 0
+        first_marks(root, low, now, arena, firsts, known, heaps)
         target = min(target, firsts[root])
     best, start = -1, -1
     for root in roots:
@@ -125,28 +125,19 @@ def comes_first(a, b):
 
 
 @jit
-def first_marks(root, low, now, arena, firsts, known, todo) -> bool:
-    """Write to ``firsts`` the earliest first mark of the runs in a heap and in all that it reaches; false: ``todo`` has no room."""
+def first_marks(root, low, now, arena, firsts, known, todo) -> None:
+    """Write to ``firsts`` the earliest first mark of the runs in a heap and in all that it reaches."""
     pos, prev, left, right, _, _, key = arena
-    todo[0], top = root, 1
+    todo[0] = root
+    top = descend(1, low, now, arena, known, todo)
     while top > 0:
         n = todo[top - 1]
-        if known[n] == now:
-            top -= 1
-            continue
-        if top + 3 > len(todo):
-            return False
-        deeper = descend(n, low, now, arena, known, todo, top)
-        if deeper > top:
-            top = deeper
-            continue
         first = pos[n] if pos[n] >= 0 else _UNMARKED
         for other in (prev[n], left[n], right[n]):  # what is before a mark is earlier
             if other != -1 and key[other] >= low:
                 first = min(first, firsts[other])
         firsts[n], known[n] = first, now
-        top -= 1
-    return True
+        top = descend(top, low, now, arena, known, todo)
 
 
 @jit
@@ -184,18 +175,12 @@ def latest(roots, low, arena, todo, path):
         if kept == end:
             break
         begin, end, level = end, kept, level + 1
+    if level > path.shape[1]:
+        return -1, 0
     place = begin  # no heap was left, so all of them are first events
-    n = todo[1, place]
-    start = pos[n] if pos[n] >= 0 else -1 - pos[n]
-    marks = 0
-    for _ in range(level):
+    first = pos[todo[1, place]]
+    for depth in range(level - 1, -1, -1):  # from the first event, which alone may be without a mark, to the last
         n = todo[1, place]
+        path[0, depth], path[1, depth] = pos[n], kind[n]
         place = todo[2, place]
-        if pos[n] >= 0:
-            if marks == path.shape[1]:
-                return -1, 0
-            path[2, marks], path[3, marks] = pos[n], kind[n]
-            marks += 1
-    for i in range(marks):
-        path[0, i], path[1, i] = path[2, marks - 1 - i], path[3, marks - 1 - i]
-    return marks, start
+    return (level, first) if first >= 0 else (level - 1, -1 - first)

@@ -139,13 +139,26 @@ def advance(event, letter, start, low, begins, found, step, mine, live, arena, c
 
 
 @inlined
-def descend(n, low, now, arena, known, todo, top):
-    """Put what a node refers to, and has a key from ``low`` on, on a stack, unless it is known by now. Returns the stack's new height."""
+def descend(top, low, now, arena, known, todo):
+    """Go down the heaps on a stack to a node that refers, from the key ``low`` on, only to nodes that are known by ``now``.
+
+    Returns:
+        The stack's height, with that node on top; 0: all are known.
+    """
     _, prev, left, right, _, _, key = arena
-    for other in (prev[n], left[n], right[n]):
-        if other != -1 and key[other] >= low and known[other] != now:
-            todo[top] = other
-            top += 1
+    while top > 0:
+        n = todo[top - 1]
+        if known[n] == now:
+            top -= 1
+            continue
+        deeper = top
+        for other in (prev[n], left[n], right[n]):
+            if other != -1 and key[other] >= low and known[other] != now:
+                todo[deeper] = other
+                deeper += 1
+        if deeper == top:
+            break
+        top = deeper
     return top
 
 
@@ -167,16 +180,10 @@ def without(root, edge, arena, counters, stack, known, left_of, todo):
     if root == -1 or key[root] < edge:
         return root
     now = counters[EXPIRIES]
-    todo[0], top = root, 1
+    todo[0] = root
+    top = descend(1, edge, now, arena, known, todo)
     while top > 0:
         n = todo[top - 1]
-        if known[n] == now:
-            top -= 1
-            continue
-        deeper = descend(n, edge, now, arena, known, todo, top)
-        if deeper > top:
-            top = deeper
-            continue
         if counters[NODES] + 2 * _NODES_PER_JOIN > len(pos):
             return -2
         some = left[n] if left[n] == -1 or key[left[n]] < edge else left_of[left[n]]
@@ -186,7 +193,7 @@ def without(root, edge, arena, counters, stack, known, left_of, todo):
         if before != -1:
             rest = add(rest, pos[n], kind[n], before, key[before], NEVER, arena, counters, stack)
         left_of[n], known[n] = rest, now
-        top -= 1
+        top = descend(top, edge, now, arena, known, todo)
     return left_of[root]
 
 

@@ -186,16 +186,9 @@ def count(roots, lows, arena, totals, done, generation, todo, words) -> None:
     for k in range(len(roots)):
         low, now = lows[k], generation + k
         todo[0] = roots[k]
-        top = 1
+        top = descend(1, low, now, arena, done, todo)
         while top > 0:
             n = todo[top - 1]
-            if done[n] == now:
-                top -= 1
-                continue
-            deeper = descend(n, low, now, arena, done, todo, top)
-            if deeper > top:
-                top = deeper
-                continue
             lower, upper = (one, zero) if prev[n] == -1 else (zero, zero)
             for other in (prev[n], left[n], right[n]):
                 if other != -1 and key[other] >= low:
@@ -206,5 +199,5 @@ def count(roots, lows, arena, totals, done, generation, todo, words) -> None:
                     upper = (upper + totals[1, other] + carry) | overflow
             totals[0, n], totals[1, n] = lower, upper
             done[n] = now
-            top -= 1
+            top = descend(top, low, now, arena, done, todo)
         words[0, k], words[1, k] = totals[0, roots[k]], totals[1, roots[k]]

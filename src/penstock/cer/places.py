@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.errors import QueryError
+
+if TYPE_CHECKING:
+    from penstock.cer.syntax import Query
 
 
 class Name(str):
@@ -37,6 +40,11 @@ def error_in(text: str, word: object, message: str) -> QueryError:
         message: a sentence.
     """
     return error_at(text, word.line, word.column, message) if text and isinstance(word, Name) else QueryError(message)
+
+
+def error_in_clause(query: Query, clause: str, message: str) -> QueryError:
+    """An error that points at the first word of a clause, if the query has it; see `Query.clauses`."""
+    return error_in(query.text, query.clauses.get(clause), message)
 
 
 def error_at(text: str, line: int, column: int, message: str) -> QueryError:

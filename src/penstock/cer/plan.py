@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.cer.automaton import Automaton, Excluded, Test, TypeIs, build
 from penstock.cer.determine import Determiniser
-from penstock.cer.places import error_in
+from penstock.cer.places import error_in_clause
 from penstock.cer.predicates import filter_sql, predicate_sql, text_sql
 from penstock.cer.scopes import subformulas
 from penstock.cer.shape import Shape, shape_of
@@ -23,7 +23,7 @@ from penstock.cer.syntax import Not, Plus, Query, Then, Window
 from penstock.cer.tables import BITS
 from penstock.cer.timeouts import STRATEGY, Stopping
 from penstock.columns import HasColumns
-from penstock.errors import DeclarationError, QueryError
+from penstock.errors import DeclarationError
 from penstock.schema import as_number, as_text, quoted, unknown_column
 from penstock.types import MASK
 
@@ -80,22 +80,22 @@ class Pattern:
             QueryError: There is no window of time, or no such variable in the result; or a strategy or consumption says what is a
                 match by comparing with others.
         """
-
-        def refuse(clause: str, message: str) -> QueryError:
-            return error_in(query.text, query.clauses.get(clause), message)
-
         if self.window is None or self.window.kind != "time":
-            raise refuse("window", "on_timeout needs a window that closes: WITHIN a time.")
+            raise error_in_clause(query, "window", "on_timeout needs a window that closes: WITHIN a time.")
         if self.consume != "NONE" or self.strategy == "STRICT":
-            raise refuse(
+            raise error_in_clause(
+                query,
                 "strategy" if self.strategy == "STRICT" else "consume",
                 "on_timeout cannot be combined with CONSUME BY or STRICT, under which runs end before their window does.",
             )
         if self.shape.counts:
-            raise refuse("projection", "on_timeout needs events to show, and SELECT COUNT(*) shows none; select the variable.")
+            raise error_in_clause(
+                query, "projection", "on_timeout needs events to show, and SELECT COUNT(*) shows none; select the variable."
+            )
         names = list(dict.fromkeys(name for kind in self.automaton.kinds for name in kind))
         if variable not in names:
-            raise refuse(
+            raise error_in_clause(
+                query,
                 "projection",
                 f"on_timeout names {variable!r}, which is no variable of the result ({', '.join(names) or 'it has none'}); give it a "
                 "name with AS.",
@@ -268,10 +268,8 @@ def ready(
     shape = shape_of(query, columns, automaton.kinds, keys)
     shown = {*order, *shape.attributes} & {group[0] for group in query.partition_by if len(group) == 1}
     if shape.counts and query.limit is not None:
-        raise error_in(
-            query.text,
-            query.clauses.get("limit"),
-            "LIMIT has no meaning with COUNT(*), which gives one row per closing event; leave it out.",
+        raise error_in_clause(
+            query, "limit", "LIMIT has no meaning with COUNT(*), which gives one row per closing event; leave it out."
         )
     return Pattern(
         automaton=automaton,

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.cer import syntax as s
-from penstock.cer.places import error_in
+from penstock.cer.places import error_in, error_in_clause
 from penstock.cer.scopes import subformulas
 from penstock.errors import QueryError
 from penstock.schema import check_condition, quoted, sql_text, unknown_column
@@ -102,9 +102,9 @@ def check_query(query: s.Query, columns: pa.Schema, *, types: Mapping[str, str] 
 def check_time(query: s.Query, name: str, kind: pa.DataType) -> None:
     """Check that a window of time can be measured in the column that orders the events."""
     if query.window is not None and query.window.kind == "time" and not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
-        raise error_in(
-            query.text,
-            query.clauses.get("window"),
+        raise error_in_clause(
+            query,
+            "window",
             f"WITHIN {query.window} needs events ordered by a time, but {name!r} is {kind}; "
             f"measure in its own unit: WITHIN number [{s.name_text(name)}].",
         )

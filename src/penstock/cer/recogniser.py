@@ -361,13 +361,13 @@ class Recogniser:
         """The one match that the strategy keeps of each closing event."""
         nodes, counters = self.arena.count, matches.begin()
         firsts, known = np.empty(nodes, np.int64), np.zeros(nodes, np.int64)
-        todo, path = np.empty((3, 1024), np.int64), np.empty((4, 256), np.int32)
+        heaps, todo, path = np.empty(3 * nodes + 3, np.int32), np.empty((3, 1024), np.int64), np.empty((4, 256), np.int32)
 
         def fill(*block: np.ndarray) -> int:
             nonlocal todo, path
             strategy, arena = _BEST[self._strategy], self.arena.arrays
             while True:
-                code = choosing.choose(closings, lows, strategy, arena, firsts, known, todo, path, *block, counters)
+                code = choosing.choose(closings, lows, strategy, arena, firsts, known, heaps, todo, path, *block, counters)
                 if code != matches.PATH_FULL:
                     return int(code)
                 todo, path = _doubled(todo), _doubled(path)

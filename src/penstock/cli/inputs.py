@@ -110,6 +110,8 @@ def _check_times(path: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from penstock.spark.failures import COARSER
+
     try:
         columns = pq.read_schema(path)
     except (pa.ArrowException, OSError):  # Spark says what is wrong
@@ -117,8 +119,7 @@ def _check_times(path: str) -> None:
     for column in columns:
         if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
             raise DeclarationError(
-                f"{path!r} has times in nanoseconds in its column {column.name!r}, which Spark does not read; write them in microseconds, "
-                "as pandas does with to_parquet(..., coerce_timestamps='us')."
+                f"{path!r} has times in nanoseconds in its column {column.name!r}, which Spark does not read; {COARSER}"
             )
 
 

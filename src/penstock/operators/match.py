@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.cer.memory import checksum, describe, dump, load
 from penstock.cer.parsing import parse
-from penstock.cer.places import error_in
+from penstock.cer.places import error_in_clause
 from penstock.cer.plan import Pattern, check_source_of_types, ready
 from penstock.cer.predicates import check_query
 from penstock.cer.recogniser import Batch, Recogniser
@@ -67,16 +67,16 @@ def keyed_pattern(
     check_source_of_types(columns, type_column, define)
     check_query(parsed, columns, types=None if define is None else dict(define))
     if parsed.consume == "ANY":
-        raise error_in(
-            parsed.text,
-            parsed.clauses.get("consume"),
+        raise error_in_clause(
+            parsed,
+            "consume",
             "CONSUME BY ANY lets a match of one key end those of all keys, but a flow runs key by key; use PARTITION.",
         )
     groups = {name for group in parsed.partition_by for name in group}
     if parsed.partition_by and (groups != set(keys) or any(len(group) > 1 for group in parsed.partition_by)):
-        raise error_in(
-            parsed.text,
-            parsed.clauses.get("partition_by"),
+        raise error_in_clause(
+            parsed,
+            "partition_by",
             f"PARTITION BY names {', '.join(sorted(groups))}, but the stream is keyed by {', '.join(keys)}; name the same, or none.",
         )
     if not 0 < as_number(most, "max_matches_per_event", 0) <= MOST_MATCHES:

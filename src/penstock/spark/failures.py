@@ -11,7 +11,10 @@ SEEN_BY_SPARK = "Another run uses the same checkpoint; this run stops."
 """Spark's own log was the first to notice; it does not know which run."""
 
 
-_FINE_TIMES = "Spark does not read times in nanoseconds; write them in microseconds, as pandas does with to_parquet(..., coerce_timestamps='us')."
+COARSER = "write them in microseconds, as pandas does with to_parquet(..., coerce_timestamps='us')."
+"""What to do with times in nanoseconds."""
+
+_FINE_TIMES = f"Spark does not read times in nanoseconds; {COARSER}"
 
 
 def translated(error: BaseException, what: str = "The flow") -> PenstockError:
