@@ -123,20 +123,27 @@ def parse_schema(text: str, what: str) -> pa.Schema:
     from sqlglot import exp  # noqa: PLC0415
 
     body = text.strip()
-    if body.lower().startswith("struct<") and body.endswith(">"):
-        parsed: Any = sqlglot.parse_one(body, into=exp.DataType, dialect="spark")
-        names = [(e.name, e.args["kind"]) for e in parsed.expressions]
-    else:
-        try:
-            created: Any = sqlglot.parse_one(f"CREATE TABLE t ({body})", dialect="spark")
-            names = [(c.name, c.args.get("kind")) for c in created.this.expressions]
-        except Exception as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise DeclarationError(
-                f"{what} is not a list of columns such as 'tail string, delay double': {text!r} ({first})."
-            ) from error
+    struct = body.lower().startswith("struct<") and body.endswith(">")
+    before = "" if struct else "CREATE TABLE t ("
+    whole = body if struct else f"{before}{body})"
+    try:
+        if struct:
+            parsed: Any = sqlglot.parse_one(whole, into=exp.DataType, dialect="spark")
+            names = [(e.name, e.args["kind"]) for e in parsed.expressions]
+        else:
+            parsed = sqlglot.parse_one(whole, dialect="spark")
+            names = [(c.name, c.args.get("kind")) for c in parsed.this.expressions]
+    except Exception as error:  # noqa: BLE001  (the parser's own, of many kinds)
+        where = trouble_of(error, whole, len(before))
+        raise DeclarationError(
+            f"{what} is not a list of columns such as 'tail string, delay double': {text!r}: {where}."
+        ) from None
     fields = []
     for name, kind in names:
+        if not name:
+            raise DeclarationError(
+                f"{what} has a column without a name: {text!r}; put a name with a dot in it between backquotes."
+            )
         if kind is None:
             raise DeclarationError(f"{what} gives column {name!r} no type; write for example '{name} string'.")
         fields.append(pa.field(name, _arrow_type(kind, f"Column {name!r} of {what}")))
@@ -247,9 +254,10 @@ def _checked(sql: str, schema: pa.Schema, what: str) -> tuple[Any, pa.Field[Any]
     as_text(sql, f"What {what} is given")
     try:
         parsed: Any = sqlglot.parse_one(f"SELECT {sql}", dialect="spark")
-    except Exception as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DeclarationError(f"{what} is not a Spark SQL expression: {sql!r} ({first}).") from error
+    except Exception as error:  # noqa: BLE001  (the parser's own, of many kinds)
+        raise DeclarationError(
+            f"{what} is not a Spark SQL expression: {sql!r}: {trouble_of(error, f'SELECT {sql}', len('SELECT '))}."
+        ) from None
     if len(parsed.expressions) != 1 or parsed.args.get("from") or parsed.args.get("from_") or parsed.args.get("where"):
         raise DeclarationError(f"{what} must be one SQL expression: {sql!r}.")
     plain = parsed.expressions[0]
@@ -263,6 +271,56 @@ def _checked(sql: str, schema: pa.Schema, what: str) -> tuple[Any, pa.Field[Any]
     if isinstance(plain, exp.Column) and plain.name.lower() in there:
         return plain, schema.field(there[plain.name.lower()])
     return plain, pa.field(plain.alias_or_name, _type_of(sql, schema))
+
+
+def trouble_of(error: Exception, text: str, before: int) -> str:
+    """What is wrong with SQL, in plain words.
+
+    Args:
+        error: What the parser raised.
+        text: What it was given.
+        before: So many characters of it the user did not write.
+    """
+    found = getattr(error, "errors", None)
+    if not found:  # of the tokens
+        opened = _open_quote(text)
+        return "it cannot be read" if opened < 0 else f"a quote that is opened at {_spot(text, opened, before)} is not closed"
+    first = found[0]
+    word, line = first["highlight"], first["line"]
+    begins = sum(map(len, text.splitlines(keepends=True)[: line - 1]))
+    at = begins + first["col"] - len(word)
+    spot, rest = _spot(text, at, before), text[at + len(word) :].strip()
+    told = first["description"]
+    if told.startswith("Required keyword"):
+        return f"something is missing {'before' if word == ')' else 'after'} {word!r} at {spot}"
+    if told.startswith("The number of provided arguments"):
+        return f"a function has too many arguments before {word!r} at {spot}"
+    if told.startswith("Expected") and "type" in told.lower():
+        return f"{word!r} at {spot} is no type"
+    if told.startswith("Expecting") and not rest:
+        return f"a {told.split()[1]!r} is missing at its end"
+    return f"{word!r} at {spot} is not expected there"
+
+
+def _spot(text: str, at: int, before: int) -> str:
+    """A place in SQL for people, who count from 1 and did not write the beginning."""
+    line = text.count("\n", 0, at)
+    column = at - (text.rfind("\n", 0, at) + 1 if line else before) + 1
+    return f"line {line + 1}, character {column}" if line else f"character {column}"
+
+
+def _open_quote(text: str) -> int:
+    """Where a quote begins that nothing ends; −1: there is none."""
+    opened, skip = -1, False
+    for i, letter in enumerate(text):
+        if skip:
+            skip = False
+        elif opened >= 0:
+            skip = letter == "\\" and text[opened] != "`"
+            opened = -1 if letter == text[opened] else opened
+        elif letter in "'\"`":
+            opened = i
+    return opened
 
 
 def check_condition(sql: str, schema: pa.Schema, what: str) -> None:

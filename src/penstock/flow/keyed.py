@@ -16,6 +16,7 @@ from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.stream import Stream, updating
 from penstock.operators.aggregate import AggregateStep
+from penstock.operators.aggregates import spelled
 from penstock.operators.aggregates.base import Kernel
 from penstock.operators.base import Operator
 from penstock.operators.deduplicate import Deduplicate
@@ -148,17 +149,27 @@ class KeyedStream(Stream):
         step = StatefulMap(fn, out, kept, window, "fail" if on_error == "fail" else "skip")
         return self._step(step, [self._input], [self.schema], on_error)
 
-    def aggregate(self, emit: Literal["update"] = "update", **aggregates: Kernel) -> KeyedStream:
+    def aggregate(self, emit: Literal["update"] = "update", *unnamed: Any, **aggregates: Kernel) -> KeyedStream:
         """A running value per key.
 
         Args:
             emit: ``"update"``: after each epoch the new value of every key that changed. Earlier values are replaced, so the
                 sink must be able to (``mode="upsert"``).
+            *unnamed: None: each aggregate needs a name.
             **aggregates: Output column = aggregate.
         """
-        return self._aggregated(None, emit, aggregates)
+        return self._aggregated(None, (emit, *unnamed), aggregates)
 
-    def _aggregated(self, window: Window | None, emit: str, aggregates: Mapping[str, Any]) -> KeyedStream:
+    def _aggregated(self, window: Window | None, unnamed: tuple[Any, ...], aggregates: Mapping[str, Any]) -> KeyedStream:
+        emit = unnamed[0]
+        for given in unnamed:
+            if isinstance(given, Kernel):
+                name = given.column if given.column and given.column.isidentifier() else "n"
+                raise DeclarationError(
+                    f"aggregate needs a name for each aggregate, but {spelled(given)} has none; write {name}={spelled(given)}."
+                )
+        if len(unnamed) > 1 or (not aggregates and emit not in ("final", "update")):
+            raise DeclarationError(f"aggregate needs names and aggregates, such as n=penstock.count(), not {unnamed[-1]!r}.")
         if not aggregates:
             raise DeclarationError("aggregate needs at least one aggregate, for example n=penstock.count().")
         for name, kernel in aggregates.items():
@@ -398,15 +409,16 @@ class WindowedStream:
         self._stream = stream
         self._window = window
 
-    def aggregate(self, emit: Literal["final", "update"] = "final", **aggregates: Kernel) -> KeyedStream:
+    def aggregate(self, emit: Literal["final", "update"] = "final", *unnamed: Any, **aggregates: Kernel) -> KeyedStream:
         """Aggregates per key and window, with the columns ``window_start`` and ``window_end``.
 
         Args:
             emit: ``"final"``: once, when the window is complete. ``"update"``: after each epoch that changed it; the sink must
                 be able to replace (``mode="upsert"``).
+            *unnamed: None: each aggregate needs a name.
             **aggregates: Output column = aggregate.
         """
-        return self._stream._aggregated(self._window, emit, aggregates)
+        return self._stream._aggregated(self._window, (emit, *unnamed), aggregates)
 
     def stateful_map(
         self,

@@ -25,13 +25,24 @@ _BATCH_BYTES: Final = 1 << 20
 _MOST_ROWS: Final = 1 << 14
 _ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 AVAILABLE_NOW: Final = "available_now"
+_LIKE_AVAILABLE_NOW: Final = frozenset({"availablenow", "available", "now", "once", "continuous"})
 DEFAULT_WORKERS: Final = 2
 
 
 def interval_ms(trigger: str | dt.timedelta) -> int | None:
-    """The trigger in milliseconds; None for available now."""
+    """The trigger in milliseconds; None for available now.
+
+    Raises:
+        DeclarationError: It is neither a duration nor ``"available_now"``.
+    """
     if trigger == AVAILABLE_NOW:
         return None
+    spelled = "".join(letter for letter in trigger.lower() if letter.isalpha()) if isinstance(trigger, str) else ""
+    if not isinstance(trigger, str | dt.timedelta) or spelled.removeprefix("trigger") in _LIKE_AVAILABLE_NOW:
+        raise DeclarationError(
+            f"trigger={trigger!r} is not known; write {AVAILABLE_NOW!r} to process what there is and then end, or how often an epoch "
+            "begins, such as '200 milliseconds'."
+        )
     return duration_us(trigger, "trigger") // 1000
 
 

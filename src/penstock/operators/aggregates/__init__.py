@@ -9,6 +9,8 @@ Read next: `penstock.operators.aggregates.base`.
 
 from __future__ import annotations
 
+import re
+
 from penstock.operators.aggregates.base import Bound, Columns, Kernel, output_field
 from penstock.operators.aggregates.basic import Count, Mean, Stddev, Sum
 from penstock.operators.aggregates.ordered import Collect, Edge, Extreme
@@ -33,9 +35,28 @@ __all__ = [
     "min",
     "output_field",
     "quantile",
+    "spelled",
     "stddev",
     "sum",
 ]
+
+
+def spelled(kernel: Kernel) -> str:
+    """How an aggregate is declared, for messages.
+
+    Example:
+        >>> spelled(max("v"))
+        "penstock.max('v')"
+    """
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(kernel).__name__).lower()
+    if isinstance(kernel, Extreme):
+        name = "max" if kernel.greatest else "min"
+    elif isinstance(kernel, Edge):
+        name = "last" if kernel.last else "first"
+    columns = "" if kernel.column is None else repr(kernel.column)
+    if isinstance(kernel, Aggregate):
+        return f"{type(kernel).__name__}({columns})"
+    return f"penstock.{name}({columns}{', …' if isinstance(kernel, Quantile) else ''})"
 
 
 def count(column: str | None = None) -> Kernel:
