@@ -75,6 +75,26 @@ DECLARATIONS = {
         lambda _: ps.files("none", COLUMNS, "json", Mode="DROPMALFORMED"),
         r"files\(Mode=...\) cannot be chosen: penstock finds malformed records itself, and on_error= of the source says what",
     ),
+    "old files of the reader": (
+        lambda _: ps.files("none", COLUMNS, "csv", maxFileAge="1d"),
+        r"files\(maxFileAge=...\) cannot be chosen: each file is read once, however old it is\.",
+    ),
+    "order of the reader": (
+        lambda _: ps.files("none", COLUMNS, latestfirst=True),
+        r"files\(latestfirst=...\) cannot be chosen: files are read in the order of \(modification time, name\)\.",
+    ),
+    "damaged files of the reader": (
+        lambda _: ps.files("none", COLUMNS, ignoreCorruptFiles=True),
+        r"files\(ignoreCorruptFiles=...\) cannot be chosen: a file that vanished or is damaged must not be passed over",
+    ),
+    "cleaning of the reader": (
+        lambda _: ps.files("none", COLUMNS, cleanSource="delete"),
+        r"files\(cleanSource=...\) cannot be chosen: a flow that runs an epoch again, or goes back to a snapshot, must find",
+    ),
+    "files of the reader": (
+        lambda _: ps.files("none", COLUMNS, maxFilesPerTrigger=3),
+        r"files\(maxFilesPerTrigger=...\) cannot be chosen: max_files_per_epoch= says it\.",
+    ),
     "columns of the reader": (
         lambda _: ps.files("none", COLUMNS, "csv", columnPruning=True),
         r"files\(columnPruning=...\) cannot be",

@@ -73,13 +73,16 @@ def format_of(files: Sequence[str], given: str | None) -> str:
     return given or next(iter(found))
 
 
-def check_beginnings(files: Sequence[str], kind: str, *, named: Sequence[tuple[str, str]] = ()) -> None:
+def check_beginnings(
+    files: Sequence[str], kind: str, *, named: Sequence[tuple[str, str]] = (), escape: str | None = None
+) -> None:
     """Look at the beginning of every file on this machine.
 
     Args:
         files: The files.
         kind: Their format.
         named: Columns that the command names, each with the option that does, if they must be in the first line of a CSV file.
+        escape: What stands before a quote inside a quoted field; None: another quote.
 
     Raises:
         DeclarationError: A file holds something else, or the first lines of CSV files differ.
@@ -91,7 +94,7 @@ def check_beginnings(files: Sequence[str], kind: str, *, named: Sequence[tuple[s
         for path in here:
             _check_json(path)
     else:
-        _check_csv(here, named)
+        _check_csv(here, named, escape)
 
 
 def _check_parquet(files: Sequence[str], *, inferred: bool) -> None:
@@ -138,7 +141,7 @@ def _check_json(path: str) -> None:
         )
 
 
-def _check_csv(files: Sequence[str], named: Sequence[tuple[str, str]]) -> None:
+def _check_csv(files: Sequence[str], named: Sequence[tuple[str, str]], escape: str | None) -> None:
     first: tuple[str, list[str]] | None = None
     for path in files:
         line = _first_line(path)
@@ -146,7 +149,7 @@ def _check_csv(files: Sequence[str], named: Sequence[tuple[str, str]]) -> None:
             continue
         if "\0" in line or line.startswith("PAR1"):
             raise DeclarationError(f"{path!r} is not a text file; give --format parquet if it is Parquet.")
-        names = next(csv.reader([line], strict=False))
+        names = next(csv.reader([line], strict=False, doublequote=escape is None, escapechar=escape))
         if first is None:
             first = path, names
             _check_columns(path, line, names, named)

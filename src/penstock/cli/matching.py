@@ -71,6 +71,11 @@ def match(
     where: Annotated[str | None, typer.Option(help="A condition in SQL on whole matches.")] = None,
     kind: Annotated[str | None, typer.Option("--format", help="csv, json or parquet, where the names do not say.")] = None,
     schema: Annotated[str | None, typer.Option(help="Columns and types, such as 'at timestamp, user string'.")] = None,
+    escape: Annotated[
+        str | None,
+        typer.Option(help="What stands before a quote inside a quoted CSV field, such as '\\'; a quote if not given."),
+    ] = None,
+    multi_line: Annotated[bool, typer.Option("--multi-line", help="Quoted CSV fields may have line breaks.")] = False,
     limit: Annotated[int, typer.Option(min=0, help="At most so many rows in the table; 0: all.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines; what a pipe gets anyway.")] = False,
     master: Annotated[str | None, typer.Option(help="Spark master; all cores of this machine if not given.")] = None,
@@ -90,14 +95,16 @@ def match(
                 "The type of an event must be known: give --type COLUMN, or --define name=condition for every type, and not both."
             )
         named = [("order_by", name) for name in order_by] + ([] if of_type is None else [("type", of_type)])
-        check_beginnings(there, kind, named=named if schema is None else ())
+        if escape is not None and len(escape) != 1:
+            raise DeclarationError(f"--escape must be one character, such as '\\', not {escape!r}.")
+        check_beginnings(there, kind, named=named if schema is None else (), escape=escape)
 
     from penstock.spark.matching import FileMatches
 
     spark = quiet_session(context, master, **{"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()})
     how = {"order_by": order_by, "type": of_type, "define": types, "where": where}
     with as_typed(), _refused_by_spark(files, schema):
-        found = FileMatches(spark, text, read_by_spark(files), kind, schema, **how)
+        found = FileMatches(spark, text, read_by_spark(files), kind, schema, escape=escape, multi_line=multi_line, **how)
     if as_json or not sys.stdout.isatty():
         for line in found.lines():
             print(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -13,8 +13,33 @@ from penstock.errors import DeclarationError
 from penstock.schema import as_number, as_schema, as_text
 
 FORMATS = ("csv", "json", "parquet")
-OURS = ("mode", "columnnameofcorruptrecord", "columnpruning")
-"""Options of Spark's readers, in small letters, by which a malformed record could be lost, or be malformed only if all of it is read."""
+_RECORDS: Final = "penstock finds malformed records itself, and on_error= of the source says what becomes of them"
+_ORDER: Final = "files are read in the order of (modification time, name)"
+_KEPT: Final = (
+    "a flow that runs an epoch again, or goes back to a snapshot, must find its files where they were; remove old ones yourself"
+)
+_LOST: Final = "a file that vanished or is damaged must not be passed over without a word"
+_ALL: Final = "each file is read once, however old it is"
+_KNOWN: Final = "penstock must know all files that are left, to keep the order of those of one moment"
+OURS: Final = {
+    "mode": _RECORDS,
+    "columnNameOfCorruptRecord": _RECORDS,
+    "columnPruning": _RECORDS,
+    "maxFilesPerTrigger": "max_files_per_epoch= says it",
+    "maxFileAge": _ALL,
+    "fileNameOnly": _ALL,
+    "modifiedBefore": _ALL,
+    "modifiedAfter": _ALL,
+    "latestFirst": _ORDER,
+    "maxCachedFiles": _KNOWN,
+    "discardCachedInputRatio": _KNOWN,
+    "cleanSource": _KEPT,
+    "sourceArchiveDir": _KEPT,
+    "ignoreMissingFiles": _LOST,
+    "ignoreCorruptFiles": _LOST,
+    "ignoreInvalidPartitionPaths": _LOST,
+}
+"""Options of Spark's readers that cannot be chosen, and why: by them records or files could be lost, or their order."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +83,12 @@ def files(
         max_files_per_epoch: At most so many files per epoch.
         missing_columns: What becomes of a Parquet file that lacks a declared column: the flow stops and names it, or (``"null"``)
             the column is null. A JSON field that is not there is always null; a CSV file must always have all columns.
-        **options: Options of Spark's reader for this format.
+        **options: Options of Spark's reader for this format. A quote inside a quoted field of CSV is doubled, as RFC 4180 has it; for
+            files that put a backslash before it give that as ``escape=``. Fields with line breaks need ``multiLine=True``.
 
     Raises:
         DeclarationError: The format is not known, or the schema is none, or an argument is out of range, or an option is one
-            that would lose malformed records.
+            by which records or files could be lost, or their order.
     """
     if format not in FORMATS:
         raise DeclarationError(f"files(format={format!r}) is not known; use one of {', '.join(FORMATS)}.")
@@ -70,12 +96,10 @@ def files(
         as_number(max_files_per_epoch, "max_files_per_epoch of files")
     if missing_columns not in ("fail", "null"):
         raise DeclarationError(f'files(missing_columns={missing_columns!r}) is not known; use "fail" or "null".')
+    reasons = {name.lower(): why for name, why in OURS.items()}
     for name in options:
-        if name.lower() in OURS:
-            raise DeclarationError(
-                f"files({name}=...) cannot be chosen: penstock finds malformed records itself, and on_error= of the source says "
-                "what becomes of them."
-            )
+        if name.lower() in reasons:
+            raise DeclarationError(f"files({name}=...) cannot be chosen: {reasons[name.lower()]}.")
     path = as_text(os.fspath(path) if isinstance(path, os.PathLike) else path, "The path of files")
     if "://" not in path:
         path = str(Path.cwd() / path)  # the JVM may have another working directory

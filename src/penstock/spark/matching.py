@@ -21,12 +21,13 @@ from penstock.cer.syntax import Query
 from penstock.schema import quoted
 from penstock.spark.failures import translated
 from penstock.spark.match import match
+from penstock.spark.streams import RFC_4180
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
-    "csv": {"header": "true", "inferSchema": "true", "mode": "FAILFAST"},
+    "csv": {"header": "true", "inferSchema": "true", "mode": "FAILFAST", **RFC_4180},
     "json": {"inferTimestamp": "true", "mode": "FAILFAST"},
     "parquet": {},
 }
@@ -42,6 +43,8 @@ class FileMatches:
         files: Files, folders and patterns of one format.
         kind: The format, one of `OPTIONS`.
         schema: Columns and types; None: as the files say, or as their values look.
+        escape: What stands before a quote inside a quoted field of CSV; None: another quote.
+        multi_line: Whether fields of CSV may have line breaks; a file is then read by one task.
         **how: As for `penstock.match`.
 
     Raises:
@@ -50,7 +53,16 @@ class FileMatches:
     """
 
     def __init__(
-        self, spark: SparkSession, query: str, files: Sequence[str], kind: str, schema: str | None = None, **how: Any
+        self,
+        spark: SparkSession,
+        query: str,
+        files: Sequence[str],
+        kind: str,
+        schema: str | None = None,
+        *,
+        escape: str | None = None,
+        multi_line: bool = False,
+        **how: Any,
     ) -> None:
         parsed = parse(query)
         streams_read(parsed, (), "files are one stream; match(...) of Python takes several DataFrames by name")
@@ -58,6 +70,8 @@ class FileMatches:
         self._found: DataFrame | None
         with _ours():
             reader = spark.read.format(kind).options(**OPTIONS[kind])
+            if kind == "csv":
+                reader = reader.options(escape=escape or RFC_4180["escape"], multiLine=multi_line)
             events = (reader.schema(schema) if schema is not None else reader).load(list(files))
             watched, self._keyless = _watched(events, self._keys)
             self._found = None

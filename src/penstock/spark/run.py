@@ -33,7 +33,7 @@ from penstock.spark.row_times import sources_alone
 from penstock.spark.session import settings
 from penstock.spark.ship import ship_user_code
 from penstock.spark.slices import Slices, one_stream
-from penstock.spark.streams import read_stream, whole_files
+from penstock.spark.streams import EVERY_FILE, read_stream, whole_files
 from penstock.spark.task import local_folder
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Run:
 
     def _stream(self) -> DataFrame:
         """The root: control log and all sources as one stream."""
-        log = self._spark.readStream.format("text").option("wholetext", "true").load(self._uri("control"))
+        log = self._spark.readStream.format("text").option("wholetext", "true").options(**EVERY_FILE).load(self._uri("control"))
         control = log.select("value", F.col("_metadata.file_name").alias("name"))
         files = whole_files(self._spark)
         return one_stream([control, *(read_stream(files, source) for source in self._flow.plan.sources)])

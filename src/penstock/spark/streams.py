@@ -22,6 +22,22 @@ _ONE_PARTITION_PER_FILE: Final = {
     "spark.sql.files.openCostInBytes": str(1 << 40),
     "spark.sql.files.maxPartitionNum": str((1 << 31) - 1),
 }
+RFC_4180: Final = {"escape": '"'}
+"""A quote inside a quoted field of CSV is doubled; Spark by itself takes a backslash before it."""
+EVERY_FILE: Final = {
+    # Spark forgets files that are a week older than the newest it has seen, and never reads such files that come later.
+    "maxFileAge": f"{1 << 62}ms",
+}
+_FORCED: Final = {
+    **EVERY_FILE,
+    # Of the files that it has listed Spark remembers all that are left, so that those of one moment are known: see `Unread`.
+    "maxCachedFiles": str((1 << 31) - 1),
+    "discardCachedInputRatio": "0",
+    # The session's own settings would have a file that vanishes or is damaged read as none.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "ignoreInvalidPartitionPaths": "false",
+}
 
 
 def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
@@ -43,17 +59,27 @@ def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
 
 
 def _read_files(spark: SparkSession, files: Files) -> DataFrame:
+    reader = _reader(spark.readStream, files)
+    if files.max_files_per_epoch is not None:
+        reader = reader.option("maxFilesPerTrigger", files.max_files_per_epoch)
+    return _with_file(reader.load(files.path))
+
+
+def _reader(reader: Any, files: Files) -> Any:
+    """A reader of a stream's or a batch's files as a source was declared."""
     schema = spark_schema(files.schema)
-    reader = spark.readStream.format(files.format)
+    reader = reader.format(files.format)
     if files.format in ("csv", "json"):
         schema = schema.add(CORRUPT, "string")
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT)
     if files.format == "csv":
         # Column pruning would parse only some columns, so whether a record is malformed would depend on what is read.
         reader = reader.option("header", "true").option("enforceSchema", "false").option("columnPruning", "false")
-    if files.max_files_per_epoch is not None:
-        reader = reader.option("maxFilesPerTrigger", files.max_files_per_epoch)
-    frame = reader.options(**files.options).schema(schema).load(files.path)
+        reader = reader.options(**RFC_4180)
+    return reader.options(**files.options).options(**_FORCED).schema(schema)
+
+
+def _with_file(frame: DataFrame) -> DataFrame:
     return frame.select(*(named(c) for c in frame.columns), F.col("_metadata.file_path").alias(FILE))
 
 
