@@ -257,7 +257,8 @@ def _with(row: Row, new: tuple[str, str]) -> Row:
 
 
 def _meet(left: Row, right: Row, within_us: int) -> bool:
-    return left.key == right.key and abs(left.time - right.time) <= within_us
+    """Whether two rows are a pair; null equals nothing."""
+    return left.key == right.key and None not in left.key and abs(left.time - right.time) <= within_us
 
 
 def _pair(left: Mapping[str, Any], right: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

@@ -210,7 +210,7 @@ class KeyedStream(Stream):
         return self.process(Deduplicate(columns, None if within is None else duration_us(within, "deduplicate's within")))
 
     def join(self, other: Stream, within: str | dt.timedelta, how: Literal["inner", "left", "full"] = "inner") -> KeyedStream:
-        """Pairs of rows of one key whose event times are at most `within` apart.
+        """Pairs of rows of one key whose event times are at most `within` apart. As in SQL, a key with a null matches nothing.
 
         Args:
             other: A stream keyed by as many columns of the same types, or one that has this region's key columns.

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import StateError
-from penstock.operators.keys import BIN_BYTES, Ints, KeyCodec
+from penstock.operators.keys import BIN_BYTES, LONGEST_SUB_KEY, Ints, KeyCodec
 from penstock.operators.rows import Emitted, Keys, Order, Rows
 from penstock.routing.hashing import spark_xxhash64
 from penstock.schema import in_micros, parse_schema
@@ -97,7 +97,16 @@ class KeyedState:
         self._operator = context.operator
 
     def names(self, keys: Keys, index: Ints | None = None, sub: Sequence[bytes] | None = None) -> list[bytes]:
-        """State keys of entries: of every key, or of ``keys[index[i]]`` with sub-key ``sub[i]``."""
+        """State keys of entries: of every key, or of ``keys[index[i]]`` with sub-key ``sub[i]``.
+
+        Raises:
+            StateError: A key has more than 400 bytes, or a sub-key more than 40. Nothing was changed.
+        """
+        if sub is not None and len(longest := max(sub, key=len, default=b"")) > LONGEST_SUB_KEY:
+            raise StateError(
+                f"An operator of region {self._context.region!r} gave a sub-key of {len(longest)} bytes; "
+                f"it may have {LONGEST_SUB_KEY}, for example a digest."
+            )
         whole = keys.state_keys(self._operator)
         chosen = whole if index is None else [whole[i] for i in index.tolist()]
         return chosen if sub is None else [a + b for a, b in zip(chosen, sub, strict=True)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +17,14 @@ import pyarrow as pa
 from penstock.columns import lexicographic, places
 from penstock.errors import DeclarationError
 from penstock.operators.base import KeyedState, Operator, Output
-from penstock.operators.keys import Ints, KeyCodec, biased, unbiased
+from penstock.operators.keys import LONGEST_SUB_KEY, Ints, KeyCodec, biased, unbiased
 from penstock.operators.rows import Emitted, Rows
 from penstock.types import MAX_TIME, time_text
-
-_LONGEST: Final = 40
 
 
 def _short(value: bytes) -> bytes:
     """A sub-key of bounded length: long values by a digest of 256 bits, which no two values share in practice."""
-    return value if len(value) <= _LONGEST else hashlib.blake2b(value, digest_size=32).digest()
+    return value if len(value) <= LONGEST_SUB_KEY else hashlib.blake2b(value, digest_size=32).digest()
 
 
 @dataclass
@@ -58,7 +56,7 @@ class Deduplicate(Operator):
         group, subs = rows.group, None
         if self.columns:
             codec = KeyCodec(pa.schema([rows.data.schema.field(c) for c in self.columns]))
-            encoded = codec.encode([rows.column(c) for c in self.columns])
+            encoded = codec.bodies([rows.column(c) for c in self.columns])
             codes = np.unique(np.array(encoded, object), return_inverse=True)[1]
             index = lexicographic([group, codes])
             new = np.flatnonzero(np.concatenate(([True], (np.diff(group[index]) != 0) | (np.diff(codes[index]) != 0))))

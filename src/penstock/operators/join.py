@@ -1,7 +1,7 @@
 """Interval join: pairs of records of one key whose event times are at most `within` apart.
 
 Both sides are kept per key until no partner can come any more. A pair is given out at the later of its two records; a record
-that found no partner (left and full joins) when its time has run out.
+that found no partner (left and full joins) when its time has run out. As in SQL, a key of which a part is null matches nothing.
 """
 
 from __future__ import annotations
@@ -77,12 +77,16 @@ class IntervalJoin(Operator):
         names = state.names(keys)
         stored: list[Any] = state.get_objects(names)
         sides = [self._side(s, inputs[s], owners[s], stored) for s in (LEFT, RIGHT)]
-        a, b = self._pairs(sides[LEFT], sides[RIGHT])
+        meets = _without_null(keys)
+        a, b = self._pairs(sides[LEFT], sides[RIGHT], meets)
         sides[LEFT].matched[a] = True
         sides[RIGHT].matched[b] = True
         entries = [_entries(side, len(keys)) for side in sides]
-        both = [(entries[LEFT][g], entries[RIGHT][g]) for g in range(len(keys))]
-        timers = np.array([self._timer(pair) for pair in both], np.int64)
+        both: list[Any] = [(entries[LEFT][g], entries[RIGHT][g]) for g in range(len(keys))]
+        for g in np.flatnonzero(~meets).tolist():  # kept only to be shown without a partner
+            pair = tuple(side if which in self._shown() else [] for which, side in enumerate(both[g]))
+            both[g] = pair if any(pair) else None
+        timers = np.array([MAX_TIME if pair is None else self._timer(pair) for pair in both], np.int64)
         state.put_objects(names, both, timers)
         return self._emit_pairs(sides, a, b, keys)
 
@@ -97,15 +101,15 @@ class IntervalJoin(Operator):
         index = lexicographic([group, *order.columns()])
         return _Side(group[index], order.take(index), fresh[index], matched[index], [data[i] for i in index.tolist()])
 
-    def _pairs(self, left: _Side, right: _Side) -> tuple[Ints, Ints]:
-        """Indexes of all pairs in reach of which at least one row is new."""
+    def _pairs(self, left: _Side, right: _Side, meets: Any) -> tuple[Ints, Ints]:
+        """Indexes of all pairs in reach of which at least one row is new; none of a key for which `meets` is false."""
         low, high = left.order.time - self.within_us, left.order.time + self.within_us
         ranks = np.unique(np.concatenate([low, high, right.order.time]))
         width = len(ranks) + 1
         place = right.group * width + np.searchsorted(ranks, right.order.time)
         first = np.searchsorted(place, left.group * width + np.searchsorted(ranks, low), "left")
         last = np.searchsorted(place, left.group * width + np.searchsorted(ranks, high), "right")
-        count = last - first
+        count = np.where(meets[left.group], last - first, 0)
         a = np.repeat(np.arange(len(count)), count)
         b = np.arange(len(a)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
         keep = left.fresh[a] | right.fresh[b]
@@ -178,6 +182,15 @@ def _all_keys(inputs: Sequence[Rows]) -> tuple[Keys, list[Ints]]:
     keys = Keys(columns, np.concatenate([left.hashes, extra.hashes]), left.codec)
     owner = np.array([known.get(k, at.get(k, 0)) for k in right.encoded], np.int64)
     return keys, [np.arange(len(left)), owner]
+
+
+def _without_null(keys: Keys) -> Any:
+    """Which keys can have a partner: as in SQL, null equals nothing, not even null."""
+    meets = np.ones(len(keys), bool)
+    for column in keys.columns:
+        if column.null_count:
+            meets &= column.is_valid().to_numpy(zero_copy_only=False)
+    return meets
 
 
 def _entries(side: _Side, keys: int) -> list[list[Entry]]:

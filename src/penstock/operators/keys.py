@@ -24,8 +24,12 @@ BIN_BYTES: Final = [b.to_bytes(2, "big") for b in range(BINS)]
 WORKER_BIN: Final = b"\xff\xff"
 """Prefix of entries that belong to the worker as a whole (records that wait for the frontier)."""
 
-_LONGEST_KEY: Final = 400
-_LENGTHS: Final = [n.to_bytes(2, "big") for n in range(_LONGEST_KEY + 1)]
+LONGEST_KEY: Final = 400
+"""Bytes that the values of a key's columns may have together."""
+LONGEST_SUB_KEY: Final = 40
+"""Bytes of a sub-key; a whole state key may have 511, which is LMDB's bound."""
+_LONGEST_BODY: Final = 460
+_LENGTHS: Final = [n.to_bytes(2, "big") for n in range(_LONGEST_BODY + 1)]
 _NULL: Final = b"\x00"
 
 
@@ -57,9 +61,13 @@ def _encode_scalars(column: Any) -> list[bytes]:
 
 
 def _plain(value: Any) -> Any:
-    """−0.0 and 0.0 are one key, and so are all NaNs, as in Spark."""
+    """−0.0 and 0.0 are one key, and so are all NaNs, as in Spark; also within lists and structs."""
     if isinstance(value, float):
         return float("nan") if value != value else value + 0.0  # noqa: PLR0124
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, dict):
+        return [_plain(inner) for inner in value.values()]
     return value
 
 
@@ -74,6 +82,11 @@ def _decode_scalars(raw: list[bytes], kind: pa.DataType) -> Any:
         base: Any = pa.array(numbers, pa.int64(), mask=missing)
         return base.cast(pa.int32()).cast(kind) if pa.types.is_date32(kind) else base.cast(kind)
     return pa.array([None if r == _NULL else pickle.loads(r[1:]) for r in raw], kind)
+
+
+def _length(part: bytes) -> bytes:
+    """In two bytes what a key may have; what only `KeyCodec.bodies` takes is marked by a length that no key has."""
+    return _LENGTHS[len(part)] if len(part) <= _LONGEST_BODY else b"\xff\xff" + len(part).to_bytes(8, "big")
 
 
 @dataclass(frozen=True)
@@ -93,20 +106,27 @@ class KeyCodec:
             columns: One Arrow array per key column, of equal length.
 
         Raises:
-            StateError: A key is longer than 400 bytes. Nothing was changed.
+            StateError: The values of a key have more than 400 bytes together (fewer from 21 columns on). Nothing was changed.
         """
-        parts = [_encode_scalars(c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c) for c in columns]
-        if len(parts) == 1:
-            bodies = parts[0]
-        else:
-            bodies = [b"".join(len(p).to_bytes(4, "big") + p for p in row) for row in zip(*parts, strict=True)]
+        bodies = self.bodies(columns)
+        frame = len(columns) if len(columns) == 1 else 3 * len(columns)  # what is stored beside the values
+        most = min(LONGEST_KEY, _LONGEST_BODY - frame)
         longest = max(bodies, key=len, default=b"")
-        if len(longest) > _LONGEST_KEY:
+        if len(longest) > most + frame:
+            start = longest[1 if len(columns) == 1 else 3 :][:40]
             raise StateError(
-                f"A key of {len(longest)} bytes, {longest[1:40]!r}…, is longer than {_LONGEST_KEY} bytes; "
+                f"A key of {len(longest) - frame} bytes, {start!r}…, is longer than {most} bytes; "
                 "key by a shorter column, for example its hash."
             )
         return [_LENGTHS[len(b)] + b for b in bodies]
+
+    def bodies(self, columns: Sequence[Any]) -> list[bytes]:
+        """As `encode`, but of any length and without it."""
+        parts = [_encode_scalars(c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c) for c in columns]
+        if len(parts) == 1:
+            return parts[0]
+        framed = [[_length(p) + p for p in part] for part in parts]
+        return [b"".join(row) for row in zip(*framed, strict=True)]
 
     def decode(self, encoded: Sequence[bytes]) -> list[Any]:
         """The key columns again, as Arrow arrays; `encoded` may carry sub-keys behind."""
@@ -117,7 +137,7 @@ class KeyCodec:
         for body in bodies:
             at = 0
             for part in split:
-                n = int.from_bytes(body[at : at + 4], "big")
-                part.append(body[at + 4 : at + 4 + n])
-                at += 4 + n
+                n = int.from_bytes(body[at : at + 2], "big")
+                part.append(body[at + 2 : at + 2 + n])
+                at += 2 + n
         return [_decode_scalars(part, f.type) for part, f in zip(split, self.schema, strict=True)]
