@@ -57,7 +57,9 @@ class Environment:
 
 
 # LMDB forbids opening an environment twice in a process. The process id keeps a forked child from using, or closing, its parent's.
-_open: dict[tuple[int, str], Environment] = {}
+_open: dict[tuple[int, str], Environment] = {}  # the one that was used last goes last
+MOST_OPEN: Final = 64
+"""So many environments a process keeps open. Each takes its map size of address space, of which a process has some 128 TiB, and two files."""
 
 
 def open_environment(directory: str, identity: str, boot_id: str, map_size: int) -> Environment:
@@ -115,6 +117,15 @@ def close_environment(directory: str) -> None:
     opened = _open.pop((os.getpid(), os.path.realpath(directory)), None)
     if opened:
         opened.env.close()
+
+
+def close_below(directory: str) -> list[str]:
+    """Close this process's environments in a directory and below it; gives their directories."""
+    below = os.path.realpath(directory)
+    found = [path for pid, path in _open if pid == os.getpid() and Path(path).is_relative_to(below)]
+    for path in found:
+        close_environment(path)
+    return found
 
 
 def fill_up(path: str, opened: Environment) -> None:
@@ -184,8 +195,11 @@ def _reuse_or_open(path: str, map_size: int) -> Environment:
     opened = _open.get(name)
     if opened:
         if opened.inode == _inode(path):
+            _open[name] = _open.pop(name)
             return opened
         close_environment(path)
+    for _, oldest in [known for known in _open if known[0] == os.getpid()][: 1 - MOST_OPEN]:  # a task reads one store at a time
+        close_environment(oldest)
     env = lmdb.open(
         path, map_size=map_size, max_dbs=3, max_readers=512, sync=False, metasync=False, writemap=False, readahead=False
     )

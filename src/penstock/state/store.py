@@ -32,6 +32,7 @@ from penstock.state.deltas import FileRef, Version, read_batches
 from penstock.state.environment import (
     FORMAT,
     Environment,
+    close_below,
     close_environment,
     fill_up,
     is_full,
@@ -59,6 +60,12 @@ class CatchUp:
     rebuilt: bool
     files: int
     rows: int
+
+
+def close_stores(directory: str) -> None:
+    """Close, in this process, all stores in a directory and below it. Snapshots of them can no longer be read; opened again, they go on."""
+    for path in close_below(directory):
+        layers.let_go(path)
 
 
 class LocalStore:

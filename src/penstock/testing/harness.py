@@ -11,7 +11,10 @@ Everything but Spark is the real thing: lateness, frontier, state files, sinks, 
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -36,9 +39,12 @@ from penstock.runtime.worker import Assignment, local_states
 from penstock.state.compact import iterate
 from penstock.state.deltas import SCHEMA, read_batches
 from penstock.state.files import resolve
+from penstock.state.store import close_stores
 from penstock.state.worker import MemoryState, WorkerState
 from penstock.testing.backend import PARTITION, LocalBackend
 from penstock.types import OFFSET, Mark
+
+_users: Counter[str] = Counter()  # harnesses by the folder of their stores, which those on one checkpoint share
 
 
 class Crash(Exception):  # noqa: N818  (not an error: the test asked for it)
@@ -86,14 +92,20 @@ class Harness:
         self._times_back = len(last.gone_back)
         self._caches: dict[str, tuple[str, MemoryState]] = {}
         self._compiled = compile_flow(self._plan, lambda node, _: node.schema, lambda *_: None)
+        self._local = f"{self._checkpoint.root}/local"
+        _users[self._local] += 1
+        self._close = weakref.finalize(self, _let_go, self._local, self._folder)
         self.restart()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._folder is not None:
-            self._folder.cleanup()
+        self.close()
+
+    def close(self) -> None:
+        """Close its stores, and remove its temporary folder if it made one. A harness that is no longer used is closed by Python."""
+        self._close()
 
     @property
     def record(self) -> EpochRecord:
@@ -233,6 +245,8 @@ class Harness:
         """Start a new run on the same checkpoint, as after a crash. Older runs are fenced. One that is on its way back goes on."""
         if forget_local_state:
             self._caches.clear()
+            close_stores(self._local)
+            shutil.rmtree(self._local, ignore_errors=True)
         # One harness, one checkpoint, one identity: another harness must not find this one's marks in a sink of the same name.
         identity = self._checkpoint.create(
             Identity(f"harness-{self._checkpoint.root.strip('/').replace('/', '-')}", self._plan.name)
@@ -286,9 +300,8 @@ class Harness:
 
     def _assign(self, epoch: int) -> Callable[..., Assignment]:
         flow = self._flow_id
-        local = f"{self._checkpoint.root}/local"
         return lambda compiled, work: Assignment(
-            self._checkpoint.uri, flow, compiled.spec, epoch, self._run, work.routing, work.messages, work.versions, local
+            self._checkpoint.uri, flow, compiled.spec, epoch, self._run, work.routing, work.messages, work.versions, self._local
         )
 
     def _state(self, assignment: Assignment, worker: int, identity: str) -> WorkerState:
@@ -306,3 +319,13 @@ class Harness:
             state.apply(whole([*iterate(fs, root, version)], SCHEMA))
         self._caches[identity] = (version.lineage(), state)
         return state
+
+
+def _let_go(local: str, folder: tempfile.TemporaryDirectory[str] | None) -> None:
+    """Close the stores of a harness, unless another one has the same, and remove its temporary folder."""
+    _users[local] -= 1
+    if not _users[local]:
+        del _users[local]
+        close_stores(local)
+    if folder is not None:
+        folder.cleanup()
