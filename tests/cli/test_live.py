@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
 
-from penstock.cli.live import rescale_line
+from penstock.cli.live import rescale_line, status_lines
 
 MANY = {
     "phase": "move", "to_workers": 5, "moved_bins": 364, "bins_left": 250, "keys_left": 2, "moved_keys": 1010, "moved_bytes": 159642,
@@ -49,3 +51,36 @@ ONE = {
 )
 def test_line_of_a_rescale_when_numbers_are_one_or_none_reads_well(figures, line):
     assert rescale_line("k", figures) == line
+
+
+STATUS = {"epoch": 7, "finished": False, "regions": {"k": {"phase": "move", "rescale": MANY}}}
+ABOUT = {"flow": "f", "run": 1, "pid": 5, "host": "h"}
+NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("alive", "ending"),
+    [(True, "about 1 s left"), (None, "about 1 s left"), (False, "2.0 KiB queued, goes on when the flow is started again")],
+)
+def test_status_of_a_rescale_when_the_flow_does_not_run_names_no_time(alive, ending):
+    lines = status_lines(STATUS, ABOUT, alive=alive, now=NOON)
+    assert lines[1].endswith(ending)
+    assert ("left" in lines[1]) is (alive is not False)
+
+
+def test_status_of_refused_commands_says_when_and_is_silent_after_an_hour():
+    def given(minutes):
+        return f"{int((NOON - dt.timedelta(minutes=minutes)).timestamp()) * 10**9:020d}-0000005-000001.json"
+
+    progress = {
+        "epoch": 7,
+        "finished": False,
+        "refused": {given(300): "old", given(61): "late", given(59): "Too many workers.", "x": "?"},
+    }
+    assert status_lines(progress, ABOUT, alive=True, now=NOON)[1:] == ["refused at 11:01:00 UTC: Too many workers."]
+    later = NOON + dt.timedelta(minutes=2)
+    assert status_lines(progress, ABOUT, alive=True, now=later)[1:] == []
+
+
+def test_time_left_of_a_rescale_that_is_nearly_done_is_not_nothing():
+    assert rescale_line("k", {**MANY, "left_ms": 200}).endswith("about 1 s left")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib.util
 import json
 import os
@@ -81,7 +82,7 @@ def status(checkpoint: CheckpointOption, as_json: Annotated[bool, typer.Option("
 
     record, about = read_progress(checkpoint)
     progress = progress_of(record)
-    alive = _alive(about)
+    alive = _alive(about) and not (record.stopped and record.run == about["run"])  # its process may live on, as in a notebook
     if as_json:
         print(json.dumps({**progress, "about": about, "running": alive and not record.finished}))
         return
@@ -89,7 +90,7 @@ def status(checkpoint: CheckpointOption, as_json: Annotated[bool, typer.Option("
 
     from penstock.cli.live import progress_table, status_lines
 
-    for line in status_lines(progress, about, alive=alive):
+    for line in status_lines(progress, about, alive=alive, now=dt.datetime.now(dt.UTC)):
         print(line)
     if record.epoch >= 0:
         Console().print(progress_table(progress))

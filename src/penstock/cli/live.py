@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
-from typing import Any
+from typing import Any, Final
 
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+
+_TOLD_FOR: Final = dt.timedelta(hours=1)
+"""For so long `penstock status` shows that a command was refused."""
 
 
 def watch(run: Any, *, every: float = 0.5) -> None:
@@ -42,7 +46,7 @@ def rescale_line(region: str, figures: dict[str, Any]) -> str:
     done, left = figures["moved_bins"], figures["bins_left"]
     bins = f"{done:,} of {_count(done + left, 'bin')}, " if done + left else ""
     keys = f"{_count(figures['keys_left'], 'single key')} to go, " if figures["keys_left"] else ""
-    time_left = "" if not figures.get("left_ms") else f", about {figures['left_ms'] / 1000:.0f} s left"
+    time_left = "" if not figures.get("left_ms") else f", about {max(1, round(figures['left_ms'] / 1000))} s left"
     held = ""
     if figures["held_keys"]:
         held = f", {_count(figures['held_keys'], 'large key')} on hold with {_bytes(figures['queued_bytes'])} queued"
@@ -74,8 +78,15 @@ def progress_table(progress: dict[str, Any]) -> Table:
     return table
 
 
-def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool | None) -> list[str]:
-    """What `penstock status` prints above the table."""
+def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool | None, now: dt.datetime) -> list[str]:
+    """What `penstock status` prints above the table.
+
+    Args:
+        progress: The last epoch's figures.
+        about: What the newest run tells of itself.
+        alive: Whether it runs; None: that cannot be told from here.
+        now: The time, with its zone.
+    """
     state = "finished" if progress["finished"] else {True: "running", False: "not running", None: "started"}[alive]
     lines = [f"flow {about['flow']}: {state} (run {about['run']}, process {about.get('pid', '?')} on {about.get('host', '?')})"]
     for name, s in progress.get("sources", {}).items():
@@ -83,14 +94,19 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
         lines.append(f"source {name}: {s['rows']:,} rows{extra}")
     for name, figures in progress.get("regions", {}).items():
         if "rescale" in figures:
-            lines.append(rescale_line(name, {"phase": figures["phase"], **figures["rescale"]}))
+            told = {"phase": figures["phase"], **figures["rescale"]}
+            if alive is False:
+                told["left_ms"] = None
+            lines.append(rescale_line(name, told) + (", goes on when the flow is started again" if alive is False else ""))
     lines += [
         f"went back to snapshot {back['snapshot']}: epochs {back['to'] + 1} to {back['upto']} no longer count"
         for back in progress.get("gone_back", [])[-1:]
     ]
     if progress.get("going_back"):
         lines.append(f"going back to snapshot {progress['going_back']}")
-    lines += [f"refused: {why}" for why in list(progress.get("refused", {}).values())[-3:]]
+    recent = [(_given_at(name), why) for name, why in progress.get("refused", {}).items()]
+    recent = [(at, why) for at, why in recent if at is not None and now - at < _TOLD_FOR]
+    lines += [f"refused at {at:%H:%M:%S} UTC: {why}" for at, why in recent[-3:]]
     for name, skipped in progress.get("skipped", {}).items():
         if skipped:
             first = progress["regions"].get(name, {}).get("first_skipped", "")
@@ -98,6 +114,14 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
                 f"region {name}: {skipped:,} records skipped because a function raised" + (f", last: {first}" if first else "")
             )
     return lines
+
+
+def _given_at(command: str) -> dt.datetime | None:
+    """When a command was given, which its file is named after; None: it was not written by penstock."""
+    try:
+        return dt.datetime.fromtimestamp(int(command[:20]) / 1e9, dt.UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _bytes(n: float) -> str:

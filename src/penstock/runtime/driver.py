@@ -262,7 +262,8 @@ class EpochDriver:
         for name, work in decision.work.items():
             deltas = self._checkpoint.deltas_of(name, epoch, run)
             regions[name] = self._advance(name, epoch, decision, work, deltas)
-            figures[name] = region_figures(regions[name], deltas, self._settings.clock_us())
+            before = self.last.progress.get("regions", {}).get(name, {})
+            figures[name] = region_figures(regions[name], deltas, self._settings.clock_us(), self._settings.limits, before)
         progress = {
             "rows_in": sum(s.rows - self.last.sources.get(n, SourceState()).rows for n, s in decision.sources.items()),
             "rows_out": decision.counts,

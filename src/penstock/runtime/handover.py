@@ -10,7 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.protocol.messages import Answer, Sized, Taken
+from penstock.protocol.rescale import Limits
 from penstock.protocol.rescale.collect import pending_bins, pending_keys
+from penstock.runtime.estimates import left_ms
 from penstock.runtime.record import RegionState
 from penstock.state.deltas import FileRef, Version
 
@@ -63,8 +65,18 @@ def hand_over(
     return out[:workers], acquired
 
 
-def region_figures(state: RegionState, deltas: Deltas, now_us: int) -> dict[str, Any]:
-    """A region's figures of an epoch, for people."""
+def region_figures(
+    state: RegionState, deltas: Deltas, now_us: int, limits: Limits, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A region's figures of an epoch, for people.
+
+    Args:
+        state: The region after the epoch.
+        deltas: What its workers wrote.
+        now_us: Clock time.
+        limits: What bounds a step of a rescale.
+        before: The figures of the epoch before.
+    """
     reports = [r for _, r in deltas.values()]
     figures = {
         "workers": state.workers,
@@ -84,6 +96,8 @@ def region_figures(state: RegionState, deltas: Deltas, now_us: int) -> dict[str,
     else:
         left = len(pending_bins(state.control, goal)) if goal.target is not None else None
         elapsed_ms = (now_us - state.rescale_us) // 1000 if state.rescale_us else 0
+        epoch_ms = elapsed_ms - before["rescale"]["elapsed_ms"] if before.get("rescale") else elapsed_ms
+        cost_us = max((r.get("cost_us", 0) for r in reports), default=0)
         figures["rescale"] = {
             "to_workers": goal.workers,
             "bins_left": left,
@@ -95,8 +109,8 @@ def region_figures(state: RegionState, deltas: Deltas, now_us: int) -> dict[str,
             "queued_bytes": sum(h.queued for h in state.control.held),
             "held_rows": sum(r.get("held_rows", 0) for r in reports),
             "step_bytes": goal.step_bytes,
-            "cost_us": max((r.get("cost_us", 0) for r in reports), default=0),
+            "cost_us": cost_us,
             "elapsed_ms": elapsed_ms,
-            "left_ms": elapsed_ms * left // goal.moved_bins if left is not None and goal.moved_bins else None,
+            "left_ms": left_ms(state.control, limits, cost_us, epoch_ms),
         }
     return figures
