@@ -10,6 +10,7 @@ import pytest
 from penstock import cli
 from penstock.cli import commands
 from penstock.errors import SinkError
+from penstock.spark.complaining import complain
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,6 +91,23 @@ def test_penstock_error_is_one_sentence_on_stderr(say_no, capsys):
     assert cli.main(["fail", "penstock"]) == 1
     out, err = capsys.readouterr()
     assert (out, err) == ("", "sink 'out' is gone; bring it back.\n")
+
+
+def test_warning_is_one_sentence_on_stderr_without_code(monkeypatch, capsys):
+    def warned() -> None:
+        complain("Region 'k' keeps\n its 2 workers.")
+
+    monkeypatch.setattr(commands, "COMMANDS", (warned,))
+    assert cli.main(["warned"]) == 0
+    assert capsys.readouterr().err == "Region 'k' keeps its 2 workers.\n"
+
+
+def test_warning_in_a_script_points_at_the_line_that_called_penstock():
+    namespace = {"__name__": "penstock.deep", "complain": complain}
+    exec("def inner():\n    complain('not as asked')\ndef start():\n    inner()\n", namespace)
+    with pytest.warns(UserWarning, match="not as asked") as caught:
+        namespace["start"]()
+    assert caught[0].filename == __file__
 
 
 def test_unforeseen_error_is_one_line_that_names_debug(say_no, capsys):

@@ -9,7 +9,8 @@ Read next: `penstock.cli.commands`, which holds the commands themselves.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"penstock {__version__}")
         return DONE
     words, debug = _without_debug(words)
+    with warnings.catch_warnings():
+        _tell_warnings()
+        return _run(words, debug=debug)
 
+
+def _run(words: list[str], *, debug: bool) -> int:
     from penstock.cli.misuse import MisuseError, sentence
     from penstock.errors import PenstockError
 
@@ -90,6 +96,19 @@ def application() -> typer.Typer:
         else:
             app.command()(command)
     return app
+
+
+def _tell_warnings() -> None:
+    """Have what penstock warns of printed as one sentence, without a line of code that is not the user's."""
+    usual = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        if category is UserWarning:
+            print(" ".join(str(message).split()), file=sys.stderr)
+        else:
+            usual(message, category, *place, **more)
+
+    warnings.showwarning = show
 
 
 def _without_debug(words: list[str]) -> tuple[list[str], bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +12,7 @@ from penstock.errors import CheckpointError, DeclarationError
 from penstock.flow import plan as p
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.runtime.record import EpochRecord
+from penstock.spark.complaining import complain
 from penstock.spark.session import HANDING, LOCAL_LOG
 from penstock.types import duration_us
 
@@ -141,9 +141,8 @@ def check_regions(last: EpochRecord, plan: p.Plan, workers: dict[str, int], uri:
             )
         wanted = state.control.goal.workers if state.control.goal else state.workers
         if given and workers[name] != wanted:
-            warnings.warn(
+            complain(
                 f"Region {name!r} of checkpoint {uri} has {wanted} workers and keeps them: workers={workers[name]} is for a new "
-                f"checkpoint; run.scale({name!r}, {workers[name]}) changes it while the flow runs.",
-                stacklevel=6,
+                f"checkpoint; run.scale({name!r}, {workers[name]}) changes it while the flow runs."
             )
         workers[name] = state.workers

@@ -15,13 +15,13 @@ import signal
 import sys
 import tempfile
 import threading
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import DeclarationError
+from penstock.spark.complaining import complain
 from penstock.spark.java import ensure_java
 from penstock.spark.local_files import write_quickly
 
@@ -93,7 +93,7 @@ def session(master: str | None = None, app_name: str = "penstock", **conf: objec
     if SparkContext._active_spark_context is not None:  # noqa: SLF001  (the only way to ask that starts nothing)
         active = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         for complaint in complaints(active, wanted if master is None else {"spark.master": master, **wanted}):
-            warnings.warn(complaint, UserWarning, stacklevel=2)
+            complain(complaint)
         return active
 
     builder, local = SparkSession.builder, False
