@@ -5,7 +5,10 @@ Every file is written under a temporary name and renamed, so a reader sees it wh
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +20,20 @@ from penstock.state.files import create_exclusive, delete_quietly, join, list_di
 KEPT_RECORDS: Final = 8
 KEPT_RUNS: Final = 8
 KEPT_COMMANDS: Final = 64
+_NOBODYS: Final = frozenset({"lost+found"})
+"""What may lie in a folder that is taken as a new checkpoint, beside what is hidden: file systems put it there."""
+
+
+@contextlib.contextmanager
+def _reached(uri: str, done: str) -> Iterator[None]:
+    """Tell what the file system refuses in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno).lower() if error.errno else (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"Checkpoint {uri} cannot be {done} ({why}); give a folder that this user may read and write."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -34,14 +51,15 @@ class Checkpoint:
         uri: Local path or URI.
 
     Raises:
-        CheckpointError: It is a file.
+        CheckpointError: It is a file, or cannot be reached.
     """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.fs, self.root = resolve(uri)
-        if self.fs.get_file_info(self.root).is_file:
-            raise CheckpointError(f"Checkpoint {uri} is a file; give a folder.")
+        with _reached(uri, "read"):
+            if self.fs.get_file_info(self.root).is_file:
+                raise CheckpointError(f"Checkpoint {uri} is a file; give a folder.")
 
     def path(self, *parts: str) -> str:
         """A path below the checkpoint."""
@@ -55,13 +73,25 @@ class Checkpoint:
         return Identity(raw["flow"], raw["name"])
 
     def create(self, identity: Identity) -> Identity:
-        """Make the checkpoint `identity`'s, unless it is somebody's already; returns whose it is."""
+        """Make the checkpoint `identity`'s, unless it is somebody's already; returns whose it is.
+
+        Raises:
+            CheckpointError: The folder cannot be written, or holds something else. Nothing was changed.
+        """
         data = json.dumps({"format": 1, "flow": identity.flow, "name": identity.name}).encode()
-        if not create_exclusive(self.fs, self.path("penstock.json"), data):
+        with _reached(self.uri, "written"):
+            there = self._names("")
+            others = [name for name in there if not name.startswith((".", "_")) and name not in _NOBODYS]
+            if others and "penstock.json" not in there:
+                raise CheckpointError(
+                    f"The folder {self.uri} is not a checkpoint of penstock and holds other files ({', '.join(map(repr, others[:3]))}"
+                    f"{', …' if len(others) > 3 else ''}); give a folder of its own as checkpoint, new or empty."
+                )
+            if create_exclusive(self.fs, self.path("penstock.json"), data):
+                return identity
             found = self.identity()
             assert found is not None
             return found
-        return identity
 
     def claim(self, about: dict[str, Any]) -> int:
         """Become the owner of the checkpoint: every older run is fenced from now on.
@@ -71,10 +101,15 @@ class Checkpoint:
 
         Returns:
             The run's number.
+
+        Raises:
+            CheckpointError: The folder cannot be written. Nothing was changed.
         """
         while True:
             run = 1 + max(self._numbers("runs"), default=0)
-            if create_exclusive(self.fs, self.path("runs", f"{run:06d}.json"), json.dumps(about).encode()):
+            with _reached(self.uri, "written"):
+                created = create_exclusive(self.fs, self.path("runs", f"{run:06d}.json"), json.dumps(about).encode())
+            if created:
                 for old in self._numbers("runs")[:-KEPT_RUNS]:
                     delete_quietly(self.fs, self.path("runs", f"{old:06d}.json"))
                     delete_quietly(self.fs, self.path("runs", f"{old:06d}.spec"))
