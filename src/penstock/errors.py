@@ -6,6 +6,7 @@ PenstockError
 ├── CheckpointError       the checkpoint cannot be used
 │   ├── TornFileError     a file is missing, truncated or altered
 │   └── FinishedError     the flow has reached the end of its input
+├── ReplacedError         a command will not be carried out: something took its place
 ├── FencedError           a newer run owns this checkpoint or sink; this one must stop
 ├── SinkError             a sink refused, or cannot do what is asked
 │   └── SinkAheadError    the sink holds what this checkpoint does not know of
@@ -40,6 +41,10 @@ class TornFileError(CheckpointError):
 
 class FinishedError(CheckpointError):
     """The flow has reached the end of its input; its frontier is MAX and it is never scheduled again."""
+
+
+class ReplacedError(PenstockError):
+    """A command was obeyed and not carried out: a later one, a going back to a snapshot, or the end of the flow took its place."""
 
 
 class FencedError(PenstockError):

@@ -58,7 +58,7 @@ def kill_executor_once(marker):
 
 def phase_now(checkpoint):
     """The phase in which the region is in the epoch under way: what its commands have made of the last one's."""
-    from penstock.protocol.lifecycle import decide
+    from penstock.protocol.lifecycle import Now, decide
     from penstock.protocol.rescale import STANDARD
     from penstock.runtime.checkpoint import Checkpoint
 
@@ -67,7 +67,9 @@ def phase_now(checkpoint):
     new = [(n, opened.read_command(n)) for n in opened.control_names() if n not in record.control]
     if not record.regions:
         return "settled"
-    return decide(new, {n: r.control for n, r in record.regions.items()}, (), STANDARD, record.epoch + 1).controls["k"].phase
+    return (
+        decide(new, {n: r.control for n, r in record.regions.items()}, (), STANDARD, Now(record.epoch + 1)).controls["k"].phase
+    )
 
 
 def java_above(pid):

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.errors import DeclarationError, FinishedError
+from penstock.errors import DeclarationError, FinishedError, ReplacedError
 from penstock.protocol.rescale import Limits
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.spark import run as spark_run
@@ -159,7 +159,10 @@ def test_rows_when_all_regions_scale_at_once_and_are_retargeted_and_keys_moved_a
         first = run.scale(workers=6)
         second = run.scale(workers=3)  # while the first is under way
         moved = run.move("k", ["hot1", None], worker=2)
-        assert first.wait(300)
+        with pytest.raises(
+            ReplacedError, match=r"^The scale to 6 workers was replaced in epoch \d+ by a later command: scale to 3 workers\.$"
+        ):
+            first.wait(300)
         assert second.wait(300)
         assert moved.wait(300)
         assert run.snapshot("middle").wait(60)

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -18,6 +17,7 @@ from penstock.cli.matching import match, quiet_session
 from penstock.cli.misuse import MisuseError, as_typed
 from penstock.errors import CheckpointError, PenstockError
 
+_STOPS_IN_S: Final = 120
 CheckpointOption = Annotated[str, typer.Option("--checkpoint", help="Folder that keeps the flow's state.")]
 
 
@@ -56,6 +56,13 @@ def run(
         int | None, typer.Option(min=1, help="Workers per region, for a new checkpoint; 2 if not given.")
     ] = None,
     trigger: Annotated[str, typer.Option(help="How often an epoch begins, or available_now.")] = "200 milliseconds",
+    drain: Annotated[
+        bool,
+        typer.Option(
+            help="With available_now: what there is is the whole input, the flow is finished then. With --no-drain it can be started again "
+            "whenever there is more."
+        ),
+    ] = True,
     master: Annotated[str | None, typer.Option(help="Spark master; all cores of this machine if not given.")] = None,
 ) -> None:
     """Run a flow until it ends, fails or is stopped (Ctrl-C stops it after the epoch under way)."""
@@ -64,7 +71,7 @@ def run(
     with as_typed():
         interval_ms(trigger)
     flow = load_flow(target)
-    running = flow.start(quiet_session(context, master), checkpoint=checkpoint, workers=workers, trigger=trigger)
+    running = flow.start(quiet_session(context, master), checkpoint=checkpoint, workers=workers, trigger=trigger, drain=drain)
     from penstock.cli.live import watch
 
     try:
@@ -73,6 +80,7 @@ def run(
         print("Stopping after this epoch; start again with the same checkpoint to go on.", file=sys.stderr)
         running.shutdown(drain=False, timeout=60)
     running.await_termination()
+    print(running.outcome, file=sys.stderr)
 
 
 def status(checkpoint: CheckpointOption, as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
@@ -104,11 +112,16 @@ def stop(
             "--drain", help="Process what there is and end the input: everything is given out, the flow is finished for good."
         ),
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait.")] = 120,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Seconds to wait; 120 if not given, with --drain as long as it takes.")
+    ] = None,
 ) -> None:
     """Stop a running flow after an epoch; works from another terminal."""
+    from penstock.cli.live import follow, progress_table
     from penstock.runtime.checkpoint import open_checkpoint
+    from penstock.runtime.commands import Commander
     from penstock.runtime.inspect import read_progress
+    from penstock.runtime.record import progress_of
 
     record, about = read_progress(checkpoint)
     if record.finished:
@@ -116,15 +129,17 @@ def stop(
     if _alive(about) is False:
         raise CheckpointError(f"The flow of {checkpoint} is not running: process {about.get('pid')} has ended.")
     opened, _ = open_checkpoint(checkpoint)
-    opened.command({"command": "drain" if drain else "stop"}, f"{time.time_ns():020d}-command-{os.getpid()}.json")
-    until = time.monotonic() + timeout
-    while time.monotonic() < until:
-        last = opened.last()
-        if last.epoch > record.epoch and (last.finished if drain else last.stopped):
-            print(f"Stopped after epoch {last.epoch}.")
-            return
-        time.sleep(0.2)
-    raise PenstockError(f"The flow did not stop within {timeout:g} s; the command stays in its log and will be obeyed.")
+    asked = Commander(opened, running=lambda: _alive(about) is not False).stop(drain=drain)
+    timeout = timeout if timeout is not None or drain else _STOPS_IN_S
+    follow(asked, timeout=timeout, show=lambda: progress_table(progress_of(opened.last())))
+    last = opened.last()
+    if asked.done:
+        print(f"{'Finished' if last.finished else 'Stopped'} after epoch {last.epoch}.")
+    elif asked.running():
+        raise PenstockError(f"The flow did not end within {timeout:g} s; the command stays in its log and will be obeyed.")
+    else:
+        rest = "; it drains when it is started again" if drain else ""
+        raise PenstockError(f"The flow of {checkpoint} ended after epoch {last.epoch}, before it was done{rest}.")
 
 
 def scale(

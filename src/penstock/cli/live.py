@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import sys
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from rich import box
@@ -28,15 +31,23 @@ def watch(run: Any, *, every: float = 0.5) -> None:
         live.update(progress_table(run.progress))
 
 
-def follow(asked: Any, *, every: float = 0.2) -> None:
-    """Show how far a command is until it is done; waits quietly if the output is no terminal."""
+def follow(asked: Any, *, every: float = 0.2, timeout: float | None = None, show: Callable[[], Any] | None = None) -> None:
+    """Show how far a command is until it is done; waits quietly if the output is no terminal.
+
+    Args:
+        asked: The command.
+        every: Seconds between two looks.
+        timeout: Seconds after which to leave; None: as long as it takes.
+        show: What to show; None: the rescales that it makes.
+    """
     console = Console(file=sys.stderr)
     if not console.is_terminal:
-        asked.wait()
+        asked.wait(timeout)
         return
+    until = math.inf if timeout is None else time.monotonic() + timeout
     with Live(console=console, refresh_per_second=5, transient=True) as live:
-        while not asked.wait(every) and asked.running():
-            live.update(Group(*(rescale_line(name, figures) for name, figures in asked.progress.items())))
+        while not asked.wait(every) and asked.running() and time.monotonic() < until:
+            live.update(show() if show else Group(*(rescale_line(name, figures) for name, figures in asked.progress.items())))
 
 
 def rescale_line(region: str, figures: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, ReplacedError
 
 REGION: Final = "tailnum"
 _MORE: Final = 2
@@ -63,7 +63,10 @@ class Rescale:
 
     def _scale(self, before: int, after: int) -> None:
         first, asked = self._run.progress["epoch"] + 1, self._run.scale(REGION, after)
-        settled = asked.wait() and self._run.regions[REGION]["phase"] == "settled"  # a flow that has finished waits for nothing
+        try:
+            settled = asked.wait()
+        except ReplacedError:  # the flow has finished
+            settled = False
         if not settled:
             raise PenstockError(f"The replay ended before {before} workers had become {after}.")
         figures = asked.progress[REGION]

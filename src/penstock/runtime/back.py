@@ -19,10 +19,10 @@ from typing import Any
 
 from penstock.errors import CheckpointError, TornFileError
 from penstock.flow import plan as p
-from penstock.protocol.lifecycle import Command, decide, text_of
+from penstock.protocol.lifecycle import Command, Now, decide, gone_back, text_of
 from penstock.protocol.rescale import STANDARD
 from penstock.runtime.checkpoint import Checkpoint
-from penstock.runtime.record import EpochRecord
+from penstock.runtime.record import EpochRecord, newest
 from penstock.state.files import delete_quietly
 from penstock.types import MIN_TIME, Mark
 
@@ -162,7 +162,8 @@ def ahead(checkpoint: Checkpoint, last: EpochRecord, why_not: Callable[[EpochRec
     there = checkpoint.snapshot_names(last.epoch)
     controls = {n: r.control for n, r in last.regions.items()}
     reasons = unloadable(checkpoint, last, commands, why_not)
-    decided = decide(commands, controls, there, STANDARD, last.epoch + 1, reasons)
+    run = checkpoint.newest_run() + 1  # that of the start which asks
+    decided = decide(commands, controls, there, STANDARD, Now(last.epoch + 1, run, run, open=last.open), reasons)
     name = str(decided.load.get("name"))
     if name not in there:
         return None
@@ -174,8 +175,10 @@ def ahead(checkpoint: Checkpoint, last: EpochRecord, why_not: Callable[[EpochRec
         last,
         epoch=last.epoch + 1,
         control=[*last.control, *(n for n, _ in taken)],
-        refused={**last.refused, **decided.refused, **void},
+        refused=newest(last.refused, {**decided.refused, **void}),
         going_back=dict(decided.load),
+        open={n: c for n, c in decided.open.items() if n not in void},
+        replaced=newest(last.replaced, decided.replaced),
     )
     return Ahead(checkpoint.read_snapshot(name), intent)
 
@@ -236,6 +239,7 @@ def go_back(
         n: replace(s, partitions={k: replace(x, heard_us=now_us) for k, x in s.partitions.items()})
         for n, s in kept.sources.items()
     }
+    again = {n: c for n, c in kept.open.items() if c["command"] != "drain"}
     back = {"snapshot": last.going_back["name"], "to": kept.epoch, "upto": last.epoch}
     record = replace(
         kept,
@@ -253,6 +257,8 @@ def go_back(
         input="",
         going_back={},
         gone_back=[*last.gone_back, back],
+        open=again,
+        replaced=newest(last.replaced, gone_back(last.open, again, back["snapshot"])),
     )
     before("commit going back")
     checkpoint.commit(record, run)

@@ -224,6 +224,14 @@ class Checkpoint:
             return found
         return dict(json.loads(read_bytes(self.fs, path)))
 
+    def give_end(self, epoch: int, run: int) -> None:
+        """Note that an epoch's rows are given to a sink as those of the end of the input."""
+        create_exclusive(self.fs, self.path("epochs", f"{epoch:012d}.end"), b"", f"r{run}")
+
+    def gave_end(self, epoch: int) -> bool:
+        """Whether rows of an epoch may have been given out as those of the end of the input, by whichever run."""
+        return f"{epoch:012d}.end" in self._names("epochs")
+
     def read_command(self, name: str) -> dict[str, Any]:
         """A command of the control log; what is no command is given as one that nobody knows."""
         text = read_bytes(self.fs, self.path("control", name))
@@ -237,7 +245,7 @@ class Checkpoint:
         """Remove what no epoch needs any more: old records and commands."""
         names = sorted(self._names("epochs"))
         records = [n for n in names if n.endswith(".json") and n < f"{record.epoch - KEPT_RECORDS:012d}"]
-        decided = [n for n in names if n.endswith(".decided") and n < f"{record.epoch:012d}"]
+        decided = [n for n in names if n.endswith((".decided", ".end")) and n < f"{record.epoch:012d}"]
         for name in records + decided:
             delete_quietly(self.fs, self.path("epochs", name))
         for name in sorted(record.control)[:-KEPT_COMMANDS]:  # obeyed long ago; no epoch reads them again

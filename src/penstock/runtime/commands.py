@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import CheckpointError, DeclarationError, FinishedError
-from penstock.protocol.lifecycle import Command, decide, text_of, why_not
+from penstock.errors import CheckpointError, DeclarationError, FinishedError, ReplacedError
+from penstock.protocol.lifecycle import Command, Now, decide, said, text_of, why_not
 from penstock.protocol.rescale import STANDARD
 from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.back import why_not_back
@@ -34,6 +34,7 @@ class Asked:
 
     Attributes:
         name: Its name in the control log.
+        command: What was asked.
         regions: The regions that it makes rescale; empty: none.
         latest: Gives the last committed epoch's record; raises what the flow failed with.
         running: Says whether the flow still runs.
@@ -41,10 +42,23 @@ class Asked:
     """
 
     name: str
+    command: Command
     regions: tuple[str, ...]
     latest: Callable[[], EpochRecord]
     running: Callable[[], bool]
     waiting: Callable[[], Sequence[str]]
+
+    @property
+    def replaced(self) -> str:
+        """What took its place before it was carried out, as a sentence: a later command, a going back to a snapshot, the end of the
+        flow. Empty: nothing did.
+        """
+        record = self.latest()
+        if self.name in record.replaced:
+            return record.replaced[self.name]
+        if record.finished and self._unheard(record) and self.command["command"] not in ("stop", "drain", "load"):
+            return f"The {said(self.command)} came too late: the flow finished in epoch {record.epoch}."
+        return ""
 
     @property
     def done(self) -> bool:
@@ -52,13 +66,19 @@ class Asked:
 
         Raises:
             DeclarationError: It was refused after all; nothing was changed.
+            ReplacedError: Something took its place; it will not be carried out.
         """
         record = self.latest()
         if self.name in record.refused:
             raise DeclarationError(record.refused[self.name])
-        if record.going_back or (self.name not in record.control and self.name in self.waiting()):
-            return False
-        return record.finished or all(record.regions[r].control.goal is None for r in self.regions if r in record.regions)
+        if replaced := self.replaced:
+            raise ReplacedError(replaced)
+        if record.finished and self.command["command"] in ("stop", "drain"):
+            return True
+        return not record.going_back and not self._unheard(record) and self.name not in record.open
+
+    def _unheard(self, record: EpochRecord) -> bool:
+        return self.name not in record.control and self.name in self.waiting()
 
     @property
     def progress(self) -> dict[str, Any]:
@@ -82,6 +102,7 @@ class Asked:
 
         Raises:
             DeclarationError: It was refused after all; nothing was changed.
+            ReplacedError: Something took its place; it will not be carried out.
             PenstockError: The flow failed.
         """
         until = None if timeout is None else time.monotonic() + timeout
@@ -161,6 +182,21 @@ class Commander:
         """
         return self._ask({"command": "load", "name": name, "keep_output": keep_output}, None)
 
+    def stop(self, *, drain: bool = False, run: int | None = None) -> Asked:
+        """Ask a run to stop after an epoch, or the flow to process what there is and to end.
+
+        Args:
+            drain: Whether to end.
+            run: The run that is to stop; None: the newest. One that starts later is not stopped.
+
+        Raises:
+            FinishedError: The flow has ended for good.
+        """
+        if self._latest().finished:
+            raise FinishedError(f"The flow of checkpoint {self._checkpoint.uri} has finished already.")
+        command = {"command": "drain" if drain else "stop"}
+        return self._told(command if drain else {**command, "run": run or self._checkpoint.newest_run()}, ())
+
     def tell(self, command: dict[str, Any]) -> str:
         """Write any command; gives its name in the log."""
         name = f"{time.time_ns():020d}-{os.getpid():07d}-{next(_numbers):06d}.json"
@@ -180,7 +216,7 @@ class Commander:
         there = self._checkpoint.snapshot_names(record.epoch)
         # As if those that are on their way had been obeyed: a move may name a worker that a scale is about to bring.
         ahead = [(n, self._checkpoint.read_command(n)) for n in before]
-        decided = decide(ahead, controls, there, STANDARD, record.epoch + 1)
+        decided = decide(ahead, controls, there, STANDARD, Now(record.epoch + 1))
         if decided.load or record.going_back:  # what will be there then is in the snapshot
             name = (decided.load or record.going_back)["name"]
             if name in there:
@@ -193,7 +229,10 @@ class Commander:
             raise DeclarationError(reason)
         settled = command["command"] in ("snapshot", "load")
         regions = () if settled else (region,) if region is not None else tuple(decided.controls)
-        return Asked(self.tell(command), regions, self._latest, self._running, self._checkpoint.control_names)
+        return self._told(command, regions)
+
+    def _told(self, command: dict[str, Any], regions: tuple[str, ...]) -> Asked:
+        return Asked(self.tell(command), command, regions, self._latest, self._running, self._checkpoint.control_names)
 
 
 def hashes_of(keys: Sequence[Any], schema: pa.Schema) -> np.typing.NDArray[np.int64]:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import PenstockError, RecordError
 from penstock.flow import plan as p
-from penstock.protocol.lifecycle import Command, Decided, decide
+from penstock.protocol.ends import Ends
+from penstock.protocol.lifecycle import Command, Decided, Now, decide, still_open
 from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Message, Release, Shutdown
 from penstock.protocol.rescale import STANDARD, Control, Limits, advanced, orders
 from penstock.routing.hashing import spark_xxhash64
@@ -32,11 +33,9 @@ from penstock.runtime.compile import CompiledFlow
 from penstock.runtime.frames import Frames
 from penstock.runtime.handover import Deltas, answer_of, hand_over, region_figures
 from penstock.runtime.lateness import Judgement, go_along, judge
-from penstock.runtime.record import EpochRecord, RegionState, SourceState
+from penstock.runtime.record import EpochRecord, RegionState, SourceState, newest
 from penstock.state.deltas import FileRef, Version
 from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, PART_BITS, PART_MASK, Mark, time_text
-
-KEPT_REFUSALS: Final = 32
 
 
 @dataclass
@@ -46,6 +45,7 @@ class Settings:
     Attributes:
         flow: Unique id of the flow.
         run: Number of the run.
+        since: Number of the first run of this start; going back to a snapshot makes another one. 0: as `run`.
         workers: Number of workers by region, for a flow that begins.
         limits: What bounds a step of a rescale.
         why_not_back: Says, of a record and a command to load, why the flow cannot go back.
@@ -60,6 +60,10 @@ class Settings:
     before: Callable[[str], None] = lambda _: None
     limits: Limits = STANDARD
     why_not_back: Callable[[EpochRecord, Command], str] = lambda *_: ""
+    since: int = 0
+
+    def __post_init__(self) -> None:
+        self.since = self.since or self.run
 
 
 @dataclass
@@ -70,10 +74,7 @@ class _Decision:
     judgements: dict[str, Judgement]
     commands: list[tuple[str, dict[str, Any]]]
     decided: Decided
-    ending: bool
-    finish: bool
-    stop: bool
-    drain: bool
+    ends: Ends
     work: dict[str, Work] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -92,6 +93,8 @@ class EpochDriver:
         self._checkpoint = checkpoint
         self._settings = settings
         self.last = checkpoint.last()
+        self.ended_for_another = False
+        """Whether the end of the input was one that an earlier run had begun to give out: this run has not read to it."""
 
     def run(self, epoch: int, backend: Backend) -> EpochRecord:
         """Run one epoch, or nothing if it is committed already.
@@ -141,13 +144,14 @@ class EpochDriver:
         commands, now_us = self._found(epoch, backend)
         there = self._checkpoint.snapshot_names(self.last.epoch) if commands else ()
         unloadable_ = unloadable(self._checkpoint, self.last, commands, self._settings.why_not_back)
-        decided = decide(commands, self._controls(), there, self._settings.limits, epoch, unloadable_)
+        run, since = self._settings.run, self._settings.since
+        others_end = any(c["command"] == "end" and c.get("run", run) != run for _, c in commands)
+        now = Now(epoch, run, since, others_end and self._checkpoint.gave_end(epoch), self.last.open)
+        decided = decide(commands, self._controls(), there, self._settings.limits, now, unloadable_)
         commands = [c for c in commands if c[0] in decided.taken]
-        ending = decided.end or self.last.ending
-        finish = self.last.finished or (ending and not any(c.held for c in decided.controls.values()))  # rule H7
-        stop = finish or decided.stop
-        drain = decided.drain or self.last.draining
-        decision = _Decision({}, {}, commands, decided, ending, finish, stop, drain)
+        ends = self.last.ends.after(decided.told, held=any(c.held for c in decided.controls.values()))
+        self.ended_for_another = ends.finished and now.given
+        decision = _Decision({}, {}, commands, decided, ends)
         for ordinal, source in enumerate(self._flow.plan.sources):
             before = self.last.sources.get(source.name, SourceState())
             scan = backend.scan(source, ordinal, before)
@@ -171,7 +175,7 @@ class EpochDriver:
             decision.sources[source.name] = judged.state
             decision.judgements[source.name] = judged
         go_along(decision.sources, [{s.name for s in self._sources_of(r)} for r in self._flow.plan.regions if r.timed])
-        for state in decision.sources.values() if finish else ():
+        for state in decision.sources.values() if ends.finished else ():
             state.frontier = MAX_TIME
         return decision
 
@@ -195,7 +199,7 @@ class EpochDriver:
 
     def _plan_regions(self, epoch: int, decision: _Decision) -> None:
         """What each region's workers are told: how far to go, what to give up, where the epoch ends."""
-        end: tuple[Message, ...] = (Barrier(epoch), Shutdown()) if decision.finish else (Barrier(epoch),)
+        end: tuple[Message, ...] = (Barrier(epoch), Shutdown()) if decision.ends.finished else (Barrier(epoch),)
         for region in self._flow.plan.regions:
             state = self.last.regions.get(region.name)
             control = decision.decided.controls[region.name]
@@ -241,6 +245,7 @@ class EpochDriver:
         for name in frames.unread():
             self._settings.before(f"region {name}")
             backend.force(frames.region(name))
+        give = self._giving_end(epoch) if decision.ends.finished else lambda: None
         for output in self._flow.plan.outputs:
             self._settings.before(f"compute {output.name}")
             mark = Mark(self._settings.flow, output.name, self._settings.run, epoch, frontier, positions)
@@ -248,11 +253,24 @@ class EpochDriver:
             if frame is not None and not getattr(output.sink, "wants_rows", True):
                 backend.force(frame)
                 frame = None
+            if frame is None:
+                give()
             batches = backend.collect(frame) if frame is not None else ()
-            decision.counts[output.name] = output.sink.write(_stepped(batches, self._settings.before, output.name), mark)
+            decision.counts[output.name] = output.sink.write(_stepped(batches, self._settings.before, output.name, give), mark)
             self._settings.before(f"stored {output.name}")
         for source in self._flow.plan.sources:
             decision.sources[source.name].late += backend.late(source)
+
+    def _giving_end(self, epoch: int) -> Callable[[], None]:
+        """Notes, before the first sink can store its rows, that the results of the end are given out: a re-run must end, too."""
+        given: list[bool] = []
+
+        def give() -> None:
+            if not given:
+                self._checkpoint.give_end(epoch, self._settings.run)
+                given.append(True)
+
+        return give
 
     def _record(self, epoch: int, decision: _Decision) -> EpochRecord:
         """The record that commits the epoch."""
@@ -273,7 +291,8 @@ class EpochDriver:
         present = set(self._checkpoint.control_names())
         control = [n for n in self.last.control if n in present] + [n for n, _ in decision.commands]
         outputs = {o.name: epoch for o in self._flow.plan.outputs}
-        refused = dict([*self.last.refused.items(), *decision.decided.refused.items()][-KEPT_REFUSALS:])
+        after = {n: r.control for n, r in regions.items()}
+        open_, given_up = still_open(decision.decided.open, after, decision.ends, epoch)
         return EpochRecord(
             epoch,
             run,
@@ -281,15 +300,17 @@ class EpochDriver:
             regions,
             outputs,
             control,
-            refused,
-            decision.ending,
-            decision.finish,
-            decision.stop,
-            decision.drain,
+            newest(self.last.refused, decision.decided.refused),
+            decision.ends.ending,
+            decision.ends.finished,
+            decision.ends.stopped,
+            decision.ends.draining,
             progress,
             self.last.log,
             going_back=dict(decision.decided.load),
             gone_back=self.last.gone_back,
+            open=open_,
+            replaced=newest(self.last.replaced, {**decision.decided.replaced, **given_up}),
         )
 
     def _advance(self, name: str, epoch: int, decision: _Decision, work: Work, deltas: Deltas) -> RegionState:
@@ -322,11 +343,14 @@ class EpochDriver:
         )
 
 
-def _stepped(batches: Iterable[pa.RecordBatch], before: Callable[[str], None], name: str) -> Iterable[pa.RecordBatch]:
-    """The batches, with a step in the middle of the sink's transaction."""
+def _stepped(
+    batches: Iterable[pa.RecordBatch], before: Callable[[str], None], name: str, then: Callable[[], None]
+) -> Iterable[pa.RecordBatch]:
+    """The batches, with a step in the middle of the sink's transaction; `then` is called when all of them are computed."""
     for batch in batches:
         before(f"during {name}")
         yield batch
+    then()
 
 
 def part_number(ordinal: int, partition: Any) -> int:

@@ -19,11 +19,15 @@ from typing import Any
 import xxhash
 
 from penstock.errors import TornFileError
+from penstock.protocol.ends import Ends
+from penstock.protocol.lifecycle import Command
 from penstock.protocol.rescale import Control
 from penstock.state.deltas import Version
 from penstock.types import MIN_TIME
 
-FORMAT = 2
+FORMAT = 3
+KEPT_ANSWERS = 32
+"""How many refused, and how many replaced commands a record remembers."""
 
 
 @dataclass
@@ -139,16 +143,15 @@ class EpochRecord:
         outputs: For each output the last epoch whose mark the sink was given.
         control: Names of the control files that have been obeyed.
         refused: Commands that made no sense, by the name of their file, with the reason; the last few.
-        ending: Whether the end of the input was asked for; it comes once no key is on hold.
-        finished: Whether the frontier is MAX: the flow is never scheduled again.
-        stopped: Whether a stop was asked for in this epoch.
-        draining: Whether the flow was told to process what there is and then to end.
+        ending, finished, stopped, draining: Where the flow is on its way to an end, see `penstock.protocol.ends.Ends`.
         progress: Figures of the epoch for people: rows, durations in ms, bytes, files.
         log: Folder of the engine's own log of input.
         input: In a snapshot: where the epoch's input ends, in the engine's words.
         going_back: The command to load that this epoch has obeyed; the next epoch is the going back, and no other may come. Empty:
             there is none.
         gone_back: Each time the flow went back: the ``snapshot``, its epoch (``to``) and the last epoch given up (``upto``).
+        open: By name in the control log, commands that are obeyed and not carried out yet, with the regions that have not settled.
+        replaced: By name, what took the place of a command before it was carried out; the last few.
     """
 
     epoch: int = -1
@@ -167,6 +170,8 @@ class EpochRecord:
     input: str = ""
     going_back: dict[str, Any] = field(default_factory=dict)
     gone_back: list[dict[str, Any]] = field(default_factory=list)
+    open: dict[str, Command] = field(default_factory=dict)
+    replaced: dict[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """One line of JSON with a checksum before it."""
@@ -199,9 +204,40 @@ class EpochRecord:
         return EpochRecord(**raw, sources=sources, regions=regions)
 
     @property
+    def ends(self) -> Ends:
+        """Where the flow is on its way to an end."""
+        return Ends(self.ending, self.finished, self.stopped, self.draining)
+
+    def ends_for(self, run: int) -> Ends:
+        """The same for a run: what an earlier one was told of its own end does not concern it."""
+        return self.ends if self.run >= run else Ends(finished=self.finished, draining=self.draining)
+
+    @property
     def frontier(self) -> int:
         """The flow's frontier: the least of its sources'."""
         return min((s.frontier for s in self.sources.values() if s.partitions or s.frontier != MIN_TIME), default=MIN_TIME)
+
+
+def newest(before: dict[str, str], now: dict[str, str]) -> dict[str, str]:
+    """What was said of commands, with what is said now; the last few."""
+    return dict([*before.items(), *now.items()][-KEPT_ANSWERS:])
+
+
+def outcome_of(last: EpochRecord, *, before: bool) -> str:
+    """How a run that did not fail has ended, in a sentence.
+
+    Args:
+        last: The last epoch's record.
+        before: Whether the flow had finished before the run began.
+    """
+    again = "started again on the same checkpoint the flow goes on"
+    if before:
+        return f"The flow had finished in epoch {last.epoch}, before this start, and no file has come since: nothing was done."
+    if last.finished:
+        return f"The flow finished in epoch {last.epoch}: its input was read to the end."
+    if last.stopped:
+        return f"The flow stopped after epoch {last.epoch}; {again}."
+    return f"What there was has been read, up to epoch {last.epoch}; {again} with what has come."
 
 
 def progress_of(record: EpochRecord) -> dict[str, Any]:

@@ -88,6 +88,13 @@ def why_not(checkpoint: Checkpoint, last: EpochRecord, kept: EpochRecord) -> str
     return ""
 
 
+def files_read(checkpoint: Checkpoint, log: str) -> set[str]:
+    """The files that sources of files have read or are reading, as URIs."""
+    sources = list_dir(checkpoint.fs, checkpoint.path(log, "sources"))
+    # The first is the control log.
+    return {e["path"] for s in sources if s.isdigit() and s != "0" for e in _entries(checkpoint, log, int(s)) or ()}
+
+
 def _ends(kept: EpochRecord) -> list[Any]:
     """By source, where its input ended; None: it had none."""
     lines = kept.input.strip().split("\n")[_HEAD_LINES:]

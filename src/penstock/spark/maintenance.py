@@ -29,6 +29,9 @@ REST: Final = 3
 """After each batch a compaction rests so many times as long as that took; the epochs beside it should hardly take longer."""
 
 
+_LOOK_S: Final = 0.2
+
+
 class Maintenance:
     """Looks after one flow's files.
 
@@ -94,14 +97,18 @@ class Maintenance:
             if place[0] in full:
                 future.result()
 
-    def wait_for_copies(self) -> None:
-        """Wait for the copies under way.
+    def wait_for_copies(self, until: Callable[[], bool]) -> None:
+        """Wait for the copies under way, or until something else has come.
 
         Raises:
             PenstockError: One of them failed.
         """
-        for future in self._copying.values():
-            future.result()
+        copying = list(self._copying.values())
+        while wait(copying, _LOOK_S).not_done and not until():
+            pass
+        for future in copying:
+            if future.done():
+                future.result()
 
     def close(self) -> None:
         """Wait for what runs; it does not rest any more."""

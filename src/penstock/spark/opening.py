@@ -59,6 +59,7 @@ class Opening:
         every = int(
             spark.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(logs.COMPACT_EVERY)) or logs.COMPACT_EVERY
         )
+        self._since = 0
         self._engine = Engine(
             lambda last, kept: logs.why_not(checkpoint, last, kept),
             lambda last, kept, epoch: logs.relog(checkpoint, last, kept, epoch, every),
@@ -85,6 +86,7 @@ class Opening:
         check_regions(found.kept if found else last, plan, self._workers, checkpoint.uri, given=given)
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         run = checkpoint.claim({"host": socket.gethostname(), "pid": os.getpid(), "started": now, "plan": plan.describe()})
+        self._since = self._since or run
         specs = {n: c.spec for n, c in self._flow.regions.items()}
         checkpoint.keep_specs(run, cloudpickle.dumps(specs))  # type: ignore[no-untyped-call]  # PySpark does not type it
         last = commit_intent(checkpoint, last, found, run) if found else last
@@ -95,7 +97,9 @@ class Opening:
             go_back(checkpoint, plan, found, self._engine, flow=identity.flow, run=run, now_us=_clock_us(), before=self._before)
             delete_quietly(checkpoint.fs, checkpoint.path(last.log))
         checkpoint.fs.create_dir(checkpoint.path("control"))
-        return Settings(identity.flow, run, self._workers, _clock_us, self._before, self._limits, self.why_not_back)
+        return Settings(
+            identity.flow, run, self._workers, _clock_us, self._before, self._limits, self.why_not_back, self._since
+        )
 
     def _schema(self, node: p.Node) -> pa.Schema:
         if isinstance(node, p.RegionOutput):

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError
+from penstock.protocol.ends import Ends, Reader, supervise
 from penstock.protocol.rescale import Limits
 from penstock.routing.table import Routing
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.commands import Asked, Commander
 from penstock.runtime.compile import CompiledFlow, compile_flow
 from penstock.runtime.driver import EpochDriver
-from penstock.runtime.record import EpochRecord, progress_of
+from penstock.runtime.record import EpochRecord, outcome_of, progress_of
 from penstock.runtime.worker import Assignment
 from penstock.spark.backend import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import SEEN_BY_SPARK, translated
@@ -35,6 +37,7 @@ from penstock.spark.ship import ship_user_code
 from penstock.spark.slices import Slices, one_stream
 from penstock.spark.streams import EVERY_FILE, read_stream, whole_files
 from penstock.spark.task import local_folder
+from penstock.spark.unread import refuse_finished
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
@@ -143,20 +146,16 @@ class Run:
         self._query: Any = None
         self._ended = threading.Event()
         self._stopping = threading.Event()
+        self._following = interval_ms is not None
         self._opening = Opening(flow, spark, checkpoint, workers, limits, before)
         self._commander = Commander(checkpoint, self._latest, lambda: self.active, self._opening.why_not_back)
         self._open(given=workers_given)
-        if self._driver.last.finished:
-            if interval_ms is not None:
-                raise FinishedError(
-                    f"The flow of checkpoint {checkpoint.uri} reached the end of its input in epoch {self._driver.last.epoch} and is never "
-                    "scheduled again; start it on a new checkpoint."
-                )
-            self._ended.set()
+        self._was_finished = self._driver.last.finished
+        if self._was_finished:
+            self._close()
+            refuse_finished(spark, flow.plan, checkpoint, self._driver.last, following=interval_ms is not None)
             return
-        if self._driver.last.draining:
-            self._interval_ms = interval_ms = None  # it was told to end before it was interrupted
-        if interval_ms is not None:
+        if interval_ms is not None and not self._driver.last.draining:  # else it was told to end before it was interrupted
             self._query = self._start_query(available_now=False)  # errors of the first plan belong to the caller
         self._thread = threading.Thread(target=self._supervise, name=f"penstock-{flow.plan.name}", daemon=True)
         self._thread.start()
@@ -168,15 +167,10 @@ class Run:
         self._driver = EpochDriver(self._flow, checkpoint, self._settings)
         self._maintenance = Maintenance(checkpoint, self._settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))
 
-    def _goes_back(self) -> bool:
-        """Go back to a snapshot if the last epoch was told to; the query has ended, and another one is to be started."""
-        last = self._driver.last
-        if not last.going_back or last.stopped or self._error is not None:
-            return False
+    def _go_back(self) -> None:
+        """Go back to the snapshot that the last epoch was told to load; the query has ended, and another one is to be started."""
         self._maintenance.close()
         self._open(given=False)
-        self._stopping.clear()
-        return True
 
     def _start_query(self, *, available_now: bool) -> Any:
         try:
@@ -221,7 +215,8 @@ class Run:
             again = epoch <= self._driver.last.epoch  # committed, but Spark was stopped before it could note that
             record = self._driver.run(epoch, backend)
             self._maintenance.look(record)
-            if not again and (record.stopped or record.going_back):
+            ends = record.ends
+            if not again and (ends.stopped or ends.finished or record.going_back or (self._following and ends.draining)):
                 self._stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
             told = translated(error)  # takes a while; meanwhile it may turn out that another run has taken over
@@ -249,30 +244,30 @@ class Run:
         )
 
     def _supervise(self) -> None:
-        """Follow the query to its end; at the end of available input, drain."""
+        """Follow the run to its end."""
         try:
-            if self._interval_ms is None:
-                self._finish_available()
-            else:
-                self._follow()
-                last = self._driver.last
-                if last.draining and not last.finished and not last.going_back:
-                    self._finish_available()
+            reader = Reader(self._where, self._read, self._end, self._copy, self._go_back)
+            supervise(reader, bounded=self._interval_ms is None, drain=self._drain)
+            if self._driver.ended_for_another:
+                refuse_finished(self._spark, self._flow.plan, self._checkpoint, self._driver.last, following=False)
         except BaseException as error:  # noqa: BLE001  (handed to whoever waits)
             self._error = self._error or translated(error)
         finally:
             self._error = self._replaced() or self._error
-            self._maintenance.close()
-            for output in self._flow.plan.outputs:
-                output.sink.close()
-            self._ended.set()
+            self._close()
+
+    def _close(self) -> None:
+        self._maintenance.close()
+        for output in self._flow.plan.outputs:
+            output.sink.close()
+        self._ended.set()
 
     def _replaced(self) -> FencedError | None:
         """The newer run that took the checkpoint over, if the query ended for that or for no reason of its own."""
         unexplained = (
             type(self._error) is PenstockError
             or str(self._error) == SEEN_BY_SPARK
-            or (self._error is None and not self._driver.last.stopped)
+            or (self._error is None and not (self._driver.last.stopped or self._driver.last.finished))
         )
         try:
             if unexplained:
@@ -283,28 +278,25 @@ class Run:
             return None
         return None
 
-    def _finish_available(self) -> None:
-        """Process what there is; then, if it counts as the whole input, end it."""
-        self._run_available()
-        if self._stopping.is_set() and not self._driver.last.draining:
-            return
-        if self._drain or self._driver.last.draining:
-            while not self._driver.last.finished:
-                if self._driver.last.ending:  # a key on hold is still being copied
-                    self._maintenance.wait_for_copies()
-                else:  # the first time, and again if the flow has gone back to a snapshot meanwhile
-                    self._commander.tell({"command": "end"})
-                self._run_available()
-                if self._stopping.is_set() and not self._driver.last.draining:
-                    return
+    def _where(self) -> tuple[Ends, bool]:
+        return self._driver.last.ends_for(self._settings.since), bool(self._driver.last.going_back)
 
-    def _run_available(self) -> None:
-        while True:
+    def _read(self, available: bool) -> None:
+        self._following = not available
+        if available or self._query is None:
+            self._checkpoint.check_owner(self._settings.run)  # Spark would stop the query of the run that has taken over
             self._stopping.clear()
-            self._query = self._start_query(available_now=True)
-            self._ends(None)
-            if not self._goes_back():
-                return
+            self._query = self._start_query(available_now=available)
+        self._ends(None) if available else self._watch()
+        self._query = None
+
+    def _end(self) -> None:
+        self._checkpoint.check_owner(self._settings.run)
+        self._commander.tell({"command": "end", "run": self._settings.run})
+
+    def _copy(self) -> None:
+        known = set(self._driver.last.control)
+        self._maintenance.wait_for_copies(lambda: not known.issuperset(self._checkpoint.control_names()))
 
     def _ends(self, seconds: float | None) -> bool:
         """Wait for the query; that it was stopped between two epochs is no failure."""
@@ -317,12 +309,6 @@ class Run:
             if not self._stopping.is_set() or self._error is not None:
                 raise
         return ended
-
-    def _follow(self) -> None:
-        self._watch()
-        while self._goes_back():
-            self._query = self._start_query(available_now=False)
-            self._watch()
 
     def _watch(self) -> None:
         """Until the query has ended, or was told to."""
@@ -429,20 +415,26 @@ class Run:
         if self._error is not None:
             raise self._error from self._cause
 
-    def shutdown(self, *, drain: bool = True, timeout: float | None = None) -> None:
+    def shutdown(self, *, drain: bool = True, timeout: float | None = None) -> bool:
         """End the flow.
 
         Args:
             drain: True: what the sources hold now is processed, the frontier goes to MAX, everything is given out, and the flow is
-                finished for good. False: stop after the epoch that sees the command; the flow can be started again.
+                finished for good. False: stop after the epoch that sees the command; the flow can be started again, and a drain that
+                was under way is withdrawn.
             timeout: Seconds to wait; None: as long as it takes.
+
+        Returns:
+            Whether the flow has ended as asked: with `drain` also False if a later stop came first, or a load.
 
         Raises:
             PenstockError: The flow failed meanwhile.
         """
         if not self._ended.is_set():
-            self._commander.tell({"command": "drain" if drain else "stop"})
-        self.await_termination(timeout)
+            with suppress(FinishedError):
+                self._commander.stop(drain=drain, run=self._settings.run)
+        ended = self.await_termination(timeout)
+        return ended and (self._driver.last.finished or not drain)
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end.
@@ -460,6 +452,13 @@ class Run:
         if self._error is not None:
             raise self._error from self._cause
         return ended
+
+    @property
+    def outcome(self) -> str:
+        """How the run has ended, in a sentence; empty while it runs."""
+        if self.active:
+            return ""
+        return str(self._error) if self._error else outcome_of(self._driver.last, before=self._was_finished)
 
     @property
     def exception(self) -> PenstockError | None:

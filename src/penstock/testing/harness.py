@@ -26,10 +26,12 @@ from penstock.errors import DeclarationError, RecordError
 from penstock.flow import plan as p
 from penstock.flow.flow import Flow
 from penstock.operators.keys import WORKER_BIN, KeyCodec
+from penstock.protocol.ends import Ends, Reader, supervise
 from penstock.protocol.rescale import STANDARD, Limits
 from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.back import Engine, ahead, commit_intent, go_back, why_not_back
 from penstock.runtime.checkpoint import Checkpoint, Identity
+from penstock.runtime.commands import Commander
 from penstock.runtime.compile import compile_flow
 from penstock.runtime.copying import copies_due
 from penstock.runtime.driver import EpochDriver, Settings
@@ -61,6 +63,7 @@ class Harness:
         limits: What bounds a step of a rescale.
         lmdb: Keep state in LMDB as Spark's tasks do, rather than in memory (slower).
         before: Called with the name of every step before it; may raise `Crash`.
+        most: An epoch reads at most so many pushes of each source; None: all.
     """
 
     def __init__(
@@ -72,7 +75,10 @@ class Harness:
         lmdb: bool = False,
         limits: Limits = STANDARD,
         before: Callable[[str], None] = lambda _: None,
+        most: int | None = None,
     ) -> None:
+        self._most = most
+        self._since = 0
         self._plan = flow.plan()
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-harness-") if checkpoint is None else None
         self._checkpoint = Checkpoint(checkpoint if self._folder is None else self._folder.name)  # type: ignore[arg-type]  # one is there
@@ -147,18 +153,20 @@ class Harness:
             *commands: Commands to the controller, such as ``"end"`` or ``{"command": "scale", "region": "k", "workers": 3}``.
             advance_us: How much clock time passes before it.
         """
+        self._begin(*commands, advance_us=advance_us)
+        return self.resume()
+
+    def _begin(self, *commands: str | Mapping[str, Any], advance_us: int = 1_000_000) -> None:
+        """What the next epoch reads is settled."""
         self._clock_us += advance_us
-        inputs = {}
-        for name, tables in self._pending.items():
-            inputs[name] = pa.concat_tables(tables)
-        self._pending = {}
+        inputs = {name: pa.concat_tables(tables[: self._most]) for name, tables in self._pending.items()}
+        self._pending = {n: tables[self._most :] for n, tables in self._pending.items() if self._most and tables[self._most :]}
         number = len(self._log)
         given = [(f"{number:012d}-{i}.json", {"command": c} if isinstance(c, str) else dict(c)) for i, c in enumerate(commands)]
         self._log.append((inputs, [*self._left, *given]))
         self._left = []
-        return self.resume()
 
-    def resume(self) -> EpochRecord:
+    def resume(self, *, go_back: bool = True) -> EpochRecord:
         """Run the epochs that were begun and not committed, as Spark does after a restart; goes back to a snapshot if told to."""
         while self._driver.last.epoch + 1 < len(self._log):
             number = self._driver.last.epoch + 1
@@ -175,7 +183,9 @@ class Harness:
             self._log[number] = (inputs if self._checkpoint.snapshot_names() else {}, [])
             if record.going_back:
                 self._left = [c for c in commands if c[0] not in record.control]
-                self.restart()
+                if not go_back:
+                    break
+                self._restart()
                 continue
             bases = {c.place: c.carry_out(self._checkpoint) for c in due(record, self._flow_id, self._run)}
             self._driver.last = adopt(record, bases)
@@ -193,6 +203,59 @@ class Harness:
         while not record.finished:  # an end that waited behind a command to go back was about input that is read again
             record = self.epoch(*(self.copy() if record.ending else ["end"]))
         return record
+
+    def available(self, *, drain: bool = True) -> EpochRecord:
+        """A new run that reads what was pushed and ends, as ``start(trigger="available_now")`` does; it obeys what comes meanwhile."""
+        return self._supervise(True, drain, lambda: None)
+
+    def follow(self, idle: Callable[[], None]) -> EpochRecord:
+        """A new run that reads on until it is told to end, as ``start(trigger="1 second")`` does.
+
+        Args:
+            idle: Called when there is nothing to read; pushes records or gives a command.
+
+        Raises:
+            AssertionError: It did neither.
+        """
+        return self._supervise(False, True, idle)
+
+    def _supervise(self, bounded: bool, drain: bool, idle: Callable[[], None]) -> EpochRecord:
+        self.restart()
+
+        def where() -> tuple[Ends, bool]:
+            return self.record.ends_for(self._since), bool(self.record.going_back)
+
+        def ended(available: bool) -> bool:
+            ends, going_back = where()
+            return ends.finished or ends.stopped or going_back or (ends.draining and not available)
+
+        def read(available: bool) -> None:
+            self.resume(go_back=False)
+            while not ended(available):
+                if not self._waits():
+                    if available:
+                        return
+                    idle()
+                    assert self._waits(), "nothing to read, and no command"
+                self._begin()
+                self.resume(go_back=False)
+
+        def end() -> None:
+            Commander(self._checkpoint).tell({"command": "end", "run": self._run})
+
+        def copy() -> None:
+            for command in self.copy():
+                Commander(self._checkpoint).tell(command)
+
+        def go_back() -> None:
+            self._restart()
+
+        supervise(Reader(where, read, end, copy, go_back), bounded=bounded, drain=drain)
+        return self.record
+
+    def _waits(self) -> bool:
+        """Whether there is something to read."""
+        return bool(self._pending or self._left or set(self._checkpoint.control_names()).difference(self.record.control))
 
     def scale(self, workers: int, region: str | None = None) -> EpochRecord:
         """Run an epoch that is told to change the number of workers of a region, or of all."""
@@ -243,6 +306,10 @@ class Harness:
 
     def restart(self, *, forget_local_state: bool = False) -> None:
         """Start a new run on the same checkpoint, as after a crash. Older runs are fenced. One that is on its way back goes on."""
+        self._since = 0
+        self._restart(forget_local_state=forget_local_state)
+
+    def _restart(self, *, forget_local_state: bool = False) -> None:
         if forget_local_state:
             self._caches.clear()
             close_stores(self._local)
@@ -258,6 +325,7 @@ class Harness:
 
         found = ahead(self._checkpoint, last, why_not)
         self._run = self._checkpoint.claim({"host": "here", "pid": 0})
+        self._since = self._since or self._run
         self._checkpoint.keep_specs(self._run, cloudpickle.dumps({n: c.spec for n, c in self._compiled.regions.items()}))
         last = commit_intent(self._checkpoint, last, found, self._run) if found else last
         for output in self._plan.outputs:
@@ -275,7 +343,7 @@ class Harness:
                 before=before,
             )
         settings = Settings(
-            identity.flow, self._run, self._workers, lambda: self._clock_us, self._before, self._limits, why_not
+            identity.flow, self._run, self._workers, lambda: self._clock_us, self._before, self._limits, why_not, self._since
         )
         self._flow_id = identity.flow
         self._driver = EpochDriver(self._compiled, self._checkpoint, settings)

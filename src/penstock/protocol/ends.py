@@ -1,0 +1,164 @@
+"""How a flow comes to its end, as a pure machine: what the record keeps, and what a run does next.
+
+::
+
+    reads on ── drain ──> reads what there is ── end of it ──> end of the input ──> finished
+       │ stop                    │ stop                            │ stop
+       └─────────────────────────┴──> stopped: the next run reads on <──┘
+
+A flow is finished only by an ``end``, and only a run that has read all that there is gives itself one. The rules are in
+`penstock.protocol.lifecycle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an epoch's commands say about the end, in their order; the later one counts.
+
+    Attributes:
+        end: The input has ended.
+        drain: Process what there is, then end the input.
+        stop: End the run.
+        withdrawn: What was said before about a drain or an end does not hold any more.
+    """
+
+    end: bool = False
+    drain: bool = False
+    stop: bool = False
+    withdrawn: bool = False
+
+    def drained(self) -> Told:
+        """After a drain."""
+        return replace(self, drain=True, stop=False)
+
+    def stopped(self, *, late: bool) -> Told:
+        """After a stop; one that came too late for its run still withdraws a drain."""
+        return Told(stop=not late, withdrawn=True)
+
+    def ended(self) -> Told:
+        """After an end; a run that is to stop does not end its input."""
+        return self if self.stop else replace(self, end=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where a flow is on its way to an end; kept in the epoch record.
+
+    Attributes:
+        ending: The end of the input was asked for in this epoch and put off, as a key was on hold.
+        finished: The frontier is MAX: the flow is never scheduled again.
+        stopped: The run was told to stop in this epoch.
+        draining: The flow was told to process what there is and then to end.
+    """
+
+    ending: bool = False
+    finished: bool = False
+    stopped: bool = False
+    draining: bool = False
+
+    def after(self, told: Told, *, held: bool) -> Ends:
+        """After an epoch.
+
+        Args:
+            told: What its commands said.
+            held: Whether a key is on hold, which puts the end off (rule H7). It is asked for again: input may come meanwhile.
+        """
+        if self.finished:
+            return replace(self, stopped=told.stop)
+        end = told.end and not (told.drain and not self.draining)  # a drain that is new counts what has come until now
+        return Ends(
+            ending=end and held,
+            finished=end and not held,
+            stopped=told.stop,
+            draining=told.drain or (self.draining and not told.withdrawn),
+        )
+
+
+class Step(StrEnum):
+    """What a run does next."""
+
+    READ = "read"
+    READ_AVAILABLE = "read what there is"
+    END = "end the input"
+    COPY = "wait for keys on hold"
+    GO_BACK = "go back to a snapshot"
+    LEAVE = "leave"
+
+
+def next_step(ends: Ends, *, going_back: bool, bounded: bool, drain: bool, ended_reading: Step | None) -> Step:
+    """What a run does next.
+
+    Args:
+        ends: Where the flow is; `stopped` and `ending` as far as this run was told.
+        going_back: Whether the flow is on its way back to a snapshot.
+        bounded: Whether the run reads only what there is.
+        drain: Whether that is then the whole input.
+        ended_reading: How it has read, if it came to an end of that by itself since it last looked; None: it begins, or has gone back.
+    """
+    if ends.finished or ends.stopped:
+        return Step.LEAVE
+    if going_back:
+        return Step.GO_BACK
+    if not bounded and not ends.draining:
+        return Step.LEAVE if ended_reading is Step.READ else Step.READ
+    if ended_reading is not Step.READ_AVAILABLE:
+        return Step.READ_AVAILABLE
+    if not drain and not ends.draining:
+        return Step.LEAVE
+    return Step.COPY if ends.ending else Step.END
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What runs the epochs: Spark's queries, or the harness.
+
+    Attributes:
+        where: Tells where the flow is, as far as this run was told, and whether it is on its way back to a snapshot.
+        read: Runs epochs until there is nothing more to read, or a command ends that; raises what an epoch raised. Given whether to read
+            only what there is.
+        end: Gives the command that ends the input.
+        copy: Waits until keys on hold have been copied, or a command has come.
+        go_back: Goes back to a snapshot.
+    """
+
+    where: Callable[[], tuple[Ends, bool]]
+    read: Callable[[bool], None]
+    end: Callable[[], None]
+    copy: Callable[[], None]
+    go_back: Callable[[], None]
+
+
+def supervise(reader: Reader, *, bounded: bool, drain: bool) -> None:
+    """Take a run from its start to its end.
+
+    Args:
+        reader: Runs the epochs.
+        bounded: Whether the run reads only what there is.
+        drain: Whether that is then the whole input.
+    """
+    read: Step | None = None
+    draining = reader.where()[0].draining
+    while True:
+        ends, going_back = reader.where()
+        if ends.draining and not draining:
+            read = read if read is Step.READ else None  # what has come until it was told so belongs to the input
+        draining = ends.draining
+        step = next_step(ends, going_back=going_back, bounded=bounded, drain=drain, ended_reading=read)
+        match step:
+            case Step.READ | Step.READ_AVAILABLE:
+                reader.read(step is Step.READ_AVAILABLE)
+                read = step
+            case Step.END | Step.COPY:
+                reader.end() if step is Step.END else reader.copy()
+                reader.read(True)
+            case Step.GO_BACK:
+                reader.go_back()
+                read = None
+            case Step.LEAVE:
+                return

@@ -1,0 +1,78 @@
+"""Which files a flow has not read: those that Spark finds and that its log of input does not name.
+
+Read next: `penstock.spark.logs`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from penstock.errors import FinishedError
+from penstock.flow.plan import Plan
+from penstock.runtime.checkpoint import Checkpoint
+from penstock.runtime.record import EpochRecord
+from penstock.sources.connectors import Files
+from penstock.spark.columns import spark_schema
+from penstock.spark.logs import files_read
+
+
+def unread_files(spark: SparkSession, plan: Plan, checkpoint: Checkpoint, record: EpochRecord) -> dict[str, int]:
+    """By source of files, how many of them the flow has not read; sources without any are left out.
+
+    Cost: lists the folders once.
+    """
+    found = {}
+    read = {_plain(path) for path in files_read(checkpoint, record.log)}
+    for source in plan.sources:
+        if isinstance(source.connector, Files):
+            unread = {_plain(path) for path in _there(spark, source.connector)} - read
+            if unread:
+                found[source.name] = len(unread)
+    return found
+
+
+def refuse_finished(spark: SparkSession, plan: Plan, checkpoint: Checkpoint, last: EpochRecord, *, following: bool) -> None:
+    """Say so if there is more than a finished flow has read, or it is asked to read on.
+
+    Raises:
+        FinishedError: There is. Nothing was read.
+    """
+    unread = _said_of(unread_files(spark, plan, checkpoint, last))
+    if unread or following:
+        more = f"; {unread}, and will stay so" if unread else ""
+        raise FinishedError(
+            f"The flow of checkpoint {checkpoint.uri} reached the end of its input in epoch {last.epoch} and is never scheduled again{more}: "
+            'begin on a new checkpoint with new tables, with drain=False if it is started with "available_now" whenever there is more.'
+        )
+
+
+def _said_of(unread: dict[str, int]) -> str:
+    """The same in words; empty if there are none."""
+    each = [f"{n:,} file{'s' * (n != 1)} of source {name!r}" for name, n in unread.items()]
+    return " and ".join(each) + (" are" if sum(unread.values()) > 1 else " is") + " unread" if each else ""
+
+
+def _there(spark: SparkSession, files: Files) -> list[str]:
+    """The files as Spark lists them when it follows the folder."""
+    try:
+        return (
+            spark.read.format(files.format)
+            .options(**files.options)
+            .schema(spark_schema(files.schema))
+            .load(files.path)
+            .inputFiles()
+        )
+    except AnalysisException as error:
+        if "PATH_NOT_FOUND" in str(error):
+            return []
+        raise
+
+
+def _plain(uri: str) -> str:
+    return re.sub("^file:/+", "file:///", uri)
+
+
+__all__ = ["refuse_finished", "unread_files"]
