@@ -7,7 +7,8 @@ import pytest
 import penstock as ps
 from penstock.runtime.compile import compile_flow
 from penstock.spark.options import query_settings
-from penstock.spark.session import HANDING, LOCAL_LOG, settings
+from penstock.spark.own import offer, query_session
+from penstock.spark.session import HANDING, LOCAL_LOG
 
 ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 FEW = HANDING[ROWS]
@@ -91,6 +92,7 @@ def test_offer_is_taken_where_a_session_says_nothing_or_what_penstock_says(spark
         session.conf.set(ROWS, said)
     before = session.conf.getAll
     assert before.get(ROWS) == said
-    with settings(session, {}, {ROWS: "16384"}):
-        assert session.conf.get(ROWS) == then
+    ours = query_session(session, [])
+    offer(ours, {ROWS: "16384"})
+    assert ours.conf.get(ROWS) == then
     assert session.conf.getAll == before

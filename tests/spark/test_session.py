@@ -11,7 +11,7 @@ import pytest
 from penstock.columns import gathered
 from penstock.errors import DeclarationError
 from penstock.spark import session as module
-from penstock.spark.session import complaints, session, settings
+from penstock.spark.session import complaints, session
 
 pytestmark = pytest.mark.spark
 
@@ -152,19 +152,6 @@ def test_cores_when_master_names_them_are_taken_from_it():
 
 def test_driver_memory_is_between_one_and_eight_gibibytes():
     assert 1024 <= module._driver_mib() <= 8192
-
-
-def test_settings_of_a_while_leave_what_the_session_says_itself_and_go_again(spark):
-    zone, text = "spark.sql.session.timeZone", "spark.sql.parquet.filterPushdown"
-    before = spark.conf.getAll
-    assert zone in before
-    assert text not in before
-    with settings(spark, {"spark.sql.adaptive.enabled": "true"}, {zone: "Asia/Tokyo", text: "false"}):
-        said = spark.conf.getAll
-        assert (said["spark.sql.adaptive.enabled"], said[zone], said[text]) == ("true", before[zone], "false")
-    with pytest.raises(KeyError), settings(spark, {text: "false"}, {}):
-        raise KeyError
-    assert spark.conf.getAll == before
 
 
 def test_batches_to_python_are_small_and_put_together_again(spark):

@@ -51,8 +51,12 @@ def with_order(schema: pa.Schema) -> pa.Schema:
 
 
 def empty_frame(spark: SparkSession, schema: pa.Schema) -> DataFrame:
-    """A DataFrame without rows."""
-    return spark.createDataFrame([], spark_schema(schema))
+    """A DataFrame without rows. Unlike ``createDataFrame``, this leaves the active session of the process as it is."""
+    session: Any = spark._jsparkSession
+    jvm: Any = spark._jvm
+    return DataFrame(
+        session.createDataFrame(jvm.java.util.ArrayList(), session.parseDataType(spark_schema(schema).json())), spark
+    )
 
 
 def array_sql(numbers: Iterable[int], kind: str = "bigint") -> str:
@@ -72,9 +76,9 @@ def select_sql(frame: DataFrame, expressions: Sequence[str]) -> DataFrame:
     if not expressions or any(_BETWEEN in text for text in expressions):
         return frame.selectExpr(*expressions)
     if context not in _splitters:
-        jvm: Any = context._jvm  # noqa: SLF001
+        jvm: Any = context._jvm
         _splitters[context] = jvm.java.util.regex.Pattern.compile(_BETWEEN)
-    jdf: Any = frame._jdf  # noqa: SLF001  (as `DataFrame.selectExpr` does)
+    jdf: Any = frame._jdf
     return DataFrame(jdf.selectExpr(_splitters[context].split(_BETWEEN.join(expressions))), frame.sparkSession)
 
 

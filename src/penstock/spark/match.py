@@ -40,6 +40,8 @@ from penstock.routing.hashing import is_hashable
 from penstock.schema import as_function, as_text, check_condition, quoted, unknown_column
 from penstock.spark.exchange import by_key, can_be_paged
 from penstock.spark.memory import begin_task
+from penstock.spark.own import results_session, taken_over
+from penstock.spark.pythons import check_python
 from penstock.types import MASK
 
 if TYPE_CHECKING:
@@ -97,6 +99,7 @@ def match(
         ...                        order_by="at", type="kind")  # doctest: +SKIP
     """
     parsed = parse(query)
+    df, theirs = _taken_over(df)
     events, schema, streams = _events(df, parsed)
     columns = schema.names
     if taken := [name for name in columns if name.lower().startswith("__ps_")]:
@@ -131,7 +134,22 @@ def match(
     prepared, sorting, paged = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, define, type, streams))
     here = enumerate_with is None and pattern.tells_few and not callable(where)
     found = _found(prepared, sorting, paged, pattern, None if here else by)
-    return found if where is None else _where(found, where)
+    return taken_over(found if where is None else _where(found, where), theirs or found.sparkSession)
+
+
+def _taken_over(df: Any) -> tuple[Any, SparkSession | None]:
+    """What is to be matched in a session with the settings of `penstock.spark.own.RESULTS`, and the user's session."""
+    from pyspark.sql import DataFrame
+
+    frames = list(df.values()) if isinstance(df, Mapping) else [df]
+    if not frames or not all(isinstance(frame, DataFrame) for frame in frames):
+        return df, None  # refused later
+    theirs = frames[0].sparkSession
+    check_python(theirs)
+    session = results_session(theirs)
+    if isinstance(df, Mapping):
+        return {name: taken_over(frame, session) for name, frame in df.items()}, theirs
+    return taken_over(df, session), theirs
 
 
 def _events(df: Any, query: Query) -> tuple[DataFrame, pa.Schema, dict[str, str]]:

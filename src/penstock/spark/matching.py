@@ -21,6 +21,7 @@ from penstock.cer.syntax import Query
 from penstock.schema import quoted
 from penstock.spark.failures import translated
 from penstock.spark.match import match
+from penstock.spark.own import results_session
 from penstock.spark.streams import RFC_4180
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class FileMatches:
         streams_read(parsed, (), "files are one stream; match(...) of Python takes several DataFrames by name")
         self._keys = parsed.partition_by
         self._found: DataFrame | None
+        spark = results_session(spark)  # text is read in UTC
         with _ours():
             reader = spark.read.format(kind).options(**OPTIONS[kind])
             if kind == "csv":

@@ -56,7 +56,7 @@ def check_patterns(flow: CompiledFlow, spark: SparkSession) -> None:
 
 
 def query_settings(flow: CompiledFlow, *, local: bool) -> dict[str, str]:
-    """What a flow offers the session of its query, see `penstock.spark.session.settings`.
+    """What a flow offers the session of its query, see `penstock.spark.own.offer`.
 
     Each batch that crosses to Python costs about 0.1 ms. Where only columns of fixed width do, the rows of one can be many: a worker's
     epoch over five million events of numbers takes a sixth less.

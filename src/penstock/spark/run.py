@@ -31,22 +31,16 @@ from penstock.spark.failures import SEEN_BY_SPARK, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
 from penstock.spark.options import check_patterns, interval_ms, query_settings, step_limits, workers_of
+from penstock.spark.own import SHUFFLE, fit_shuffles, give_back, offer, query_session
 from penstock.spark.row_times import sources_alone
-from penstock.spark.session import settings
 from penstock.spark.ship import ship_user_code
 from penstock.spark.slices import Slices, one_stream
-from penstock.spark.streams import EVERY_FILE, read_stream, whole_files
+from penstock.spark.streams import EVERY_FILE, read_stream
 from penstock.spark.task import local_folder
 from penstock.spark.unread import refuse_finished
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
-
-_FORCED = {
-    "spark.sql.adaptive.enabled": "false",
-    # The plan of an epoch is run piecewise as batch plans; Spark would refuse because its leaves are streams.
-    "spark.sql.streaming.unsupportedOperationCheck": "false",
-}
 
 
 def start(
@@ -100,10 +94,12 @@ def start(
     elif not isinstance(spark, SparkSession):
         raise DeclarationError(f"start needs a SparkSession, or none, not {spark!r}.")
     ship_user_code(plan)
-    compiled = compile_flow(plan, schema_of(spark), partial_schema(spark), only_partition(plan))
-    check_patterns(compiled, spark)
+    ours = query_session(spark, plan.sources)
+    compiled = compile_flow(plan, schema_of(ours), partial_schema(ours), only_partition(plan))
+    check_patterns(compiled, ours)
     return Run(
         compiled,
+        ours,
         spark,
         Checkpoint(str(checkpoint)),
         workers_of(plan, workers),
@@ -129,6 +125,7 @@ class Run:
         self,
         flow: CompiledFlow,
         spark: SparkSession,
+        theirs: SparkSession,
         checkpoint: Checkpoint,
         workers: dict[str, int],
         interval_ms: int | None,
@@ -138,11 +135,13 @@ class Run:
         workers_given: bool,
         before: Any,
     ) -> None:
-        self._flow, self._spark, self._checkpoint = flow, spark, checkpoint
+        self._flow, self._spark, self._theirs, self._checkpoint = flow, spark, theirs, checkpoint
         self._interval_ms, self._drain = interval_ms, drain
         self._error: PenstockError | None = None
         self._cause: BaseException | None = None
         self._alone = sources_alone(flow)
+        offer(spark, query_settings(flow, local=self._uri().startswith("file:")))
+        self._tasks = fit_shuffles(spark, sum(workers.values()))
         self._query: Any = None
         self._ended = threading.Event()
         self._stopping = threading.Event()
@@ -174,13 +173,10 @@ class Run:
 
     def _start_query(self, *, available_now: bool) -> Any:
         try:
-            local = self._uri().startswith("file:")
-            with settings(self._spark, _FORCED, query_settings(self._flow, local=local)):
-                stream = self._stream()
-                writer = stream.writeStream.foreachBatch(self._epoch)
-                writer = writer.option("checkpointLocation", self._uri(self._driver.last.log))
-                trigger = {"availableNow": True} if available_now else {"processingTime": f"{self._interval_ms} milliseconds"}
-                return writer.trigger(**trigger).start()
+            writer = self._stream().writeStream.foreachBatch(self._epoch)
+            writer = writer.option("checkpointLocation", self._uri(self._driver.last.log))
+            trigger = {"availableNow": True} if available_now else {"processingTime": f"{self._interval_ms} milliseconds"}
+            return writer.trigger(**trigger).start()
         except PenstockError:
             raise
         except Exception as error:
@@ -197,8 +193,7 @@ class Run:
         """The root: control log and all sources as one stream."""
         log = self._spark.readStream.format("text").option("wholetext", "true").options(**EVERY_FILE).load(self._uri("control"))
         control = log.select("value", F.col("_metadata.file_name").alias("name"))
-        files = whole_files(self._spark)
-        return one_stream([control, *(read_stream(files, source) for source in self._flow.plan.sources)])
+        return one_stream([control, *(read_stream(self._spark, source) for source in self._flow.plan.sources)])
 
     def _epoch(self, frame: DataFrame, epoch: int) -> None:
         """One micro-batch."""
@@ -206,6 +201,7 @@ class Run:
             raise _Stopped  # returning would let Spark count as done what was not processed
         try:
             spark = frame.sparkSession
+            spark.conf.set(SHUFFLE, self._tasks)  # Spark keeps the number of a query's first start
             slices = Slices(frame, self._running_query(), epoch)
             backend = SparkBackend(
                 spark, slices, epoch, self._checkpoint, self._driver.last.log, self._assign(epoch), self._alone
@@ -223,6 +219,8 @@ class Run:
             self._error = self._error or told
             self._cause = self._cause or (error.__cause__ if error is self._error else error)
             raise self._error from None  # Spark chokes on the text of a long chain of causes
+        finally:
+            give_back(self._theirs)
 
     def _running_query(self) -> Any:
         """The Java object of the query; asked of Spark because the first epoch may run before `start` has returned."""

@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +24,7 @@ from penstock.errors import DeclarationError
 from penstock.spark.complaining import complain
 from penstock.spark.java import ensure_java
 from penstock.spark.local_files import write_quickly
+from penstock.spark.pythons import trust
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +58,9 @@ one source takes 0.14 to 0.2 s, and 0.06 to 0.09 s this way (Spark 4.3). Both wr
 and rename. See also `penstock.spark.local_files`.
 """
 
-_ZONES_OF_UTC: Final = frozenset({"utc", "etc/utc", "z", "gmt", "+00:00"})
+ZONES_OF_UTC: Final = frozenset({"utc", "etc/utc", "z", "gmt", "+00:00"})
+OURS: Final = "spark.penstock.session"
+"""A setting by which sessions of penstock's own are told from the user's, see `penstock.spark.own`."""
 _GIB: Final = 1 << 30
 _LOG_SETTING: Final = "log4j2.configurationFile"
 
@@ -92,6 +95,8 @@ def session(master: str | None = None, app_name: str = "penstock", **conf: objec
 
     if SparkContext._active_spark_context is not None:  # noqa: SLF001  (the only way to ask that starts nothing)
         active = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+        if active.conf.get(OURS, None) is not None:  # a step of a flow is at work
+            active = SparkSession.builder.getOrCreate()
         for complaint in complaints(active, wanted if master is None else {"spark.master": master, **wanted}):
             complain(complaint)
         return active
@@ -124,6 +129,7 @@ def session(master: str | None = None, app_name: str = "penstock", **conf: objec
         spark = builder.getOrCreate()
     if local:
         write_quickly(spark)
+        trust(spark.sparkContext)
     return spark
 
 
@@ -138,7 +144,7 @@ def complaints(spark: SparkSession, wanted: dict[str, str] | None = None) -> lis
     for name, (value, otherwise) in NEEDED.items():
         # Unset SQL settings answer with Spark's default; of the others the default is the one needed.
         has = str(spark.conf.get(name) if name.startswith("spark.sql.") else spark.conf.get(name, value))
-        same = has.lower() in _ZONES_OF_UTC if name.endswith("timeZone") else has.lower() == value
+        same = has.lower() in ZONES_OF_UTC if name.endswith("timeZone") else has.lower() == value
         if not same and name not in (wanted or {}):
             found.append(f"The active Spark session has {name}={has}, so {otherwise}; start it with {name}={value}.")
     for name, value in (wanted or {}).items():
@@ -147,29 +153,6 @@ def complaints(spark: SparkSession, wanted: dict[str, str] | None = None) -> lis
                 f"The active Spark session has {name}={actual or 'nothing'}, not {value} as asked; stop it first, or leave that out."
             )
     return found
-
-
-@contextmanager
-def settings(spark: SparkSession, forced: Mapping[str, str], offered: Mapping[str, str]) -> Iterator[None]:
-    """A session with other settings for a while, as a query takes over those of the session that starts it.
-
-    Args:
-        spark: The session; afterwards it is as before.
-        forced: Settings whatever the session says.
-        offered: Settings of which it says nothing itself, or what sessions say that penstock has started.
-    """
-    said = {name: spark.conf.get(name, None) for name in (*offered, *forced)}  # not Spark's defaults
-    wanted = {**{name: value for name, value in offered.items() if said[name] in (None, HANDING.get(name))}, **forced}
-    try:
-        for name, value in wanted.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name in wanted:
-            if (before := said[name]) is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, before)
 
 
 @contextmanager

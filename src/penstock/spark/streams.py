@@ -14,14 +14,10 @@ from penstock.errors import DeclarationError
 from penstock.flow.plan import SourceNode
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import named, spark_schema
+from penstock.spark.own import taken_over
 
 CORRUPT: Final = "__ps_corrupt"
 FILE: Final = "__ps_file"
-_ONE_PARTITION_PER_FILE: Final = {
-    "spark.sql.files.maxPartitionBytes": str(1 << 40),
-    "spark.sql.files.openCostInBytes": str(1 << 40),
-    "spark.sql.files.maxPartitionNum": str((1 << 31) - 1),
-}
 RFC_4180: Final = {"escape": '"'}
 """A quote inside a quoted field of CSV is doubled; Spark by itself takes a backslash before it."""
 EVERY_FILE: Final = {
@@ -44,7 +40,7 @@ def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
     """The streaming DataFrame of a source, with what its positions need.
 
     Args:
-        spark: A session as `whole_files` makes it.
+        spark: A session as `penstock.spark.own.query_session` makes it.
         source: The source.
     """
     connector: Any = source.connector
@@ -53,8 +49,7 @@ def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
     if isinstance(connector, Rate):
         return spark.readStream.format("rate").option("rowsPerSecond", connector.rows_per_second).load()
     if isinstance(connector, DataFrame) or hasattr(connector, "isStreaming"):
-        frame: DataFrame = connector
-        return frame
+        return taken_over(connector, spark)
     raise DeclarationError(f"Source {source.name!r} is {connector!r}, which penstock cannot read over Spark.")
 
 
@@ -83,18 +78,4 @@ def _with_file(frame: DataFrame) -> DataFrame:
     return frame.select(*(named(c) for c in frame.columns), F.col("_metadata.file_path").alias(FILE))
 
 
-def whole_files(spark: SparkSession) -> SparkSession:
-    """A session with the settings of `spark`, but one partition of the scan per file: a row's number in it is then its place.
-
-    Spark plans the scan of a stream's files with the settings that the session which *declared* the stream has at that moment.
-    They cannot be set for the query alone, and the user's session is the user's.
-    """
-    ours = spark.newSession()
-    there = ours.conf.getAll
-    changed = {key: value for key, value in spark.conf.getAll.items() if there.get(key) != value}
-    for key, value in {**changed, **_ONE_PARTITION_PER_FILE}.items():
-        ours.conf.set(key, value)
-    return ours
-
-
-__all__ = ["read_stream", "whole_files"]
+__all__ = ["read_stream"]
