@@ -108,32 +108,20 @@ def test_active_session_when_it_differs_from_what_is_asked_is_returned_with_a_wa
         assert session("local[9]") is spark
 
 
-def test_active_session_when_its_time_zone_is_not_utc_is_complained_of(spark):
+def test_active_session_of_another_zone_is_not_complained_of_as_nothing_goes_by_it(spark):
     other = spark.newSession()
-    assert complaints(other) == []
     other.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    assert complaints(other) == complaints(spark) == []
+
+
+def test_active_session_whose_workers_are_not_kept_is_complained_of(spark):
+    other = spark.newSession()
+    other.conf.set("spark.python.worker.reuse", "false")
     (complaint,) = complaints(other)
     assert complaint == (
-        "The active Spark session has spark.sql.session.timeZone=Asia/Tokyo, so times read from text would be taken in another "
-        "zone; start it with spark.sql.session.timeZone=UTC."
+        "The active Spark session has spark.python.worker.reuse=false, so every epoch would start its Python workers anew; start it "
+        "with spark.python.worker.reuse=true."
     )
-
-
-def test_active_session_when_its_zone_is_that_of_the_machine_is_complained_of(tmp_path):
-    answer = run_python(
-        """
-        from pyspark.sql import SparkSession
-        from penstock.spark.java import ensure_java
-        from penstock.spark.session import complaints
-
-        ensure_java()
-        spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-        print([text.split(",")[0] for text in complaints(spark)])
-        """,
-        tmp_path,
-        TZ="Asia/Tokyo",
-    )
-    assert answer.stdout == "['The active Spark session has spark.sql.session.timeZone=Asia/Tokyo']\n", answer.stderr
 
 
 def test_setting_when_it_is_not_sparks_is_refused():

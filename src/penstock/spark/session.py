@@ -29,11 +29,7 @@ from penstock.spark.pythons import trust
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NEEDED: Final = {
-    "spark.sql.session.timeZone": ("UTC", "times read from text would be taken in another zone"),
-    "spark.python.worker.reuse": ("true", "every epoch would start its Python workers anew"),
-}
-"""What penstock needs of any session, with what happens otherwise."""
+_REUSE: Final = "spark.python.worker.reuse"
 
 HANDING: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "2048",
@@ -141,12 +137,11 @@ def complaints(spark: SparkSession, wanted: dict[str, str] | None = None) -> lis
         wanted: Settings asked for, by name, which an active session may or may not have.
     """
     found: list[str] = []
-    for name, (value, otherwise) in NEEDED.items():
-        # Unset SQL settings answer with Spark's default; of the others the default is the one needed.
-        has = str(spark.conf.get(name) if name.startswith("spark.sql.") else spark.conf.get(name, value))
-        same = has.lower() in ZONES_OF_UTC if name.endswith("timeZone") else has.lower() == value
-        if not same and name not in (wanted or {}):
-            found.append(f"The active Spark session has {name}={has}, so {otherwise}; start it with {name}={value}.")
+    reused = str(spark.conf.get(_REUSE, "true")).lower()
+    if reused != "true" and _REUSE not in (wanted or {}):
+        found.append(
+            f"The active Spark session has {_REUSE}={reused}, so every epoch would start its Python workers anew; start it with {_REUSE}=true."
+        )
     for name, value in (wanted or {}).items():
         if (actual := spark.conf.get(name, None)) != value:
             found.append(
@@ -180,7 +175,7 @@ def _uninterrupted() -> Iterator[None]:
 def _anywhere() -> dict[str, str]:
     """Settings for any master."""
     return {
-        "spark.python.worker.reuse": "true",
+        _REUSE: "true",
         "spark.sql.adaptive.enabled": "false",  # an epoch's partitions are penstock's to choose
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
