@@ -277,7 +277,7 @@ def test_aggregate_when_it_raises_is_named(tmp_path):
             return state
 
     windows = events()[1].key_by("k").window(ps.tumbling("1 hour"))
-    with pytest.raises(OperatorError, match="of region 'k' failed in on_data: ZeroDivisionError"):
+    with pytest.raises(OperatorError, match=r"of region 'k' failed in Broken.add on key 'a' at position .* ZeroDivisionError"):
         run(windows.aggregate(n=Broken("v")), tmp_path)
 
 

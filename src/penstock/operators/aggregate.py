@@ -8,7 +8,8 @@ stored ones, and stored again. A window is given out once, when the frontier has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns import lexicographic, places
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, OperatorError
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import decode, encode
-from penstock.operators.aggregates.user import Aggregate
+from penstock.operators.aggregates.user import Aggregate, UserFailed
 from penstock.operators.base import Context, KeyedState, Operator, Output
 from penstock.operators.keys import Ints, biased, unbiased
 from penstock.operators.rows import Emitted, Keys, Order, Rows
@@ -76,6 +77,31 @@ def take_columns(states: Sequence[Columns], index: Any) -> list[Columns]:
     return [tuple(c[index] for c in columns) for columns in states]
 
 
+@contextlib.contextmanager
+def telling(step: Operator, key_of: Callable[[int], tuple[Keys, int]], rows: Rows | None = None) -> Iterator[None]:
+    """What a user's aggregate raises becomes an error that names the step, the key and, if rows are added, the position.
+
+    Args:
+        step: The step.
+        key_of: Of the number of a row, state or result the keys, and which of them it belongs to.
+        rows: What is added.
+
+    Raises:
+        OperatorError: A function of the aggregate raised.
+    """
+    try:
+        yield
+    except UserFailed as failed:
+        keys, at = key_of(failed.row)
+        key = keys.take(np.array([at])).values()[0]
+        where = "" if rows is None or not failed.add else f" at position {step.context.position_text(rows.order, failed.row)}"
+        error = failed.__cause__
+        raise OperatorError(
+            f"{step.describe()} of region {step.context.region!r} failed in {failed.what} on key {key!r}{where}: "
+            f"{type(error).__name__}: {error}; mend the aggregate, or leave such records out before it with where(...)."
+        ) from error
+
+
 @dataclass
 class AggregateStep(Operator):
     """Aggregates per key (`window` None) or per key and tumbling or sliding window.
@@ -113,10 +139,11 @@ class AggregateStep(Operator):
         time, part, offset, sub = rows.order.columns()
         # When a record came must not count: the result would depend on the cut into epochs.
         order = (time if self.context.timed else np.zeros_like(time), part, offset, sub)
-        states = [
-            bound.lift_reduce(None if kernel.column is None else rows.column(kernel.column), order, len(rows), starts)
-            for (_, kernel), bound in zip(self.kernels, self._bounds, strict=True)
-        ]
+        with telling(self, lambda row: (rows.keys, rows.group[row]), rows):
+            states = [
+                bound.lift_reduce(None if kernel.column is None else rows.column(kernel.column), order, len(rows), starts)
+                for (_, kernel), bound in zip(self.kernels, self._bounds, strict=True)
+            ]
         return self._merge(rows.keys, rows.group[starts], panes[starts], states, state)
 
     def on_partials(self, batch: pa.RecordBatch, hashes: Ints, keys: Keys, group: Ints, state: KeyedState) -> Output:
@@ -155,7 +182,8 @@ class AggregateStep(Operator):
                 index, starts = index[by_window], starts[by_window]
                 group, states = group[index], take_columns(states, index)
                 first = np.flatnonzero(np.concatenate(([True], (group[1:] != group[:-1]) | (starts[1:] != starts[:-1]))))
-                states = [b.reduce(c, first) for b, c in zip(self._bounds, states, strict=True)]
+                with telling(self, lambda state: (keys, group[state])):
+                    states = [b.reduce(c, first) for b, c in zip(self._bounds, states, strict=True)]
                 group, starts = group[first], starts[first]
             subs = biased(starts)
         whole = subs is None and len(group) == len(keys)
@@ -184,7 +212,8 @@ class AggregateStep(Operator):
         owner = np.concatenate([at, np.arange(len(names))])
         index = np.argsort(owner, kind="stable")
         first = np.flatnonzero(np.concatenate(([True], np.diff(owner[index]) > 0)))
-        return [b.reduce(c, first) for b, c in zip(self._bounds, take_columns(both, index), strict=True)], held
+        with telling(self, lambda entry: (state.keys_of([names[owner[index[entry]]]])[0], 0)):
+            return [b.reduce(c, first) for b, c in zip(self._bounds, take_columns(both, index), strict=True)], held
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
         """Give out the stored windows that are complete now."""
@@ -206,7 +235,8 @@ class AggregateStep(Operator):
         return {n: b.finish(c).to_pylist()[0] for (n, _), b, c in zip(self.kernels, self._bounds, states, strict=True)}
 
     def _rows(self, keys: Keys, group: Ints, starts: Ints, states: Sequence[Columns], state: KeyedState) -> Emitted:
-        results = [b.finish(c) for b, c in zip(self._bounds, states, strict=True)]
+        with telling(self, lambda result: (keys, group[result])):
+            results = [b.finish(c) for b, c in zip(self._bounds, states, strict=True)]
         at_keys = places(group)
         columns = [c.take(at_keys) for c in keys.columns]
         if self.window is None:

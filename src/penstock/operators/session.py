@@ -14,7 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns import lexicographic, places
-from penstock.operators.aggregate import as_times, bind_kernels, check_names, concat_columns, result_schema, take_columns
+from penstock.operators.aggregate import (
+    as_times,
+    bind_kernels,
+    check_names,
+    concat_columns,
+    result_schema,
+    take_columns,
+    telling,
+)
 from penstock.operators.aggregates.base import Columns, Kernel
 from penstock.operators.aggregates.codec import decode, encode
 from penstock.operators.aggregates.user import Aggregate
@@ -67,15 +75,16 @@ class SessionStep(Operator):
         cut = (rows.group[1:] != rows.group[:-1]) | (time[1:] - time[:-1] >= self.window.gap_us)
         starts = np.flatnonzero(np.concatenate(([True], cut)))
         order = rows.order.columns()
-        states = [
-            bound.lift_reduce(None if kernel.column is None else rows.column(kernel.column), order, len(rows), starts)
-            for (_, kernel), bound in zip(self.kernels, self._bounds, strict=True)
-        ]
+        with telling(self, lambda row: (rows.keys, rows.group[row]), rows):
+            states = [
+                bound.lift_reduce(None if kernel.column is None else rows.column(kernel.column), order, len(rows), starts)
+                for (_, kernel), bound in zip(self.kernels, self._bounds, strict=True)
+            ]
         last = time[np.append(starts[1:], len(rows)) - 1]
         new = _Spans(rows.group[starts], time[starts], last, states)
         names = state.names(rows.keys)
         stored = self._stored(state.get(names))
-        return self._keep(rows.keys, names, self._merged(stored, new), state)
+        return self._keep(rows.keys, names, self._merged(stored, new, rows.keys), state)
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
         """Give out the stored sessions that are complete now."""
@@ -120,7 +129,7 @@ class SessionStep(Operator):
             return None
         return _Spans(np.array(group, np.int64), np.concatenate(first), np.concatenate(last), decode(self._bounds, raw))
 
-    def _merged(self, stored: _Spans | None, new: _Spans) -> _Spans:
+    def _merged(self, stored: _Spans | None, new: _Spans, keys: Keys) -> _Spans:
         """Merge sessions of one key that are less than the gap apart."""
         if stored is None:
             return new
@@ -134,7 +143,8 @@ class SessionStep(Operator):
         reach = running_max(both.group, both.last)
         cut = (both.group[1:] != both.group[:-1]) | (both.first[1:] - reach[:-1] >= self.window.gap_us)
         starts = np.flatnonzero(np.concatenate(([True], cut)))
-        states = [b.reduce(c, starts) for b, c in zip(self._bounds, both.states, strict=True)]
+        with telling(self, lambda state: (keys, both.group[state])):
+            states = [b.reduce(c, starts) for b, c in zip(self._bounds, both.states, strict=True)]
         return _Spans(both.group[starts], both.first[starts], np.maximum.reduceat(both.last, starts), states)
 
     def _keep(self, keys: Keys, names: list[bytes], spans: _Spans, state: KeyedState) -> Output:
@@ -160,7 +170,8 @@ class SessionStep(Operator):
 
     def _rows(self, keys: Keys, spans: _Spans, state: KeyedState) -> Emitted:
         ends = spans.last + self.window.gap_us
-        results = [b.finish(c) for b, c in zip(self._bounds, spans.states, strict=True)]
+        with telling(self, lambda result: (keys, spans.group[result])):
+            results = [b.finish(c) for b, c in zip(self._bounds, spans.states, strict=True)]
         columns = [c.take(places(spans.group)) for c in keys.columns]
         data = pa.RecordBatch.from_arrays(
             [*columns, as_times(spans.first), as_times(ends), *results], schema=self.context.output

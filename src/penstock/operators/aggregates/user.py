@@ -103,9 +103,23 @@ class Aggregate(Kernel):
         return UserBound(self, input_of(input_type), type_of(self.type, f"type of {self.__class__.__name__}"))
 
 
+class UserFailed(Exception):  # noqa: N818  (never leaves the operators)
+    """A function of a user's aggregate raised; the error itself is the cause.
+
+    Attributes:
+        what: The aggregate's class and the function.
+        row: Which of the rows, states or results it was given.
+        add: Whether it was a row.
+    """
+
+    def __init__(self, aggregate: Aggregate, function: str, row: int) -> None:
+        super().__init__(f"{type(aggregate).__name__}.{function}", row)
+        self.what, self.row, self.add = f"{type(aggregate).__name__}.{function}", row, function == "add"
+
+
 @dataclass(frozen=True)
 class UserBound(Bound):
-    """State: one object, whatever the aggregate keeps. What its functions raise is passed on."""
+    """State: one object, whatever the aggregate keeps. What its functions raise comes as `UserFailed`."""
 
     aggregate: Aggregate
     kind: pa.DataType
@@ -119,31 +133,53 @@ class UserBound(Bound):
         zero, add, every = self.aggregate.zero, self.aggregate.add, self.aggregate.column is None
         items = [None] * n if every else self._items(values)
         out: list[Any] = []
-        for start, size in zip(starts.tolist(), lengths(starts, n).tolist(), strict=True):
-            state = zero()
-            for item in items[start : start + size]:
-                if item is not None or every:
-                    state = add(state, item)
-            out.append(state)
+        at = 0
+        try:
+            for start, size in zip(starts.tolist(), lengths(starts, n).tolist(), strict=True):
+                state = zero()
+                for at, item in enumerate(items[start : start + size], start):  # noqa: B007  (told if it raises)
+                    if item is not None or every:
+                        state = add(state, item)
+                out.append(state)
+        except Exception as error:
+            raise UserFailed(self.aggregate, "add", at) from error
         return (objects(out),)
 
     def reduce(self, columns: Columns, starts: Array) -> Columns:
         states, merge = columns[0].tolist(), self.aggregate.merge
         out: list[Any] = []
-        for start, size in zip(starts.tolist(), lengths(starts, len(states)).tolist(), strict=True):
-            state = shared = states[start]
-            for other in states[start + 1 : start + size]:
-                if state is shared:  # by several windows, and merge may change its first argument
-                    state = copy.deepcopy(state)
-                state, shared = merge(state, other), other
-            out.append(state)
+        start = 0
+        try:
+            for start, size in zip(starts.tolist(), lengths(starts, len(states)).tolist(), strict=True):
+                state = shared = states[start]
+                for other in states[start + 1 : start + size]:
+                    if state is shared:  # by several windows, and merge may change its first argument
+                        state = copy.deepcopy(state)
+                    state, shared = merge(state, other), other
+                out.append(state)
+        except Exception as error:
+            raise UserFailed(self.aggregate, "merge", start) from error
         return (objects(out),)
 
     def finish(self, columns: Columns) -> Any:
-        return pa.array([self.aggregate.finish(state) for state in columns[0].tolist()], type=self.output_type)
+        given: list[Any] = []
+        try:
+            given += map(self.aggregate.finish, columns[0].tolist())  # keeps those before the one that raises
+            return pa.array(given, type=self.output_type)
+        except Exception as error:
+            at = next((i for i, value in enumerate(given) if not _fits(value, self.output_type)), len(given))
+            raise UserFailed(self.aggregate, "finish", at) from error
 
     def _items(self, values: ArrowValues) -> list[Any]:
         return values_of(values if pa.types.is_null(self.kind) else arrow(values, self.kind))
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    try:
+        pa.array([value], type=kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return False
+    return True
 
 
 def type_of(name: str, what: str = "type") -> pa.DataType:
