@@ -5,71 +5,94 @@ The function is the user's, so this is the one place where Python runs per recor
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
 import re
 import struct
+from bisect import bisect_left
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.columns import lexicographic, places, values_of
-from penstock.errors import DeclarationError, OperatorError, StateError
+from penstock.errors import DeclarationError, OperatorError
 from penstock.operators.aggregate import TIMESTAMP, as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
 from penstock.operators.keys import Ints, biased
+from penstock.operators.returned import Returned, Unfit, to_column
 from penstock.operators.rows import Keys, Order, Rows
 from penstock.operators.windows import Sliding
 from penstock.types import MAX_TIME
 
-_FRACTIONS = frozenset({float, Decimal, np.float64, np.float32})
+_FIXED = frozenset({type(None), bool, int, float, str, bytes})
 _CODES = {"int64": "q", "int32": "i", "int16": "h", "int8": "b", "double": "d", "float": "f", "bool": "?"}
 
 
 class StateCodec:
     """How a state declared by a schema becomes bytes: fixed-width columns packed, others pickled as one tuple."""
 
-    def __init__(self, schema: pa.Schema, what: str) -> None:
+    def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._what = what
         self._row: Any = namedtuple("State", schema.names)  # type: ignore[misc]  # noqa: PYI024  (fields known at run time only)
         codes = [_CODES.get(str(f.type)) for f in schema]
         self._packer = struct.Struct("<H" + "".join(str(c) for c in codes)) if all(codes) and len(codes) <= 16 else None
+        self._flags = [i for i, code in enumerate(codes) if code == "?"]  # struct takes anything for true or false
+        self._fields = [(*_usual(field.type), field) for field in schema]
+        self.fixed = not any(pa.types.is_nested(field.type) for field in schema)
 
     def dump(self, state: Any) -> bytes:
         """Bytes of a state: a tuple, named tuple or dict with the declared fields.
 
         Raises:
-            StateError: The value does not fit the declared schema.
+            Unfit: The value does not fit the declared schema.
         """
         try:
             values = self._values(state)
             if len(values) != len(self._schema):
                 raise TypeError(f"{len(values)} values for {len(self._schema)} fields")  # noqa: TRY301
             if self._packer is None:
-                for field, value in zip(self._schema, values, strict=True):
-                    pa.scalar(value, field.type)
-                return pickle.dumps(tuple(values), protocol=5)  # a named tuple's own class cannot be pickled
+                self._check(values)
+                return pickle.dumps(values, protocol=5)
+            for i in self._flags:
+                if values[i] is not None and not isinstance(values[i], (bool, np.bool_)):
+                    raise TypeError(f"{values[i]!r} is not true or false")  # noqa: TRY301
             missing = sum(1 << i for i, v in enumerate(values) if v is None)
             return self._packer.pack(missing, *(0 if v is None else v for v in values))
-        except (TypeError, ValueError, struct.error, pa.ArrowInvalid, KeyError) as error:
+        except Exception as error:
             fields = ", ".join(f"{f.name} {f.type}" for f in self._schema)
-            raise StateError(f"{self._what} returned the state {state!r}, which is not ({fields}): {error}.") from error
+            raise Unfit(f"returned the state {state!r}, which is not ({fields}): {error}") from error
 
     def _values(self, state: Any) -> tuple[Any, ...]:
         values = tuple(state[n] for n in self._schema.names) if isinstance(state, dict) else state
         return tuple(values) if isinstance(values, tuple) else (values,)  # a named tuple of ours cannot be pickled
 
+    def _check(self, values: tuple[Any, ...]) -> None:
+        """Refuse values that do not fit; those of the types that are usual cost a look at their types."""
+        for value, (usual, least, most, field) in zip(values, self._fields, strict=True):
+            if value is not None and (type(value) is not usual or (most and not least <= value <= most)):
+                to_column([value], field)
+
     def settle(self, state: Any) -> Any:
-        """A returned state as `load` gives it, so that what a function sees does not depend on where an epoch ends."""
-        if self._packer is not None or isinstance(state, dict) or len(self._values(state)) != len(self._schema):
+        """A returned state as `load` gives it, so that what a function sees does not depend on where an epoch ends.
+
+        Raises:
+            Unfit: As of `dump`.
+        """
+        if self._packer is not None or isinstance(state, dict):
             return self.load(self.dump(state))
-        return self._row._make(self._values(state))
+        values = self._values(state)
+        if len(values) != len(self._schema):
+            return self.load(self.dump(state))
+        try:
+            self._check(values)
+        except Unfit:
+            self.dump(state)
+        return self._row._make(values)
 
     def load(self, raw: bytes) -> Any:
         """The state again, as a named tuple."""
@@ -82,15 +105,14 @@ class StateCodec:
 class _PickleCodec:
     """Any picklable value as state."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    fixed = False
 
     def dump(self, state: Any) -> bytes:
         try:
             return pickle.dumps(state, protocol=5)
         except Exception as error:
-            raise StateError(
-                f'{self._what} returned a state of type {type(state).__name__} that cannot be stored ({error}); keep plain data, or declare state="…".'
+            raise Unfit(
+                f'returned a state of type {type(state).__name__} that cannot be stored ({error}); keep plain data, or declare state="…"'
             ) from error
 
     def settle(self, state: Any) -> Any:
@@ -98,6 +120,22 @@ class _PickleCodec:
 
     def load(self, raw: bytes) -> Any:
         return pickle.loads(raw)
+
+
+def _usual(kind: pa.DataType) -> tuple[Any, int, int]:
+    """The Python type of most values of a type, and for whole numbers the least and the greatest; else 0."""
+    types: list[tuple[Any, Any]] = [
+        (pa.types.is_string, str),
+        (pa.types.is_binary, bytes),
+        (pa.types.is_floating, float),
+        (pa.types.is_boolean, bool),
+        (pa.types.is_timestamp, dt.datetime),
+        (pa.types.is_date, dt.date),
+    ]
+    if pa.types.is_integer(kind):
+        most = 2 ** (cast("Any", kind).bit_width - 1)
+        return int, -most, most - 1
+    return next((usual for is_it, usual in types if is_it(kind)), None), 0, 0
 
 
 def event_type(names: Sequence[str]) -> Any:
@@ -137,8 +175,8 @@ class StatefulMap(Operator):
 
     def start(self, context: Context) -> None:
         super().start(context)
-        what = f"{self.name} of region {context.region!r}"
-        self._codec = _PickleCodec(what) if self.state is None else StateCodec(self.state, what)
+        self.codec: Any = _PickleCodec() if self.state is None else StateCodec(self.state)
+        self.returned = Returned(context.output)
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
         """Call the function for every row."""
@@ -147,16 +185,12 @@ class StatefulMap(Operator):
         make = partial(tuple.__new__, event_type(data.schema.names))  # as its `_make`, but no step of it is Python
         events = map(make, zip(*map(values_of, data.columns), strict=True))
         names = state.names(rows.keys, spread.owner, subs)
-        loaded = [None if v is None else self._codec.load(v) for v in state.get(names)]
-        keys = rows.keys.values()
-        out, trigger, after = self._call(keys, spread, list(events), loaded)
+        calls = _Calls(self, rows.keys.values(), spread, list(events), state.get(names))
+        batch, after = calls.run()
         kept = [i for i, s in enumerate(after) if s is not None]
-        state.put(
-            [names[i] for i in kept], [self._codec.dump(after[i]) for i in kept], None if timers is None else timers[kept]
-        )
-        state.delete([names[i] for i, s in enumerate(after) if s is None and loaded[i] is not None])
-        batch = to_batch(out, self.context.output, self.name)
-        row = spread.row[np.array(trigger, np.int64)]
+        state.put([names[i] for i in kept], [after[i] for i in kept], None if timers is None else timers[kept])
+        state.delete([names[i] for i, s in enumerate(after) if s is None and calls.held[i] is not None])
+        row = spread.row[np.array(calls.trigger, np.int64)]
         if self.window is not None:  # a row's outputs in all of its windows are numbered together
             by_row = np.argsort(row, kind="stable")
             batch, row = batch.take(places(by_row)), row[by_row]
@@ -164,48 +198,141 @@ class StatefulMap(Operator):
 
     def show_state(self, value: bytes) -> Any:
         """The user's state."""
-        state = self._codec.load(value)
+        state = self.codec.load(value)
         return state._asdict() if hasattr(state, "_asdict") else state
-
-    def _call(
-        self, keys: list[Any], spread: _Spread, events: list[Any], loaded: list[Any]
-    ) -> tuple[list[Any], list[int], list[Any]]:
-        """The loop over events. Returns output rows, which event triggered each, and each entry's state after."""
-        fn, settle, owner = self.fn, self._codec.settle, spread.owner.tolist()
-        out: list[Any] = []
-        trigger: list[int] = []
-        after: list[Any] = []
-        starts = spread.starts.tolist()
-        for g, held in enumerate(loaded):
-            key, now = keys[owner[g]], held
-            for i in range(starts[g], starts[g + 1]):
-                try:
-                    outputs, now_next = fn(key, events[i], now)
-                    given = (outputs,) if type(outputs) is tuple else _as_list(outputs)
-                except Exception as error:  # noqa: BLE001  (the user's code may raise anything)
-                    self._failed(error, key, events[i], spread, i)
-                    continue
-                now = None if now_next is None else settle(now_next)
-                if given:
-                    out += given
-                    trigger += [i] * len(given)
-            after.append(now)
-        return out, trigger, after
-
-    def _failed(self, error: Exception, key: Any, event: Any, spread: _Spread, i: int) -> None:
-        position = self.context.position_text(spread.order, i)
-        if self.on_error == "fail":
-            raise OperatorError(
-                f"{self.name} of region {self.context.region!r} failed on key {key!r} at position {position}: "
-                f'{type(error).__name__}: {error}; mend the function, or leave such records out with on_error="skip".'
-            ) from error
-        self.context.skipped.append((repr(key), position, f"{type(error).__name__}: {error}", repr(event)))
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
         """Forget the state of windows that are complete."""
         if self.window is not None:
             state.delete([n for n, _ in state.due(t)])
         return None
+
+
+class _Calls:
+    """The function's calls for all rows of an epoch, each (key, window) in turn.
+
+    What the function gives is looked at in bulk, when all is done. If something does not fit, the entries (key, window) concerned are run
+    again with a look at every record, so that the error is that record's.
+
+    Attributes:
+        held: Each entry's state before, as stored.
+        out: Output rows.
+        trigger: Which event triggered each of them; ascending.
+    """
+
+    def __init__(self, step: StatefulMap, keys: list[Any], spread: _Spread, events: list[Any], held: Sequence[Any]) -> None:
+        self._step, self._codec, self._returned = step, step.codec, step.returned
+        self._keys, self._spread, self._events, self.held = keys, spread, events, held
+        self._starts, self._owner = spread.starts.tolist(), spread.owner.tolist()
+        self._after: list[Any] = []
+        self._skipped: dict[int, tuple[str, str, str, str]] = {}
+        self._suspects: set[int] = set()
+        self.out: list[Any] = []
+        self.trigger: list[int] = []
+
+    def run(self) -> tuple[pa.RecordBatch, list[Any]]:
+        """Call the function for every row. Returns the output rows, and each entry's state after as it is stored; None: none."""
+        self._call()
+        batch, (after, changed) = self._batch(), self._stored()
+        if changed:
+            batch, (after, _) = self._batch(), self._stored()
+        self._step.context.skipped += [about for _, about in sorted(self._skipped.items())]
+        return batch, after
+
+    def _call(self) -> None:
+        fn, settle, rows, load = self._step.fn, self._codec.settle, self._returned.rows, self._codec.load
+        keys, owner, starts, events = self._keys, self._owner, self._starts, self._events
+        out, trigger, plain = self.out, self.trigger, self._returned.plain
+        for g, raw in enumerate(self.held):
+            key, now, begin = keys[owner[g]], None if raw is None else load(raw), len(out)
+            for i in range(starts[g], starts[g + 1]):
+                try:
+                    outputs, after = fn(key, events[i], now)
+                    given = (outputs,) if plain and type(outputs) is tuple else rows(outputs)
+                    now = None if after is None else settle(after)
+                except Exception as error:  # noqa: BLE001  (the user's code may raise anything)
+                    self._failed(i, error)
+                    if self._codec.fixed or type(now) in _FIXED:
+                        continue
+                    del out[begin:], trigger[begin:]
+                    more, now = self._with_care(g)  # since the function may have changed its state before it raised
+                    out += [row for _, row in more]
+                    trigger += [at for at, _ in more]
+                    break
+                if given:
+                    out += given
+                    trigger += [i] * len(given)
+            self._after.append(now)
+
+    def _stored(self) -> tuple[list[Any], bool]:
+        dump, raws, changed = self._codec.dump, [], False
+        for g, state in enumerate(self._after):
+            try:
+                raws.append(None if state is None else dump(state))
+            except Unfit:
+                changed = True
+                self._again(g, everything=False)
+                raws.append(None if self._after[g] is None else dump(self._after[g]))
+        return raws, changed
+
+    def _batch(self) -> pa.RecordBatch:
+        for attempt in range(3):
+            try:
+                return self._returned.batch(self.out)
+            except Unfit:
+                unfit = self._returned.unfit(self.out)
+            self._suspects |= {self.trigger[i] for i in unfit}
+            at = np.array([self.trigger[i] for i in unfit], np.int64)
+            for g in np.unique(np.searchsorted(self._spread.starts, at, "right") - 1).tolist():
+                self._again(g, everything=attempt > 0)  # the first time only those that are known: a key may have many records
+        return self._returned.batch(self.out)
+
+    def _again(self, g: int, *, everything: bool) -> None:
+        """Run an entry again with a look at its records, in place of what its first run gave."""
+        a, b = self._starts[g], self._starts[g + 1]
+        begin, end = bisect_left(self.trigger, a), bisect_left(self.trigger, b)
+        more, self._after[g] = self._with_care(g, everything=everything)
+        self.out[begin:end] = [row for _, row in more]
+        self.trigger[begin:end] = [at for at, _ in more]
+
+    def _with_care(self, g: int, *, everything: bool = False) -> tuple[list[tuple[int, Any]], Any]:
+        """Run an entry with a state of its own for each call, and a look at the rows of suspects or of every record.
+
+        Returns:
+            (event, row) of each output row, and the state after.
+        """
+        key, now, out = self._keys[self._owner[g]], self.held[g], []
+        for i in range(self._starts[g], self._starts[g + 1]):
+            self._skipped.pop(i, None)
+        for i in range(self._starts[g], self._starts[g + 1]):
+            try:
+                outputs, after = self._step.fn(key, self._events[i], None if now is None else self._codec.load(now))
+                given = self._returned.rows(outputs)
+                if everything or i in self._suspects:
+                    self._returned.batch(given)
+                now = None if after is None else self._codec.dump(after)
+            except Exception as error:  # noqa: BLE001
+                self._failed(i, error)
+                continue
+            out += [(i, row) for row in given]
+        return out, None if now is None else self._codec.load(now)
+
+    def _failed(self, i: int, error: Exception) -> None:
+        """Stop the flow with a record's error, or leave the record out."""
+        key, position, text, event = self._about(i, error)
+        if self._step.on_error == "fail":
+            raise OperatorError(
+                f"{self._step.name} of region {self._step.context.region!r} failed on key {key} at position {position}: "
+                f'{text}; mend the function, or leave such records out with on_error="skip".'
+            ) from error
+        self._skipped[i] = key, position, text, event
+
+    def _about(self, i: int, error: Exception) -> tuple[str, str, str, str]:
+        """A record that is left out: key, position, error, record."""
+        entry = int(np.searchsorted(self._spread.starts, i, "right")) - 1
+        position = self._step.context.position_text(self._spread.order, i)
+        text = f"it {error}" if isinstance(error, Unfit) else f"{type(error).__name__}: {error}"
+        return repr(self._keys[self._owner[entry]]), position, text, repr(self._events[i])
 
 
 @dataclass(frozen=True)
@@ -236,59 +363,4 @@ def _in_windows(rows: Rows, window: Sliding | None) -> tuple[_Spread, list[bytes
     return spread, biased(starts[first]), starts[first] + window.size_us - 1
 
 
-def _as_list(outputs: Any) -> Sequence[Any]:
-    """What a function returned as rows: None, one row (tuple, dict) or an iterable of rows."""
-    if outputs is None:
-        return ()
-    if isinstance(outputs, (tuple, dict)):
-        return (outputs,)
-    if isinstance(outputs, (str, bytes)) or not isinstance(outputs, Iterable):
-        return ((outputs,),)
-    return [o if isinstance(o, (tuple, dict)) else (o,) for o in outputs]
-
-
-def to_batch(rows: Sequence[Any], schema: pa.Schema, what: str) -> pa.RecordBatch:
-    """Python rows as columns.
-
-    Raises:
-        OperatorError: A row does not fit the schema; names the column.
-    """
-    names = schema.names
-    plain = rows
-    if any(issubclass(kind, dict) for kind in set(map(type, rows))):
-        wanted = set(names)
-        for row in rows:
-            if isinstance(row, dict) and row.keys() != wanted:
-                odd = min(row.keys() ^ wanted, key=str)
-                about = "has no" if odd in names else "has a"
-                raise OperatorError(
-                    f"{what} returned the row {row!r}, which {about} column {odd!r}; its schema has {', '.join(names)}."
-                )
-        plain = [tuple(r[n] for n in names) if isinstance(r, dict) else r for r in rows]
-    for row in plain if set(map(len, plain)) - {len(names)} else ():
-        if len(row) != len(names):
-            raise OperatorError(
-                f"{what} returned the row {row!r} of {len(row)} values; its schema has {len(names)}: {', '.join(names)}."
-            )
-    columns = list(zip(*plain, strict=True)) if plain else [()] * len(names)
-    arrays = []
-    for field, values in zip(schema, columns, strict=True):
-        try:
-            array = pa.array(values, field.type)
-            if pa.types.is_integer(field.type) and not _FRACTIONS.isdisjoint(map(type, values)):
-                _check_whole(values)
-            arrays.append(array)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
-            raise OperatorError(
-                f"{what} returned a value for column {field.name!r} that is not {field.type}: {error}."
-            ) from error
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _check_whole(values: Sequence[Any]) -> None:
-    for value in values:
-        if type(value) in _FRACTIONS and value % 1:
-            raise TypeError(f"{value!r} is no whole number")  # Arrow would cut it
-
-
-__all__ = ["MAX_TIME", "Keys", "StateCodec", "StatefulMap", "event_type", "to_batch"]
+__all__ = ["MAX_TIME", "Keys", "StateCodec", "StatefulMap", "event_type"]
