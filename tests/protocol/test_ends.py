@@ -99,9 +99,9 @@ class Simulated:
         while True:
             ends, going_back = self.where()
             if ends.finished or ends.stopped or going_back or (ends.draining and not available):
-                return
+                return True
             if available and self.read_so_far >= there and not self.log:
-                return
+                return True
             if not available and not self.unread and not self.log:
                 self.log.append({"command": self.dice.choice(["drain", "stop"]), "run": self.run})
             self.an_epoch()

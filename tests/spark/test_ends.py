@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
+from contextlib import suppress
 
 import flow_runs as fr
 import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.errors import FinishedError, OperatorError
+from penstock.errors import FinishedError, OperatorError, PenstockError
 
 pytestmark = pytest.mark.spark
 
@@ -69,51 +71,109 @@ def test_rows_when_a_drain_is_followed_by_a_drain_or_a_stop_are_all_read_in_the_
     assert values(out) == [*range(24 * PER_FILE)]
 
 
+def mended(k, e, s):
+    return (k, e.v), None
+
+
+def broken(k, e, s):
+    if e.v == 2:  # it waits until the input ends
+        raise ValueError("broken")
+    return (k, e.v), None
+
+
+class Waiting:
+    """A flow whose last record waits for the end of the input, on files of one record each."""
+
+    def __init__(self, spark, folder):
+        self.spark, self.folder, self.files = spark, folder, 0
+        self.out, self.other = ps.memory(f"{folder}.out"), ps.memory(f"{folder}.other")
+
+    def put(self, n):
+        schema = pa.schema([*SCHEMA, ("at", pa.timestamp("us", "UTC"))])
+        for i in range(self.files, self.files + n):
+            fr.write_parquet(self.folder / "in", [{"k": "k", "v": i, "at": fr.moment(i)}], schema, i)
+        self.files += n
+
+    def run(self, fn, *, other_first=False, **options):
+        files = ps.files(str(self.folder / "in"), "k string, v long, at timestamp", max_files_per_epoch=1)
+        flow = ps.Flow("waiting")
+        events = flow.source("events", files, time="at")
+        if other_first:
+            events.key_by("k", name="first").stateful_map(mended, "k string, v long").sink(self.other, name="other")
+        events.key_by("k").stateful_map(fn, "k string, v long").sink(self.out, name="out")
+        options = {"checkpoint": str(self.folder / "c"), "trigger": "available_now", "workers": 1, **options}
+        return flow.start(self.spark, **options)
+
+
 def test_files_that_came_after_the_end_failed_are_read_after_the_restart(spark, tmp_path):
-    schema = pa.schema([*SCHEMA, ("at", pa.timestamp("us", "UTC"))])
-    files = ps.files(str(tmp_path / "in"), "k string, v long, at timestamp", max_files_per_epoch=1)
-    out = ps.memory("ends.mended")
-
-    def put(i):
-        fr.write_parquet(tmp_path / "in", [{"k": "k", "v": i, "at": fr.moment(i)}], schema, i)
-
-    def mended(k, e, s):
-        return (k, e.v), None
-
-    def broken(k, e, s):
-        if e.v == 2:  # it waits until the input ends
-            raise ValueError("broken")
-        return (k, e.v), None
-
-    def run(fn):
-        flow = ps.Flow("mended")
-        keyed = flow.source("events", files, time="at").key_by("k")
-        keyed.stateful_map(fn, "k string, v long").sink(out, name="out")
-        return flow.start(spark, checkpoint=str(tmp_path / "c"), trigger="available_now", workers=1)
-
-    for i in range(3):
-        put(i)
+    flow = Waiting(spark, tmp_path)
+    flow.put(3)
     with pytest.raises(OperatorError, match="broken"):
-        run(broken).await_termination(300)
-    assert values(out) == [0, 1]
-    for i in range(3, 6):
-        put(i)
-    ended = run(mended)
+        flow.run(broken).await_termination(300)
+    assert values(flow.out) == [0, 1]
+    flow.put(3)
+    ended = flow.run(mended)
     assert ended.await_termination(300)
-    assert values(out) == [*range(6)]
+    assert values(flow.out) == [*range(6)]
     assert ended.progress["finished"]
     assert not ended.progress["sources"]["events"]["late"]
 
 
+def test_end_that_one_sink_holds_when_another_failed_is_finished_and_no_success_while_files_are_unread(spark, tmp_path):
+    flow = Waiting(spark, tmp_path)
+    flow.put(3)
+    with pytest.raises(OperatorError, match="broken"):
+        flow.run(broken, other_first=True).await_termination(300)
+    assert (values(flow.other), values(flow.out)) == ([0, 1, 2], [0, 1])
+    flow.put(2)
+    run = flow.run(mended, other_first=True)
+    with pytest.raises(
+        FinishedError, match="; 2 files of source 'events' are unread, and will stay so: begin on a new checkpoint"
+    ):
+        run.await_termination(300)
+    assert run.outcome == str(run.exception)
+    assert values(flow.other) == values(flow.out) == [0, 1, 2]
+
+
 def test_flow_that_has_finished_when_files_have_come_since_says_how_many(spark, tmp_path):
-    write(tmp_path / "in", range(2))
-    out = ps.memory("ends.unread")
-    options = {"checkpoint": str(tmp_path / "c"), "trigger": "available_now", "workers": 1}
-    assert flow_of(tmp_path / "in", out).start(spark, **options).await_termination(300)
-    run = flow_of(tmp_path / "in", out).start(spark, **options)
+    flow = Waiting(spark, tmp_path)
+    flow.put(2)
+    run = flow.run(mended, drain=False)
+    assert run.await_termination(300)
+    assert (
+        run.outcome
+        == "What there was has been read, up to epoch 1; started again on the same checkpoint the flow goes on with what has come."
+    )
+    flow.put(1)
+    run = flow.run(mended, drain=True)
+    assert run.await_termination(300)
+    assert run.outcome == f"The flow finished in epoch {run.progress['epoch']}: its input was read to the end."
+    run = flow.run(mended)
     assert not run.active
-    write(tmp_path / "in", range(2, 5))
-    for trigger in ("available_now", "1 second"):
-        with pytest.raises(FinishedError, match=r"3 files of source 'events'.*drain=False"):
-            flow_of(tmp_path / "in", out).start(spark, **{**options, "trigger": trigger})
-    assert values(out) == [*range(2 * PER_FILE)]
+    assert re.fullmatch(
+        r"The flow had finished in epoch \d+, before this start, and no file has come since: nothing was done\.", run.outcome
+    )
+    flow.put(3)
+    for options in ({}, {"drain": False}, {"trigger": "1 second"}):
+        with pytest.raises(
+            FinishedError, match=r"in epoch \d+ and is never .*; 3 files of source 'events' are unread.* drain=False"
+        ):
+            flow.run(mended, **options)
+    assert values(flow.out) == [0, 1, 2]
+
+
+def test_query_that_is_stopped_from_outside_during_a_drain_leaves_the_flow_to_be_resumed(spark, tmp_path):
+    write(tmp_path / "in", range(8))
+    out = ps.memory("ends.outside")
+    options = {"checkpoint": str(tmp_path / "c"), "trigger": "available_now", "workers": 1}
+    run = flow_of(tmp_path / "in", out).start(spark, **options)
+    until(lambda: read(run) >= 2, run)
+    for query in spark.streams.active:
+        query.stop()
+    with suppress(PenstockError):
+        run.await_termination(300)
+    assert not run.active
+    assert not run.progress["finished"]
+    assert run.outcome.startswith("The query was stopped from outside of penstock after epoch ")
+    assert flow_of(tmp_path / "in", out).start(spark, **options).await_termination(300)
+    assert values(out) == [*range(8 * PER_FILE)]

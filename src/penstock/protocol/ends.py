@@ -121,14 +121,14 @@ class Reader:
     Attributes:
         where: Tells where the flow is, as far as this run was told, and whether it is on its way back to a snapshot.
         read: Runs epochs until there is nothing more to read, or a command ends that; raises what an epoch raised. Given whether to read
-            only what there is.
+            only what there is. Gives whether that has come about: False if somebody else has ended the reading.
         end: Gives the command that ends the input.
         copy: Waits until keys on hold have been copied, or a command has come.
         go_back: Goes back to a snapshot.
     """
 
     where: Callable[[], tuple[Ends, bool]]
-    read: Callable[[bool], None]
+    read: Callable[[bool], bool]
     end: Callable[[], None]
     copy: Callable[[], None]
     go_back: Callable[[], None]
@@ -152,11 +152,13 @@ def supervise(reader: Reader, *, bounded: bool, drain: bool) -> None:
         step = next_step(ends, going_back=going_back, bounded=bounded, drain=drain, ended_reading=read)
         match step:
             case Step.READ | Step.READ_AVAILABLE:
-                reader.read(step is Step.READ_AVAILABLE)
+                if not reader.read(step is Step.READ_AVAILABLE):
+                    return
                 read = step
             case Step.END | Step.COPY:
                 reader.end() if step is Step.END else reader.copy()
-                reader.read(True)
+                if not reader.read(True):
+                    return
             case Step.GO_BACK:
                 reader.go_back()
                 read = None

@@ -223,12 +223,13 @@ def newest(before: dict[str, str], now: dict[str, str]) -> dict[str, str]:
     return dict([*before.items(), *now.items()][-KEPT_ANSWERS:])
 
 
-def outcome_of(last: EpochRecord, *, before: bool) -> str:
+def outcome_of(last: EpochRecord, *, before: bool, cut: bool) -> str:
     """How a run that did not fail has ended, in a sentence.
 
     Args:
         last: The last epoch's record.
         before: Whether the flow had finished before the run began.
+        cut: Whether the engine's query was stopped by somebody else.
     """
     again = "started again on the same checkpoint the flow goes on"
     if before:
@@ -237,6 +238,8 @@ def outcome_of(last: EpochRecord, *, before: bool) -> str:
         return f"The flow finished in epoch {last.epoch}: its input was read to the end."
     if last.stopped:
         return f"The flow stopped after epoch {last.epoch}; {again}."
+    if cut:
+        return f"The query was stopped from outside of penstock after epoch {last.epoch}; {again}."
     return f"What there was has been read, up to epoch {last.epoch}; {again} with what has come."
 
 

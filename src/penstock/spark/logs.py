@@ -61,7 +61,7 @@ def relog(checkpoint: Checkpoint, last: EpochRecord, kept: EpochRecord, epoch: i
     for name in list_dir(checkpoint.fs, checkpoint.root):
         if _FOLDER.fullmatch(name) and name != last.log:  # of a going back that was interrupted, or left over from one
             delete_quietly(checkpoint.fs, checkpoint.path(name))
-    ends = _ends(kept)
+    ends = _ends(kept.input)
     for source, end in enumerate(ends):
         for name, data in _cut(checkpoint, last.log, source, end, every).items():
             write_atomic(checkpoint.fs, checkpoint.path(folder, "sources", str(source), name), data)
@@ -76,7 +76,7 @@ def relog(checkpoint: Checkpoint, last: EpochRecord, kept: EpochRecord, epoch: i
 def why_not(checkpoint: Checkpoint, last: EpochRecord, kept: EpochRecord) -> str:
     """Why the files that came since a snapshot cannot be read again; empty: they can."""
     try:
-        ends = _ends(kept)
+        ends = _ends(kept.input)
     except ValueError:
         return "What Spark wrote of its input when the snapshot was taken cannot be read; the snapshot can only be read."
     for source, end in enumerate(ends[1:], 1):  # the first is the control log; what was obeyed is not read again
@@ -88,16 +88,18 @@ def why_not(checkpoint: Checkpoint, last: EpochRecord, kept: EpochRecord) -> str
     return ""
 
 
-def files_read(checkpoint: Checkpoint, log: str) -> set[str]:
-    """The files that sources of files have read or are reading, as URIs."""
-    sources = list_dir(checkpoint.fs, checkpoint.path(log, "sources"))
-    # The first is the control log.
-    return {e["path"] for s in sources if s.isdigit() and s != "0" for e in _entries(checkpoint, log, int(s)) or ()}
+def files_read(checkpoint: Checkpoint, last: EpochRecord) -> set[str]:
+    """The files that sources of files have read up to the last epoch, as URIs. Spark may have planned to read more."""
+    ends = _ends(input_of(checkpoint, last.log, last.epoch))
+    found: set[str] = set()
+    for source, end in enumerate(ends[1:], 1):  # the first is the control log
+        found |= {e["path"] for e in _entries(checkpoint, last.log, source) or () if e["batchId"] <= _number(end)}
+    return found
 
 
-def _ends(kept: EpochRecord) -> list[Any]:
-    """By source, where its input ended; None: it had none."""
-    lines = kept.input.strip().split("\n")[_HEAD_LINES:]
+def _ends(text: str) -> list[Any]:
+    """By source, where its input ended, from Spark's words; None: it had none."""
+    lines = text.strip().split("\n")[_HEAD_LINES:]
     return [None if line == "-" else json.loads(line) for line in lines]
 
 

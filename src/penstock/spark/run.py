@@ -37,7 +37,7 @@ from penstock.spark.ship import ship_user_code
 from penstock.spark.slices import Slices, one_stream
 from penstock.spark.streams import EVERY_FILE, read_stream
 from penstock.spark.task import local_folder
-from penstock.spark.unread import refuse_finished
+from penstock.spark.unread import ran_out, refuse_finished
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
@@ -146,6 +146,7 @@ class Run:
         self._ended = threading.Event()
         self._stopping = threading.Event()
         self._following = interval_ms is not None
+        self._cut = False
         self._opening = Opening(flow, spark, checkpoint, workers, limits, before)
         self._commander = Commander(checkpoint, self._latest, lambda: self.active, self._opening.why_not_back)
         self._open(given=workers_given)
@@ -279,14 +280,17 @@ class Run:
     def _where(self) -> tuple[Ends, bool]:
         return self._driver.last.ends_for(self._settings.since), bool(self._driver.last.going_back)
 
-    def _read(self, available: bool) -> None:
+    def _read(self, available: bool) -> bool:
         self._following = not available
         if available or self._query is None:
             self._checkpoint.check_owner(self._settings.run)  # Spark would stop the query of the run that has taken over
             self._stopping.clear()
             self._query = self._start_query(available_now=available)
+        query = self._query
         self._ends(None) if available else self._watch()
         self._query = None
+        self._cut = not self._stopping.is_set() and not (available and ran_out(query))
+        return not self._cut
 
     def _end(self) -> None:
         self._checkpoint.check_owner(self._settings.run)
@@ -456,7 +460,7 @@ class Run:
         """How the run has ended, in a sentence; empty while it runs."""
         if self.active:
             return ""
-        return str(self._error) if self._error else outcome_of(self._driver.last, before=self._was_finished)
+        return str(self._error) if self._error else outcome_of(self._driver.last, before=self._was_finished, cut=self._cut)
 
     @property
     def exception(self) -> PenstockError | None:

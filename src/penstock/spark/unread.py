@@ -1,4 +1,4 @@
-"""Which files a flow has not read: those that Spark finds and that its log of input does not name.
+"""What a flow has not read: whether a query has read all there was, and which files Spark finds that its log of input does not name.
 
 Read next: `penstock.spark.logs`.
 """
@@ -6,6 +6,7 @@ Read next: `penstock.spark.logs`.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -25,13 +26,21 @@ def unread_files(spark: SparkSession, plan: Plan, checkpoint: Checkpoint, record
     Cost: lists the folders once.
     """
     found = {}
-    read = {_plain(path) for path in files_read(checkpoint, record.log)}
+    read = {_plain(path) for path in files_read(checkpoint, record)}
     for source in plan.sources:
         if isinstance(source.connector, Files):
             unread = {_plain(path) for path in _there(spark, source.connector)} - read
             if unread:
                 found[source.name] = len(unread)
     return found
+
+
+def ran_out(query: Any) -> bool:
+    """Whether a query of what there is has ended because there was nothing more, and not because somebody has stopped it."""
+    try:
+        return bool(query._jsq.streamingQuery().noNewData())  # noqa: SLF001  (no other way to tell)
+    except Exception:  # noqa: BLE001  (another version's internals: then it is taken for granted)
+        return True
 
 
 def refuse_finished(spark: SparkSession, plan: Plan, checkpoint: Checkpoint, last: EpochRecord, *, following: bool) -> None:
@@ -75,4 +84,4 @@ def _plain(uri: str) -> str:
     return re.sub("^file:/+", "file:///", uri)
 
 
-__all__ = ["refuse_finished", "unread_files"]
+__all__ = ["ran_out", "refuse_finished", "unread_files"]

@@ -229,16 +229,17 @@ class Harness:
             ends, going_back = where()
             return ends.finished or ends.stopped or going_back or (ends.draining and not available)
 
-        def read(available: bool) -> None:
+        def read(available: bool) -> bool:
             self.resume(go_back=False)
             while not ended(available):
                 if not self._waits():
                     if available:
-                        return
+                        break
                     idle()
                     assert self._waits(), "nothing to read, and no command"
                 self._begin()
                 self.resume(go_back=False)
+            return True
 
         def end() -> None:
             Commander(self._checkpoint).tell({"command": "end", "run": self._run})

@@ -1,0 +1,149 @@
+"""What the commands say of ends and of commands that meet: a flow in a thread, the command line beside it."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+
+import penstock as ps
+from penstock import cli
+from penstock.protocol.rescale import Limits
+from penstock.runtime.commands import Commander
+from penstock.testing import Harness
+
+STEPS = Limits(first_bytes=50, least_bytes=50, most_bytes=50, measure_entries=20)
+
+
+class Running:
+    """A flow that reads on in a thread; it may be held before its next epoch."""
+
+    def __init__(self, folder, backlog=0):
+        self.checkpoint = str(folder / "c")
+        self.leave = False
+        self.gate = threading.Event()
+        self.gate.set()
+        flow = ps.Flow("running")
+        events = flow.source("events", ps.files("none", "k long"))
+        events.key_by("k").stateful_map(lambda k, e, s: ((k, (s or 0) + 1), (s or 0) + 1), "k long, n long").sink(
+            ps.memory(self.checkpoint)
+        )
+        self.harness = Harness(flow, workers=2, checkpoint=self.checkpoint, limits=STEPS, most=1, before=self._step)
+        self.harness.push("events", [{"k": k} for k in range(50)])
+        self.harness.epoch()
+        for k in range(backlog):
+            self.harness.push("events", [{"k": k}])
+        self.thread = threading.Thread(target=self.harness.follow, args=(self._idle,), daemon=True)
+
+    def _step(self, name):
+        if name == "decide":
+            assert self.gate.wait(60)
+
+    def _idle(self):
+        if self.leave:
+            Commander(self.harness._checkpoint).stop()
+        self.harness.push("events", [{"k": 1}])
+
+    def close(self):
+        self.leave = True
+        self.gate.set()
+        if self.thread.is_alive():
+            self.thread.join(60)
+        self.harness.close()
+
+    def said(self, capsys, *words):
+        code = cli.main([*words, "--checkpoint", self.checkpoint])
+        shown = capsys.readouterr()
+        return code, (shown.out + shown.err).strip()
+
+    def beside(self, *words):
+        """A command in another terminal; gives a function that waits for its exit code."""
+        codes = []
+        told = {*self.harness._checkpoint.control_names()}
+        thread = threading.Thread(target=lambda: codes.append(cli.main([*words, "--checkpoint", self.checkpoint])), daemon=True)
+        thread.start()
+        while told == {*self.harness._checkpoint.control_names()}:  # its command is written
+            thread.join(0.01)
+            assert thread.is_alive(), codes
+
+        def code():
+            thread.join(60)
+            return codes[0]
+
+        return code
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """Makes a flow that is not running yet; it ends with the test."""
+    made = []
+
+    def begin(**options):
+        made.append(Running(tmp_path, **options))
+        return made[-1]
+
+    yield begin
+    for running in made:
+        running.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (("scale", "5"), ("scale", "2", "--no-wait"), "The scale to 5 workers was replaced in epoch {} by a later command: scale to 2 workers."),
+        (("move", "k", "3", "--worker", "1"), ("move", "k", "3", "--worker", "0", "--no-wait"), "The move of 1 key of region 'k' to worker 1 was replaced in epoch {} by a later command: move of 1 key of region 'k' to worker 0."),
+        (("stop", "--drain"), ("stop",), "The drain was replaced in epoch {} by a later command: stop."),
+        (("stop",), ("stop", "--drain"), "The stop was replaced in epoch {} by a later command: drain."),
+    ],
+)  # fmt: skip
+def test_command_that_another_replaces_says_so_and_exits_with_one(begun, capsys, first, second, said):
+    running = begun(backlog=30)
+    running.gate.clear()
+    running.thread.start()
+    code = running.beside(*first)
+    after = running.beside(*second) if "--no-wait" not in second else None
+    if after is None:
+        assert running.said(capsys, *second)[0] == 0
+    running.gate.set()
+    assert code() == 1
+    assert after is None or after() == 0
+    assert re.search(re.escape(said).replace(r"\{\}", r"\d+"), capsys.readouterr().err)
+
+
+def test_drain_from_a_terminal_waits_until_all_is_read_and_says_so(begun, capsys):
+    running = begun(backlog=40)
+    running.gate.clear()
+    running.thread.start()
+    code, said = running.said(capsys, "stop", "--drain", "--timeout", "0.1")
+    assert (code, said) == (1, "The flow did not end within 0.1 s; the command stays in its log and will be obeyed.")
+    waiting = running.beside("stop", "--drain")
+    running.gate.set()
+    assert waiting() == 0
+    assert re.fullmatch(r"Finished after epoch \d+\.\n", capsys.readouterr().out)
+    running.thread.join(60)
+    assert running.harness.record.sources["events"].rows == 90
+    assert running.said(capsys, "stop") == (1, f"The flow of {running.checkpoint} has finished already.")
+
+
+def test_scale_when_the_flow_finishes_first_says_that_it_was_given_up(begun, capsys):
+    running = begun()
+    running.gate.clear()
+    running.thread.start()
+    drained, scaled = running.beside("stop", "--drain"), running.beside("scale", "5")
+    running.gate.set()
+    assert (drained(), scaled()) == (0, 1)
+    assert re.search(r"The scale to 5 workers was given up in epoch \d+, in which the flow finished\.", capsys.readouterr().err)
+
+
+def test_stop_that_comes_after_its_run_does_not_stop_the_next_one(begun):
+    running = begun()
+    harness = running.harness
+    late = {"command": "stop", "run": harness._run}
+    assert harness.epoch(late).stopped
+    harness.restart()
+    record = harness.epoch(late)
+    assert not record.stopped
+    assert [*record.refused.values()] == [
+        f"The stop was given to run {harness._run - 1}, which has ended; run {harness._run} goes on."
+    ]
