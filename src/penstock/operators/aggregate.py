@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns import lexicographic, places
-from penstock.errors import DeclarationError, OperatorError
+from penstock.errors import DeclarationError, OperatorError, StateError
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import decode, encode
 from penstock.operators.aggregates.user import Aggregate, UserFailed
@@ -100,6 +100,44 @@ def telling(step: Operator, key_of: Callable[[int], tuple[Keys, int]], rows: Row
             f"{step.describe()} of region {step.context.region!r} failed in {failed.what} on key {key!r}{where}: "
             f"{type(error).__name__}: {error}; mend the aggregate, or leave such records out before it with where(...)."
         ) from error
+
+
+def finished(
+    step: Operator,
+    bounds: Sequence[Bound],
+    states: Sequence[Columns],
+    key_of: Callable[[int], tuple[Keys, int]],
+    *,
+    running: bool,
+) -> list[Any]:
+    """The results of states, an Arrow array per aggregate.
+
+    Args:
+        step: The step.
+        bounds: Its aggregates.
+        states: The state columns of each.
+        key_of: Of the number of a result the keys, and which of them it belongs to.
+        running: Whether more may come: then a sum that does not fit in its type is null, since how often it is looked at depends on
+            the cut into epochs, and a later record may bring it back.
+
+    Raises:
+        OperatorError: A function of a user's aggregate raised.
+        StateError: A result that is final does not fit in its type.
+    """
+    results = []
+    with telling(step, key_of):
+        for bound, columns in zip(bounds, states, strict=True):
+            over = bound.too_great(columns)
+            if over is None or not over.any():
+                results.append(bound.finish(columns))
+            elif running:
+                results.append(bound.finish(bound.without(columns, over)))
+            else:
+                keys, at = key_of(int(np.flatnonzero(over)[0]))
+                key = keys.take(np.array([at])).values()[0]
+                what = f"A result of {step.describe()} of region {step.context.region!r} for key {key!r}"
+                raise StateError(f"{what} does not fit in {bound.output_type}; {bound.remedy}.")
+    return results
 
 
 @dataclass
@@ -232,11 +270,11 @@ class AggregateStep(Operator):
     def show_state(self, value: bytes) -> Any:
         """The aggregates as they stand."""
         states = decode(self._bounds, [value])
-        return {n: b.finish(c).to_pylist()[0] for (n, _), b, c in zip(self.kernels, self._bounds, states, strict=True)}
+        shown = [b.shown(c) for b, c in zip(self._bounds, states, strict=True)]
+        return {n: values.to_pylist()[0] for (n, _), values in zip(self.kernels, shown, strict=True)}
 
     def _rows(self, keys: Keys, group: Ints, starts: Ints, states: Sequence[Columns], state: KeyedState) -> Emitted:
-        with telling(self, lambda result: (keys, group[result])):
-            results = [b.finish(c) for b, c in zip(self._bounds, states, strict=True)]
+        results = finished(self, self._bounds, states, lambda result: (keys, group[result]), running=self.updates)
         at_keys = places(group)
         columns = [c.take(at_keys) for c in keys.columns]
         if self.window is None:

@@ -19,6 +19,7 @@ from penstock.operators.aggregate import (
     bind_kernels,
     check_names,
     concat_columns,
+    finished,
     result_schema,
     take_columns,
     telling,
@@ -101,7 +102,7 @@ class SessionStep(Operator):
         """The open sessions as they stand."""
         spans = self._stored([value])
         assert spans is not None
-        shown = [b.finish(c).to_pylist() for b, c in zip(self._bounds, spans.states, strict=True)]
+        shown = [b.shown(c).to_pylist() for b, c in zip(self._bounds, spans.states, strict=True)]
         names = [n for n, _ in self.kernels]
         times = zip(as_times(spans.first).to_pylist(), as_times(spans.last).to_pylist(), strict=True)
         return [
@@ -170,8 +171,7 @@ class SessionStep(Operator):
 
     def _rows(self, keys: Keys, spans: _Spans, state: KeyedState) -> Emitted:
         ends = spans.last + self.window.gap_us
-        with telling(self, lambda result: (keys, spans.group[result])):
-            results = [b.finish(c) for b, c in zip(self._bounds, spans.states, strict=True)]
+        results = finished(self, self._bounds, spans.states, lambda result: (keys, spans.group[result]), running=False)
         columns = [c.take(places(spans.group)) for c in keys.columns]
         data = pa.RecordBatch.from_arrays(
             [*columns, as_times(spans.first), as_times(ends), *results], schema=self.context.output

@@ -29,7 +29,7 @@ COLUMNS = {
     ),
     "a": (pa.date32(), lambda r: dt.date(2020, 1, 1) + dt.timedelta(days=r.randrange(-30000, 30000))),
     "m": (pa.decimal128(10, 2), lambda r: Decimal(r.randrange(-(10**9), 10**9)) / 100),
-    "n": (pa.decimal128(30, 3), lambda r: Decimal(r.randrange(-(10**27), 10**27)).scaleb(-3)),
+    "n": (pa.decimal128(28, 3), lambda r: Decimal(r.randrange(-(10**27), 10**27)).scaleb(-3)),
     "x": (pa.struct([("p", pa.int64()), ("q", pa.string())]), lambda r: {"p": r.randrange(3), "q": r.choice([None, "u"])}),
 }
 NUMBERS, ALL, PLAIN = "lidfmn", "libdwfsytamnx", "libdwfsytamn"

@@ -68,18 +68,19 @@ def sum(column: str, exact: bool = False) -> Kernel:  # noqa: A001  (the name is
     """Sum of a number column; null for no value.
 
     Args:
-        column: Integers (result int64), decimals (decimal with ten more digits) or floats (float64).
+        column: Integers (result int64), decimals (decimal with ten more digits, at most 38) or floats (float64).
         exact: Round the sum of floats once, as ``math.fsum``, so that it does not depend on the order. Slower; integers and
             decimals are always exact.
 
     Returns:
-        The declaration. An integer sum that leaves int64 is a StateError where it is read.
+        The declaration. Integers and decimals are added exactly, so that only the result must fit in its type. A window's or session's
+        result that does not is a StateError that names the key; a running value that does not is null until it fits again.
     """
     return Sum(as_text(column, "The column of sum"), exact)
 
 
 def mean(column: str, exact: bool = False) -> Kernel:
-    """Mean of a number column, float64 or decimal with four more digits; null for no value.
+    """Mean of a number column, float64 or decimal with four more digits (at most 38 in all); null for no value.
 
     Args:
         column: Integers, decimals or floats.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -83,6 +83,22 @@ class Bound(ABC):
         Raises:
             StateError: A result does not fit its type. The states are unchanged.
         """
+
+    remedy: ClassVar[str] = "cast the column before"
+    """What to do if a result does not fit, as the end of a sentence."""
+
+    def too_great(self, columns: Columns) -> Array | None:
+        """Which results do not fit in their type (bool), so that `finish` would refuse them; None: that cannot be."""
+        return None
+
+    def without(self, columns: Columns, which: Array) -> Columns:
+        """The states, those of `which` (bool) as of no values. Their last column counts the values."""
+        return (*columns[:-1], np.where(which, 0, columns[-1]))
+
+    def shown(self, columns: Columns) -> Any:
+        """As `finish`; a result that does not fit is null."""
+        over = self.too_great(columns)
+        return self.finish(columns if over is None else self.without(columns, over))
 
     def lift_reduce(self, values: ArrowValues | None, order: Order | None, n: int, starts: Array) -> Columns:
         """What ``reduce(lift(values, order, n), starts)`` returns, faster where there is a shorter way."""

@@ -1,7 +1,7 @@
 """Counts, sums, means and the standard deviation.
 
 Nulls are ignored, as in SQL: the sum or mean of no value is null. Integers and decimals are exact whatever the order;
-an integer sum that leaves int64 is an error only when it is read, so no split of the rows can cause it. Float sums add in the
+a sum that leaves its type is judged only when it is read, so no split of the rows can cause it. Float sums add in the
 order in which partial states arrive and may differ in the last bits; ``exact=True`` removes that. NaN makes a sum
 NaN.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -150,10 +150,16 @@ class IntSum(Bound):
         high, low, counts = (np.add.reduceat(column, starts) for column in columns)
         return high + (low >> 32), low & _LOW, counts
 
+    remedy: ClassVar[str] = "cast the column to decimal(38, 0)"
+
+    def too_great(self, columns: Columns) -> Array | None:
+        high, _, counts = columns
+        return None if self.mean else (counts > 0) & ((high < -(2**31)) | (high >= 2**31))
+
     def finish(self, columns: Columns) -> Any:
         high, low, counts = columns
         none = counts == 0
-        fits = (high >= -(2**31)) & (high < 2**31)
+        fits = none | (high >= -(2**31)) & (high < 2**31)
         if self.mean:
             if fits.all():
                 total = (high << 32) | low
@@ -206,6 +212,7 @@ class FloatSum(Bound):
 
     def finish(self, columns: Columns) -> Any:
         total, counts = columns
+        total = total + 0.0  # −0.0 is 0.0 whether a null stood beside it or not
         return pa.array(total / np.maximum(counts, 1) if self.mean else total, mask=counts == 0)
 
     def sql(self, column_sql: str | None, order_sql: tuple[str, str, str, str]) -> list[str] | None:
@@ -264,11 +271,14 @@ class DecimalSum(Bound):
     mean: bool
     fields = (OBJECT, INT64)
 
+    remedy: ClassVar[str] = "cast the column to fewer digits"
+
     @property
     def output_type(self) -> pa.DataType:  # type: ignore[override]  # depends on `kind`; read-only is all that users need
         kind = cast("Any", self.kind)
-        if self.mean:
-            return pa.decimal128(min(38, kind.precision + 4), min(38, kind.scale + 4))
+        if self.mean:  # which has no more digits before the point than the values: it always fits
+            precision = min(38, kind.precision + 4)
+            return pa.decimal128(precision, kind.scale + precision - kind.precision)
         return pa.decimal128(min(38, kind.precision + 10), kind.scale)
 
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
@@ -278,6 +288,13 @@ class DecimalSum(Bound):
 
     def reduce(self, columns: Columns, starts: Array) -> Columns:
         return np.add.reduceat(columns[0], starts), np.add.reduceat(columns[1], starts)
+
+    def too_great(self, columns: Columns) -> Array | None:
+        total, counts = columns
+        most = 10 ** cast("Any", self.output_type).precision
+        if self.mean or not len(total) or max(total.max(), -total.min()) < most:
+            return None
+        return cast("Array", (counts > 0) & (np.abs(total) >= most).astype(bool))
 
     def finish(self, columns: Columns) -> Any:
         total, counts = columns
@@ -292,6 +309,10 @@ class DecimalSum(Bound):
         return decimals(out, self.output_type)
 
     def sql(self, column_sql: str | None, order_sql: tuple[str, str, str, str]) -> list[str] | None:
+        if (
+            cast("Any", self.kind).precision > 28
+        ):  # the JVM's sum has 38 digits: 10**10 rows of fewer digits fit, of these not two
+            return None
         return [f"sum({column_sql})", f"count({column_sql})"]
 
     def from_sql(self, arrays: list[Any]) -> Columns:
