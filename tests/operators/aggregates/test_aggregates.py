@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import DeclarationError, StateError
 from penstock.operators import aggregates as ps
-from penstock.operators.aggregates.user import type_of
+from penstock.operators.aggregates.user import UserFailed, type_of
 
 ORDERS = st.tuples(st.integers(-2, 2), st.integers(0, 1), st.integers(0, 3), st.integers(0, 1))
 
@@ -327,13 +327,15 @@ def test_user_aggregate_when_it_has_no_column_then_every_row_is_added():
     assert bound.sql(None, ("t", "p", "o", "s")) is None
 
 
-def test_user_aggregate_when_it_raises_then_its_error_is_passed_on():
+def test_user_aggregate_when_it_raises_then_its_error_is_the_cause_and_the_row_is_named():
     class Bad(Digest):
         def add(self, state, value):
             raise ZeroDivisionError(value)
 
-    with pytest.raises(ZeroDivisionError, match="boom"):
-        Bad("x").bind(pa.string()).lift(pa.array(["boom"]), None, 1)
+    with pytest.raises(UserFailed) as caught:
+        Bad("x").bind(pa.string()).lift(pa.array([None, "boom"]), None, 2)
+    assert (caught.value.what, caught.value.row) == ("Bad.add", 1)
+    assert repr(caught.value.__cause__) == "ZeroDivisionError('boom')"
 
 
 @pytest.mark.parametrize(
