@@ -309,9 +309,9 @@ def test_what_spark_says_of_files_is_told_with_its_cause_and_what_to_do(said, me
 
 @seeds(17)
 def test_run_when_another_is_started_in_the_middle_of_its_epoch_stops_as_fenced(place, spark, monkeypatch, seed):
-    def slowly(error, *what):
+    def slowly(error, *what, **more):
         time.sleep(0.5)  # what Spark says of the epoch that it interrupts comes late
-        return translated(error, *what)
+        return translated(error, *what, **more)
 
     def asleep(batches):
         time.sleep(4)

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.columns import gathered
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
+from penstock.flow.naming import step_text
 from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
 from penstock.routing.table import SUBS, Routing
 from penstock.runtime.backend import Scan, SourceFrames, Work
@@ -27,6 +28,7 @@ from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
 from penstock.spark.exchange import fits_pages, in_pages
+from penstock.spark.failures import plain
 from penstock.spark.logs import input_of
 from penstock.spark.row_times import JudgedFile, RowTimes, counts_of
 from penstock.spark.slices import Slices, as_rdd, never_without_rows
@@ -376,18 +378,10 @@ def schema_of(spark: SparkSession) -> Callable[[p.Node, dict[int, pa.Schema]], p
         except DeclarationError:
             raise
         except Exception as error:
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise DeclarationError(f"Spark cannot run the step {_step_text(node)}: {first}") from error
+            first = plain(str(error).splitlines()[0]) if str(error) else type(error).__name__
+            raise DeclarationError(f"Spark cannot run the step {step_text(node)}: {first.rstrip('.')}; correct it.") from error
 
     return give
-
-
-def _step_text(node: p.Node) -> str:
-    if isinstance(node, p.Where):
-        return f"where({node.condition!r})"
-    if isinstance(node, p.Select):
-        return "select(" + ", ".join(sql for _, sql in node.columns) + ")"
-    return type(node).__name__.lower()
 
 
 __all__ = ["Port", "SparkBackend", "partial_schema", "schema_of"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from penstock import errors
 from penstock.errors import FencedError, PenstockError
+from penstock.flow.naming import steps_calling, steps_with
+from penstock.flow.plan import Plan
 
 SEEN_BY_SPARK = "Another run uses the same checkpoint; this run stops."
 """Spark's own log was the first to notice; it does not know which run."""
@@ -17,8 +20,87 @@ COARSER = "write them in microseconds, as pandas does with to_parquet(..., coerc
 _FINE_TIMES = f"Spark does not read times in nanoseconds; {COARSER}"
 
 
-def translated(error: BaseException, what: str = "The flow") -> PenstockError:
-    """The error as penstock's own: from a task or from Spark's text if need be. What failed is named if nothing better is known."""
+OURS: Final = "penstock: "
+"""What a sentence of ours begins with where Spark raises it, so that it is told from what users have raised."""
+
+_INSTEAD: Final = {
+    "DIVIDE_BY_ZERO": ("division by zero", "write try_divide(…), which gives null"),
+    "REMAINDER_BY_ZERO": ("remainder by zero", "write try_mod(…), which gives null"),
+    "CAST_INVALID_INPUT": ("", "write try_cast(… AS …), which gives null"),
+    "CAST_OVERFLOW": ("", "write try_cast(… AS …), which gives null"),
+    "INVALID_ARRAY_INDEX": ("", "write get(…, …), which gives null"),
+    "INVALID_ARRAY_INDEX_IN_ELEMENT_AT": ("", "write try_element_at(…, …), which gives null"),
+    "ARITHMETIC_OVERFLOW": ("", "cast to a wider type, or write try_add(…) and the like, which give null"),
+    "CANNOT_PARSE_TIMESTAMP": ("", "write try_to_timestamp(…), which gives null"),
+}
+"""By Spark's name of an error: what it is, if Spark's own words are not plain, and what to write instead."""
+
+
+def plain(line: str) -> str:
+    """A line of Spark's without the names and numbers that it gives its errors."""
+    return re.sub(r"^\[[A-Z0-9_.]+\] |\s*SQLSTATE: \w+.*", "", line.strip())
+
+
+def _of_step(text: str, plan: Plan | None) -> PenstockError | None:
+    """An expression that failed on a record, told with its step; None: it is something else."""
+    head = re.search(r"\[([A-Z0-9_]+)(?:\.\w+)*\] (.+)", text)
+    if head is None or not re.search(r"SQLSTATE: (22|P0001)", text):
+        return None
+    name, said = head[1], plain(head[2])
+    if name == "USER_RAISED_EXCEPTION":
+        if said.startswith(OURS):
+            return errors.RecordError(said.removeprefix(OURS))
+        told, instead, steps = said, "", steps_calling(plan, "raise_error") if plan else []
+    else:
+        first = re.match(r".+?[.](?= |$)", said)
+        own, instead = _INSTEAD.get(name, ("", ""))
+        told = own or (first[0] if first else said).rstrip(".")
+        told = told[0].lower() + told[1:]
+        shown = re.search(r"^== SQL.*==\n((?:.*\n)+?)\s*\^+", text, re.MULTILINE)
+        sql = shown[1].strip() if shown else ""
+        steps = steps_with(plan, sql) if plan and sql else []
+        if not steps and not sql:
+            return None
+        if not steps:
+            return errors.RecordError(
+                f"The expression {sql!r} failed on a record: {told}; {instead}{' or ' * bool(instead)}leave such records out before it. "
+                "The epoch was not committed."
+            )
+    if not steps or plan is None:
+        return None
+    node, step = steps[0]
+    step += "".join(f" or {other}" for _, other in steps[1:3])
+    sources = sorted(plan.source_of(node))
+    of = f" of source{'s' * (len(sources) > 1)} {' and '.join(map(repr, sources))}" if sources else ""
+    instead = f"{instead}, or leave" if instead else "leave"
+    return errors.RecordError(
+        f"{step} failed on a record{of}: {told}; {instead} such records out with a where(…) before it. The epoch was not committed."
+    )
+
+
+def _of_folder(text: str, plan: Plan | None) -> PenstockError | None:
+    """A folder that is not there, told with the source that reads it; None: it is something else."""
+    found = re.search(r"\[PATH_NOT_FOUND\] Path does not exist: (.+?)\.? SQLSTATE", text)
+    if found is None:
+        return None
+    path = re.sub("^file:/+", "/", found[1])
+    for source in plan.sources if plan else ():
+        given = getattr(source.connector, "path", None)
+        if isinstance(given, str) and path.rstrip("/").endswith(re.sub("^(file:/+|[./]+)", "", given).rstrip("/")):
+            return errors.DeclarationError(
+                f"Source {source.name!r} reads {given!r}, but there is no {path}; create the folder, or correct the path."
+            )
+    return errors.DeclarationError(f"There is no {path}; create the folder, or correct the path.")
+
+
+def translated(error: BaseException, what: str = "The flow", plan: Plan | None = None) -> PenstockError:
+    """The error as penstock's own: from a task or from Spark's text if need be.
+
+    Args:
+        error: What was raised.
+        what: What failed, if nothing better is known.
+        plan: The flow, to find the step or source that is meant.
+    """
     if isinstance(error, PenstockError):
         return error
     text = str(error)
@@ -27,6 +109,8 @@ def translated(error: BaseException, what: str = "The flow") -> PenstockError:
         name, message = found[-1]
         kind = getattr(errors, name, PenstockError)
         return kind(message.strip())
+    if (ours := _of_step(text, plan) or _of_folder(text, plan)) is not None:
+        return ours
     if "Multiple streaming queries are concurrently using" in text or "CONCURRENT_STREAM_LOG_UPDATE" in text:
         return FencedError(SEEN_BY_SPARK)
     if "No space left on device" in text:
@@ -58,4 +142,4 @@ def translated(error: BaseException, what: str = "The flow") -> PenstockError:
     first = python[-1] if "Python worker" in text and python else lines[0] if lines else type(error).__name__
     if "Exception thrown in awaitResult" in first and (causes := re.findall(r"^Caused by: [\w.$]+: (.+)$", text, re.MULTILINE)):
         first = causes[-1]
-    return PenstockError(f"{what} failed: {first}")
+    return PenstockError(f"{what} failed: {plain(first)}")

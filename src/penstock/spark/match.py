@@ -300,12 +300,14 @@ def _number(order: Sequence[str]) -> Column:
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
+    from penstock.spark.failures import OURS
+
     names = [quoted(name) for name in order]
     everything = Window.orderBy(*names)
     number = F.row_number().over(everything)
     where = F.concat_ws(", ", *(F.coalesce(F.col(name).cast("string"), F.lit("NULL")) for name in names))
     complaint = F.concat(
-        F.lit("Two events at ("),
+        F.lit(f"{OURS}Two events at ("),
         where,
         F.lit(
             f") have the same place in the order by {', '.join(order)}, but WITHIN n EVENTS counts the events of all keys; name a "

@@ -181,7 +181,7 @@ class Run:
         except PenstockError:
             raise
         except Exception as error:
-            raise translated(error) from error
+            raise translated(error, plan=self._flow.plan) from error
 
     def _uri(self, *parts: str) -> str:
         """A path of the checkpoint as Spark and Hadoop write it."""
@@ -216,7 +216,9 @@ class Run:
             if not again and (ends.stopped or ends.finished or record.going_back or (self._following and ends.draining)):
                 self._stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
-            told = translated(error)  # takes a while; meanwhile it may turn out that another run has taken over
+            told = translated(
+                error, plan=self._flow.plan
+            )  # takes a while; meanwhile it may turn out that another run has taken over
             self._error = self._error or told
             self._cause = self._cause or (error.__cause__ if error is self._error else error)
             raise self._error from None  # Spark chokes on the text of a long chain of causes
@@ -250,7 +252,7 @@ class Run:
             if self._driver.ended_for_another:
                 refuse_finished(self._spark, self._flow.plan, self._checkpoint, self._driver.last, following=False)
         except BaseException as error:  # noqa: BLE001  (handed to whoever waits)
-            self._error = self._error or translated(error)
+            self._error = self._error or translated(error, plan=self._flow.plan)
         finally:
             self._error = self._replaced() or self._error
             self._close()

@@ -24,6 +24,7 @@ from penstock.runtime.record import SourceState
 from penstock.schema import quoted, sql_text
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import array_sql, case_counts, select_sql
+from penstock.spark.failures import OURS
 from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, ROW_BITS, FileColumn, FileTimes
 from penstock.spark.files import Footer, check_columns, number_files, read_footers
 from penstock.spark.slices import ROW, Slices, as_rdd
@@ -144,7 +145,10 @@ class SourceReader:
                 if text is None
                 else f"if({text} is null, {NULL_PARTITION}L, xxhash64({text}) & {NULL_PARTITION - 1}L)"
             )
-            lacks = f"source {sql_text(source.name)} has a record without an offset: column {sql_text(offset)} is null"
+            lacks = sql_text(
+                f"{OURS}Source {source.name!r} has a record without an offset: column {offset!r} is null; give every record one, or "
+                "leave such records out of the DataFrame with a where(…)."
+            )
             none = f"if({bad}, cast(null as bigint), cast(raise_error('{lacks}') as bigint))"
             return f"({base}L + {number})", f"coalesce(cast({quoted(offset)} as bigint), {none})"
         if isinstance(source.connector, Rate):
@@ -154,14 +158,15 @@ class SourceReader:
             row = f"({ROW} & {(1 << ROW_BITS) - 1}L)"
             number = self._number() if len(self._files) <= _MANY_FILES else "__ps_number"
             # A file without a number would be processed out of order, so it is an error.
-            known = f"coalesce({number}, cast(raise_error(concat('penstock does not know the file ', {FILE})) as bigint))"
+            told = f"concat('{OURS}The file ', {FILE}, ' came while the epoch was planned; start the flow again.')"
+            known = f"coalesce({number}, cast(raise_error({told}) as bigint))"
             return f"{base}L", f"(shiftleft({known}, {ROW_BITS}) + {row})"
         return f"{base}L", self._local_offset()
 
     def _whole_number(self, column: str, bad: str) -> str:
         """SQL of the number of a partition that is a whole number or null: see `whole_partition`."""
-        value, name = f"cast({quoted(column)} as bigint)", sql_text(self._source.name)
-        wrong = f"concat('source {name} has partition ', {value}, '; whole numbers must lie within ±2^47; cast it to string')"
+        value, name = f"cast({quoted(column)} as bigint)", sql_text(f"{OURS}Source {self._source.name!r}")
+        wrong = f"concat('{name} has partition ', {value}, '; whole numbers must lie within ±2^47; cast it to string.')"
         return (
             f"case when {value} is null then {NULL_PARTITION}L when {value} between {1 - NULL_PARTITION}L and {NULL_PARTITION - 1}L "
             f"then {value} & {PART_MASK}L when {bad} then null else cast(raise_error({wrong}) as bigint) end"
@@ -200,7 +205,7 @@ class SourceReader:
 
     def _local_offset(self) -> str:
         """SQL of an offset of this epoch's own: its number, then that of the scan's partition, then that of the row in it."""
-        name = sql_text(self._source.name)
+        name = sql_text(f"{OURS}Source {self._source.name!r}")
         if self._epoch >> _EPOCHS_BITS:
             raise PenstockError(
                 f"Source {self._source.name!r} has been read in {self._epoch:,} epochs, more than positions of a source without "
@@ -210,8 +215,8 @@ class SourceReader:
         # Always the first of one: the epoch's number as an array, so that the next epoch needs no other code.
         begin = f"get({array_sql([self._epoch << (_PARTS_BITS + _ROWS_BITS)])}, cast(shiftright({ROW}, 63) as int))"
         many = (
-            f"source {name} has more than {1 << _PARTS_BITS} partitions or {1 << _ROWS_BITS} records of one partition in an epoch; "
-            "read less per epoch, or declare position="
+            f"{name} has more than {1 << _PARTS_BITS} partitions or {1 << _ROWS_BITS} records of one partition in an epoch; "
+            "read less per epoch, or declare position=."
         )
         fits = f"{part} < {1 << _PARTS_BITS}L and {place} < {1 << _ROWS_BITS}L"
         return f"if({fits}, {begin} + shiftleft({part}, {_ROWS_BITS}) + {place}, cast(raise_error('{many}') as bigint))"

@@ -1,0 +1,82 @@
+"""An expression that fails on a record, and a folder that is not there, are told with step, source and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock as ps
+from penstock.errors import DeclarationError, PenstockError, RecordError
+from penstock.spark.failures import translated
+
+OUT = "leave such records out with a where(…) before it. The epoch was not committed."
+
+
+def kept(key, event, state):
+    return (event.w,), state
+
+
+FAILING = {
+    "with_columns": (
+        lambda s: s.with_columns(w="10 / v"),
+        "with_columns(w='10 / v')",
+        "division by zero; write try_divide(…), which gives null, or ",
+    ),
+    "where": (
+        lambda s: s.where("v > 0 or  10 / v > 1").select("k"),
+        "where('v > 0 or 10 / v > 1')",
+        "division by zero; write try_divide(…), which gives null, or ",
+    ),
+    "select before a region": (
+        lambda s: s.select("k", "cast(k as int) AS w").key_by("k").stateful_map(kept, "w int"),
+        "select(w='CAST(k AS INT)')",
+        (
+            'the value \'a\' of the type "STRING" cannot be cast to "INT" because it is malformed; write try_cast(… AS …), which gives '
+            "null, or "
+        ),
+    ),
+    "error of the user's own": (
+        lambda s: s.select("k", "if(v = 0, raise_error('v is nothing'), v) AS w"),
+        "select(w=\"IF(v = 0, RAISE_ERROR('v is nothing'), v)\")",
+        "v is nothing; ",
+    ),
+}
+
+
+def start(spark, tmp_path, declare, path="in"):
+    (tmp_path / "in").mkdir(exist_ok=True)
+    (tmp_path / "in" / "1.csv").write_text("k,v\na,1\nb,0\n")
+    flow = ps.Flow("f")
+    stream = declare(flow.source("s", ps.files(str(tmp_path / path), "k string, v long", "csv")))
+    stream.sink(ps.memory(f"failing {tmp_path}"))
+    flow.start(spark, checkpoint=tmp_path / "c", trigger="available_now").await_termination(600)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("case", FAILING)
+def test_expression_when_it_fails_on_a_record_is_told_with_its_step_and_source(spark, tmp_path, case):
+    declare, step, why = FAILING[case]
+    with pytest.raises(RecordError) as caught:
+        start(spark, tmp_path, declare)
+    assert str(caught.value) == f"{step} failed on a record of source 's': {why}{OUT}"
+
+
+@pytest.mark.spark
+def test_folder_of_a_source_when_it_is_not_there_is_told_with_the_source(spark, tmp_path):
+    with pytest.raises(DeclarationError) as caught:
+        start(spark, tmp_path, lambda s: s, path="nowhere")
+    path = f"{tmp_path}/nowhere"
+    assert str(caught.value) == (f"Source 's' reads {path!r}, but there is no {path}; create the folder, or correct the path.")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("[SOMETHING_ELSE] It did not work. SQLSTATE: XX000", "The flow failed: It did not work."),
+        ("[USER_RAISED_EXCEPTION] penstock: Source 's' has a record. SQLSTATE: P0001", "Source 's' has a record."),
+        ("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012", "The flow failed: Division by zero."),
+    ],
+)
+def test_words_of_spark_when_nothing_better_is_known_come_without_its_codes(said, told):
+    error = translated(RuntimeError(said))
+    assert isinstance(error, PenstockError)
+    assert str(error) == told
