@@ -166,8 +166,11 @@ class Harness:
         self._log.append((inputs, [*self._left, *given]))
         self._left = []
 
-    def resume(self, *, go_back: bool = True) -> EpochRecord:
+    def resume(self) -> EpochRecord:
         """Run the epochs that were begun and not committed, as Spark does after a restart; goes back to a snapshot if told to."""
+        return self._resume(go_back=True)
+
+    def _resume(self, *, go_back: bool) -> EpochRecord:
         while self._driver.last.epoch + 1 < len(self._log):
             number = self._driver.last.epoch + 1
             inputs, commands = self._log[number]
@@ -230,7 +233,7 @@ class Harness:
             return ends.finished or ends.stopped or going_back or (ends.draining and not available)
 
         def read(available: bool) -> bool:
-            self.resume(go_back=False)
+            self._resume(go_back=False)
             while not ended(available):
                 if not self._waits():
                     if available:
@@ -238,7 +241,7 @@ class Harness:
                     idle()
                     assert self._waits(), "nothing to read, and no command"
                 self._begin()
-                self.resume(go_back=False)
+                self._resume(go_back=False)
             return True
 
         def end() -> None:
