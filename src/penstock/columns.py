@@ -87,6 +87,23 @@ def whole(batches: Sequence[pa.RecordBatch], schema: pa.Schema | None = None) ->
     return joined
 
 
+def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows in the columns of `schema`, found by name: one that they lack is null, one that `schema` lacks is left out.
+
+    Args:
+        rows: The rows; not modified.
+        schema: The columns wanted; one that the rows have, too, is cast to its type.
+    """
+    if rows.schema.equals(schema):
+        return rows
+    there = set(rows.schema.names)
+    columns: list[Any] = [
+        rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def gathered(
     batches: Iterable[pa.RecordBatch], rows: int = GATHERED_ROWS, size: int = GATHERED_BYTES
 ) -> Iterator[pa.RecordBatch]:

@@ -5,6 +5,7 @@ PenstockError
 │   └── QueryError        a pattern is not CEQL, or does not fit the columns
 ├── CheckpointError       the checkpoint cannot be used
 │   ├── TornFileError     a file is missing, truncated or altered
+│   ├── ChangedFlowError  the flow changed so that it cannot take over the state that is there
 │   └── FinishedError     the flow has reached the end of its input
 ├── ReplacedError         a command will not be carried out: something took its place
 ├── FencedError           a newer run owns this checkpoint or sink; this one must stop
@@ -37,6 +38,10 @@ class CheckpointError(PenstockError):
 
 class TornFileError(CheckpointError):
     """A file of the checkpoint is missing, truncated or altered."""
+
+
+class ChangedFlowError(CheckpointError):
+    """The flow was changed so that state of the flow before would be lost or misread. Nothing was read or stored."""
 
 
 class FinishedError(CheckpointError):

@@ -83,12 +83,14 @@ class KeyedStream(Stream):
         """Leave the region: what follows has no key."""
         return Stream(self._flow, self._stateless())
 
-    def process(self, operator: Operator, *, on_error: Any = "fail") -> KeyedStream:
+    def process(self, operator: Operator, *, on_error: Any = "fail", name: str | None = None) -> KeyedStream:
         """A step of one's own; see `penstock.Operator`.
 
         Args:
             operator: The step. What it raises ends the run; records that it appends to ``context.skipped`` are left out.
             on_error: A sink for the records that it leaves out.
+            name: The step's name, unique in its region. Its state is found by it when the flow is changed and started again. If not
+                given it is made from the step's kind, with its place among those of its kind: ``stateful_map``, ``stateful_map-2``.
 
         Raises:
             DeclarationError: This is no operator, or ``on_error="skip"``: only the operator knows which of its records failed.
@@ -100,25 +102,34 @@ class KeyedStream(Stream):
                 f"{operator.describe()} gets many records at once, so only it can tell which of them to skip: have it append "
                 "(key, position, error, record) to self.context.skipped, and give a sink as on_error to keep them."
             )
-        return self._step(operator, [self._input], [self.schema], on_error)
+        return self._step(operator, [self._input], [self.schema], on_error, name)
 
     def _step(
-        self, operator: Operator, inputs: list[tuple[str, int]], schemas: list[pa.Schema], on_error: Any = "fail"
+        self,
+        operator: Operator,
+        inputs: list[tuple[str, int]],
+        schemas: list[pa.Schema],
+        on_error: Any = "fail",
+        name: str | None = None,
     ) -> KeyedStream:
         self._stateless()  # refuses what would follow running values
         keep = on_error if not isinstance(on_error, str) else None
         if keep is None and on_error not in ("fail", "skip"):
             raise DeclarationError(f"{operator.describe()} has on_error={on_error!r}; use 'fail', 'skip' or a sink.")
         region = self._region
+        if name is not None and (
+            not as_text(name, "The name of a step") or "/" in name or name in [s.name for s in region.steps]
+        ):
+            raise DeclarationError(
+                f"A step of region {region.name!r} cannot be named {name!r}; give each step a name of its own, without a slash."
+            )
         schema = operator.output_schema(schemas, region.keys)
-        region.steps.append(p.RegionStep(operator, tuple(inputs), schema, "fail" if on_error == "fail" else "skip"))
+        region.steps.append(p.RegionStep(operator, tuple(inputs), schema, "fail" if on_error == "fail" else "skip", name))
         at = len(region.steps) - 1
         if at > 200:
             raise DeclarationError(f"Region {region.name!r} has more than 200 steps; split it with another key_by.")
         if keep is not None:
-            Stream(self._flow, p.RegionOutput(ERRORS, False, region, at, errors=True)).sink(
-                keep, name=f"{region.name}.{at}.errors"
-            )
+            Stream(self._flow, p.RegionOutput(ERRORS, False, region, at, errors=True)).sink(keep)
         return KeyedStream(self._flow, p.RegionOutput(schema, self._node.timed, region, at))
 
     def stateful_map(
@@ -128,6 +139,7 @@ class KeyedStream(Stream):
         state: str | pa.Schema | None = None,
         *,
         on_error: Any = "fail",
+        name: str | None = None,
     ) -> KeyedStream:
         """A Python function per event with a state per key: ``fn(key, event, state) -> (outputs, state)``.
 
@@ -139,24 +151,25 @@ class KeyedStream(Stream):
             schema: Columns of the output.
             state: Schema of the state (compact, checked), or None: any picklable value.
             on_error: What to do with a record that `fn` raises on: ``"fail"``, ``"skip"``, or a sink.
+            name: The step's name; see `process`.
         """
-        return self._mapped(fn, schema, state, None, on_error)
+        return self._mapped(fn, schema, state, None, on_error, name)
 
-    def _mapped(self, fn: Any, schema: Any, state: Any, window: Any, on_error: Any) -> KeyedStream:
+    def _mapped(self, fn: Any, schema: Any, state: Any, window: Any, on_error: Any, name: str | None) -> KeyedStream:
         as_function(fn, "stateful_map", "fn(key, event, state)", 3)
         out = as_schema(schema, "the schema of stateful_map")
         kept = None if state is None else as_schema(state, "the state of stateful_map")
         step = StatefulMap(fn, out, kept, window, "fail" if on_error == "fail" else "skip")
-        return self._step(step, [self._input], [self.schema], on_error)
+        return self._step(step, [self._input], [self.schema], on_error, name)
 
-    def aggregate(self, emit: Literal["update"] = "update", *unnamed: Any, **aggregates: Kernel) -> KeyedStream:
+    def aggregate(self, emit: Literal["update"] = "update", *unnamed: Any, **aggregates: Kernel | str) -> KeyedStream:
         """A running value per key.
 
         Args:
             emit: ``"update"``: after each epoch the new value of every key that changed. Earlier values are replaced, so the
                 sink must be able to (``mode="upsert"``).
             *unnamed: None: each aggregate needs a name.
-            **aggregates: Output column = aggregate.
+            **aggregates: Output column = aggregate; and ``name="…"`` for the step's name, see `process`.
         """
         return self._aggregated(None, (emit, *unnamed), aggregates)
 
@@ -170,6 +183,9 @@ class KeyedStream(Stream):
                 )
         if len(unnamed) > 1 or (not aggregates and emit not in ("final", "update")):
             raise DeclarationError(f"aggregate needs names and aggregates, such as n=penstock.count(), not {unnamed[-1]!r}.")
+        step_name = aggregates.get("name")
+        named = isinstance(step_name, str)
+        aggregates = {n: a for n, a in aggregates.items() if not (named and n == "name")}
         if not aggregates:
             raise DeclarationError("aggregate needs at least one aggregate, for example n=penstock.count().")
         for name, kernel in aggregates.items():
@@ -182,7 +198,7 @@ class KeyedStream(Stream):
             raise DeclarationError(f"aggregate(emit={emit!r}) is not possible here; use {' or '.join(map(repr, wanted))}.")
         items = tuple(aggregates.items())
         step: Operator = SessionStep(items, window) if isinstance(window, Session) else AggregateStep(items, window, emit)
-        return self.process(step)
+        return self.process(step, name=step_name if named else None)
 
     def window(self, window: Window) -> WindowedStream:
         """Divide each key's rows by event time; `aggregate` or `stateful_map` must follow.
@@ -196,26 +212,36 @@ class KeyedStream(Stream):
             raise DeclarationError("A window needs an event time; declare it: flow.source(..., time='column').")
         return WindowedStream(self, window)
 
-    def deduplicate(self, *columns: str, within: str | dt.timedelta | None = None) -> KeyedStream:
+    def deduplicate(self, *columns: str, within: str | dt.timedelta | None = None, name: str | None = None) -> KeyedStream:
         """Keep the first of records that are equal in `columns` (none: in the key alone).
 
         Args:
             *columns: What makes two records equal.
             within: A record is dropped if an equal one that was kept lies at most so far before it; None: for ever.
+            name: The step's name; see `process`.
         """
         for column in columns:
             as_text(column, "A column of deduplicate")
         if within is not None and not self._node.timed:
             raise DeclarationError("deduplicate(within=...) needs an event time; declare it: flow.source(..., time='column').")
-        return self.process(Deduplicate(columns, None if within is None else duration_us(within, "deduplicate's within")))
+        kept_us = None if within is None else duration_us(within, "deduplicate's within")
+        return self.process(Deduplicate(columns, kept_us), name=name)
 
-    def join(self, other: Stream, within: str | dt.timedelta, how: Literal["inner", "left", "full"] = "inner") -> KeyedStream:
+    def join(
+        self,
+        other: Stream,
+        within: str | dt.timedelta,
+        how: Literal["inner", "left", "full"] = "inner",
+        *,
+        name: str | None = None,
+    ) -> KeyedStream:
         """Pairs of rows of one key whose event times are at most `within` apart. As in SQL, a key with a null matches nothing.
 
         Args:
             other: A stream keyed by as many columns of the same types, or one that has this region's key columns.
             within: How far apart, inclusive.
             how: ``"inner"``; ``"left"``: rows of this side without partner too; ``"full"``: of both sides.
+            name: The step's name; see `process`.
 
         Returns:
             Columns of this side, then those of the other without its key columns; a name that both have gets ``_right``.
@@ -240,9 +266,8 @@ class KeyedStream(Stream):
             renamed = renamed.select(**{mapping.get(n, n): quoted(n) for n in node.schema.names})
         self._region.inputs.append(renamed._node)
         port = ("port", len(self._region.inputs) - 1)
-        return self._step(
-            IntervalJoin(duration_us(within, "join's within"), how), [self._input, port], [self.schema, renamed.schema]
-        )
+        step = IntervalJoin(duration_us(within, "join's within"), how)
+        return self._step(step, [self._input, port], [self.schema, renamed.schema], name=name)
 
     def _joined_input(self, other: Stream) -> tuple[p.Node, pa.Schema]:
         mine = self._region.keys
@@ -280,6 +305,7 @@ class KeyedStream(Stream):
         events_window: str = "key",
         on_timeout: str | None = None,
         max_matches_per_event: int = 65_536,
+        name: str | None = None,
     ) -> KeyedStream:
         """Find the matches of a CEQL query in each key's events, in event-time order.
 
@@ -299,6 +325,7 @@ class KeyedStream(Stream):
                 their window closes, and of which no match goes on: ``A AS first ; B WITHIN 10 MINUTES`` with
                 ``on_timeout="first"`` gives each A that no B follows in time.
             max_matches_per_event: More matches of one closing event are an error; at most 65,536.
+            name: The step's name; see `process`. That of `timeouts` has ``.timeouts`` behind it.
 
         Returns:
             The key, ``match_start`` and ``match_end`` (event times), and arrays of events as `penstock.match` gives them.
@@ -347,9 +374,9 @@ class KeyedStream(Stream):
         if pattern.looked_at is not None:  # the rest is not even shuffled
             wanted += f" AND ({pattern.looked_at})"
         stream = stream.where(wanted)
-        matched: KeyedStream = stream.process(Match(pattern, query))
+        matched: KeyedStream = stream.process(Match(pattern, query), name=name)
         if late is not None:
-            matched._timeouts = stream.process(Timeouts(late, query))
+            matched._timeouts = stream.process(Timeouts(late, query), name=None if name is None else f"{name}.timeouts")
         return matched
 
     @property
@@ -409,14 +436,14 @@ class WindowedStream:
         self._stream = stream
         self._window = window
 
-    def aggregate(self, emit: Literal["final", "update"] = "final", *unnamed: Any, **aggregates: Kernel) -> KeyedStream:
+    def aggregate(self, emit: Literal["final", "update"] = "final", *unnamed: Any, **aggregates: Kernel | str) -> KeyedStream:
         """Aggregates per key and window, with the columns ``window_start`` and ``window_end``.
 
         Args:
             emit: ``"final"``: once, when the window is complete. ``"update"``: after each epoch that changed it; the sink must
                 be able to replace (``mode="upsert"``).
             *unnamed: None: each aggregate needs a name.
-            **aggregates: Output column = aggregate.
+            **aggregates: Output column = aggregate; and ``name="…"`` for the step's name, see `KeyedStream.process`.
         """
         return self._stream._aggregated(self._window, (emit, *unnamed), aggregates)
 
@@ -427,6 +454,7 @@ class WindowedStream:
         state: str | pa.Schema | None = None,
         *,
         on_error: Any = "fail",
+        name: str | None = None,
     ) -> KeyedStream:
         """As `KeyedStream.stateful_map`, with a state per key and window; events also have ``window_start`` and ``window_end``.
 
@@ -437,7 +465,7 @@ class WindowedStream:
             raise DeclarationError(
                 "stateful_map cannot follow a session window, whose extent is not known while events come; use aggregate."
             )
-        return self._stream._mapped(fn, schema, state, self._window, on_error)
+        return self._stream._mapped(fn, schema, state, self._window, on_error, name)
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute == "match":

@@ -141,12 +141,13 @@ def united(nodes: Sequence[Node]) -> Union:
 
 @dataclass(eq=False)
 class RegionStep:
-    """An operator of a region. Inputs: ``("port", i)`` or ``("operator", j)``."""
+    """An operator of a region. Inputs: ``("port", i)`` or ``("operator", j)``. `name`: given by the user; None: made from its kind."""
 
     operator: Operator
     inputs: tuple[tuple[str, int], ...]
     schema: pa.Schema
     on_error: Any = "fail"
+    name: str | None = None
 
 
 @dataclass(eq=False)
@@ -174,6 +175,15 @@ class Region:
         """Whether its rows have an event time."""
         return self.inputs[0].timed
 
+    def step_name(self, at: int) -> str:
+        """The name of a step: given, or its kind, with its place among those of its kind from the second on."""
+        step = self.steps[at]
+        if step.name is not None:
+            return step.name
+        kind = step.operator.kind_name()
+        nth = sum(s.name is None and s.operator.kind_name() == kind for s in self.steps[:at])
+        return kind if not nth else f"{kind}-{nth + 1}"
+
 
 @dataclass(frozen=True, eq=False)
 class RegionOutput(Node):
@@ -190,13 +200,14 @@ class RegionOutput(Node):
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """A sink hung on a node."""
+    """A sink hung on a node. `derived`: its name was made from the node's, so it may be that which the checkpoint knows the sink by."""
 
     name: str
     node: Node
     sink: Any
     updates: bool
     key: tuple[str, ...]
+    derived: bool = False
 
 
 @dataclass(frozen=True)

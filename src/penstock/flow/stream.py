@@ -221,7 +221,7 @@ class Stream:
             if name:
                 raise DeclarationError(f"Flow {self._flow.name!r} has two outputs named {name!r}; give each its own name.")
             chosen, n = f"{base}-{n}", n + 1
-        self._flow._outputs.append(p.Output(chosen, self._node, sink, updates, key))
+        self._flow._outputs.append(p.Output(chosen, self._node, sink, updates, key, derived=name is None))
         return self
 
     def __getattr__(self, attribute: str) -> Any:
@@ -252,7 +252,9 @@ def _output_name(node: p.Node) -> str:
     if isinstance(node, p.LateNode):
         return f"{node.source.name}.late"
     if isinstance(node, p.RegionOutput):
-        return f"{node.region.name}.{node.operator}"
+        if node.operator < 0:
+            return node.region.name
+        return f"{node.region.name}.{node.region.step_name(node.operator)}{'.errors' * node.errors}"
     if isinstance(node, p.SourceNode):
         return node.name
     before = p.inputs_of(node)

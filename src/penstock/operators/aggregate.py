@@ -9,7 +9,7 @@ stored ones, and stored again. A window is given out once, when the frontier has
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,12 @@ import pyarrow as pa
 from penstock.columns import lexicographic, places
 from penstock.errors import DeclarationError, OperatorError, StateError
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
-from penstock.operators.aggregates.codec import decode, encode
+from penstock.operators.aggregates.codec import Codec, layout
 from penstock.operators.aggregates.user import Aggregate, UserFailed
-from penstock.operators.base import Context, KeyedState, Operator, Output
+from penstock.operators.base import Context, KeyedState, Layout, Operator, Output
 from penstock.operators.keys import Ints, biased, unbiased
 from penstock.operators.rows import Emitted, Keys, Order, Rows
-from penstock.operators.windows import Sliding
+from penstock.operators.windows import Sliding, window_text
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 PANE = "__ps_pane"
@@ -44,6 +44,15 @@ def bind_kernels(kernels: Sequence[tuple[str, Kernel]], source: pa.Schema) -> tu
             )
         bounds.append(kernel.bind(None if kernel.column is None else source.field(kernel.column).type))
     return tuple(bounds)
+
+
+def layout_of(kernels: Sequence[tuple[str, Kernel]], source: pa.Schema) -> Layout:
+    """What the states of aggregates over columns of `source` consist of, see `penstock.operators.base.Operator.layout`."""
+    described = {
+        name: kernel.describe() + ("" if kernel.column is None else f" of {source.field(kernel.column).type}")
+        for name, kernel in kernels
+    }
+    return layout(described, bind_kernels(kernels, source))
 
 
 def check_names(names: Sequence[str], keys: pa.Schema, *, window: bool) -> None:
@@ -153,6 +162,7 @@ class AggregateStep(Operator):
     kernels: tuple[tuple[str, Kernel], ...]
     window: Sliding | None
     emit: str
+    kind = "aggregate"
 
     def __post_init__(self) -> None:
         self.ordered = any(isinstance(k, Aggregate) for _, k in self.kernels)  # a user's merge need not be commutative
@@ -164,9 +174,19 @@ class AggregateStep(Operator):
         bounds = bind_kernels(self.kernels, inputs[0])
         return result_schema(self.kernels, bounds, keys, window=self.window is not None)
 
+    def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
+        return {"window": window_text(self.window)} | ({"emit": self.emit} if self.window is not None else {})
+
+    def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
+        return layout_of(self.kernels, inputs[0])
+
+    def reads(self) -> Sequence[str]:
+        return [k.column for _, k in self.kernels if k.column is not None]
+
     def start(self, context: Context) -> None:
         super().start(context)
         self._bounds = bind_kernels(self.kernels, context.inputs[0])
+        self._codec = Codec([n for n, _ in self.kernels], self._bounds, context.layouts)
         self._stored: set[bytes] = set()
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
@@ -228,12 +248,12 @@ class AggregateStep(Operator):
         names = state.names(keys, None if whole else group, subs)
         states, held = self._with_stored(names, states, state)
         if self.window is None:
-            state.put(names, encode(self._bounds, states))
+            state.put(names, self._codec.encode(states))
             return self._rows(keys, group, starts, states, state) if self.updates else None
         ends = starts + self.window.size_us
         done = ends <= self.context.frontier
         still = np.flatnonzero(~done)
-        state.put([names[i] for i in still.tolist()], encode(self._bounds, take_columns(states, still)), ends[still] - 1)
+        state.put([names[i] for i in still.tolist()], self._codec.encode(take_columns(states, still)), ends[still] - 1)
         state.delete([names[i] for i in np.flatnonzero(done & held).tolist()])
         shown = np.arange(len(names)) if self.updates else np.flatnonzero(done)
         return self._rows(keys, group[shown], starts[shown], take_columns(states, shown), state)
@@ -245,7 +265,7 @@ class AggregateStep(Operator):
         at = np.flatnonzero(held)
         if not len(at):
             return states, held
-        stored = decode(self._bounds, [v for v in old if v is not None])
+        stored = self._codec.decode([v for v in old if v is not None])
         both = concat_columns([stored, states])
         owner = np.concatenate([at, np.arange(len(names))])
         index = np.argsort(owner, kind="stable")
@@ -265,11 +285,11 @@ class AggregateStep(Operator):
         if self.updates:
             return None
         keys, subs = state.keys_of(names)
-        return self._rows(keys, np.arange(len(keys)), unbiased(subs), decode(self._bounds, [v for _, v in entries]), state)
+        return self._rows(keys, np.arange(len(keys)), unbiased(subs), self._codec.decode([v for _, v in entries]), state)
 
     def show_state(self, value: bytes) -> Any:
         """The aggregates as they stand."""
-        states = decode(self._bounds, [value])
+        states = self._codec.decode([value])
         shown = [b.shown(c) for b, c in zip(self._bounds, states, strict=True)]
         return {n: values.to_pylist()[0] for (n, _), values in zip(self.kernels, shown, strict=True)}
 

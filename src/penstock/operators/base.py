@@ -13,7 +13,7 @@ Read next: `penstock.operators.stateful_map` (the simplest operator), `penstock.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,6 +28,8 @@ from penstock.schema import in_micros, parse_schema
 from penstock.types import MAX_TIME, MIN_TIME, PART_BITS, whole_partition
 
 Output = Emitted | Iterable[Emitted] | None
+Layout = Mapping[str, str]
+"""What a stored value consists of: by the name of a part (a column, an aggregate), what is stored for it."""
 
 
 class StateView(Protocol):
@@ -46,7 +48,7 @@ class Context:
 
     Attributes:
         region: The region's name.
-        operator: The operator's index within the region; it separates the state of two operators.
+        operator: The number under which the operator's state is kept; it separates the state of two operators of a region.
         ordinal: The region's index within the flow.
         codec: Codec of the region's key columns.
         inputs: Schema of each input.
@@ -56,6 +58,7 @@ class Context:
         sources: Names of the flow's sources by ordinal, to name positions in errors.
         timed: Whether rows have an event time. If not, that in their order says how many epochs ago they came into the flow.
         skipped: Records whose function raised and that were left out, as (key, position, error, record as text).
+        layouts: What stored values consist of: all layouts that the operator ever had in this checkpoint, the present one last.
     """
 
     region: str
@@ -69,6 +72,7 @@ class Context:
     sources: tuple[str, ...] = ()
     timed: bool = True
     skipped: list[tuple[str, str, str, str]] = field(default_factory=list)
+    layouts: tuple[Layout, ...] = ()
 
     def position_text(self, order: Order, row: int) -> str:
         """Where a row came from, for a person: ``source/partition @ offset``."""
@@ -95,6 +99,11 @@ class KeyedState:
         self._view = view
         self._context = context
         self._operator = context.operator
+
+    @property
+    def slot(self) -> int:
+        """The number under which the state is kept."""
+        return self._operator
 
     def names(self, keys: Keys, index: Ints | None = None, sub: Sequence[bytes] | None = None) -> list[bytes]:
         """State keys of entries: of every key, or of ``keys[index[i]]`` with sub-key ``sub[i]``.
@@ -204,8 +213,41 @@ class Operator:
     updates: bool = False
     """Whether an output row replaces the earlier one of the same key."""
     name: str = ""
+    kind: str = ""
+    """What it is, in a word; empty: its class's name. Steps of one kind may take one another's state over when a flow has changed."""
+    passes: bool = False
+    """Whether its output rows are rows that it was given, so that it may be taken away from a flow that has state."""
 
     context: Context
+
+    def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
+        """What stored state means, as plain text by a word for each part: ``{"window": "1 minute"}``.
+
+        It is kept in the checkpoint. A flow that is started again with another meaning of a step is refused, so whatever makes stored
+        state worthless when it changes belongs here. The default says nothing but the operator's kind.
+
+        Args:
+            inputs: Schema of each input.
+            keys: The region's key columns.
+        """
+        del inputs, keys
+        return {}
+
+    def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
+        """What a stored value consists of, by the name of each part. Parts may come and go when a flow changes; none may change.
+
+        An operator that has a layout reads values of all of ``context.layouts``.
+        """
+        del inputs, keys
+        return {}
+
+    def reads(self) -> Sequence[str]:
+        """Columns without which a row would be taken for another; rows that waited before a flow got them cannot be read."""
+        return ()
+
+    def kind_name(self) -> str:
+        """What it is, in a word."""
+        return self.kind or type(self).__name__
 
     def describe(self) -> str:
         """The operator in a word or two, for messages."""

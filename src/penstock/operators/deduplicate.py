@@ -7,7 +7,7 @@ records only, never on the epochs they came in.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,8 @@ class Deduplicate(Operator):
 
     columns: tuple[str, ...]
     within_us: int | None = None
+    kind = "deduplicate"
+    passes = True
 
     def __post_init__(self) -> None:
         self.name = f"deduplicate({', '.join(self.columns)})"
@@ -50,6 +52,13 @@ class Deduplicate(Operator):
                     f"{self.name} names column {column!r}, which does not exist; there are {', '.join(inputs[0].names)}."
                 )
         return inputs[0]
+
+    def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
+        columns = ", ".join(f"{c} {inputs[0].field(c).type}" for c in self.columns)
+        return {"columns": f"({columns})", "within": "for ever" if self.within_us is None else f"{self.within_us / 1e6:g} s"}
+
+    def reads(self) -> Sequence[str]:
+        return self.columns
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
         """Keep the first record of each (key, columns), and each that comes too long after the last kept."""

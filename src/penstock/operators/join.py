@@ -7,21 +7,22 @@ that found no partner (left and full joins) when its time has run out. As in SQL
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.columns import lexicographic, values_of
 from penstock.errors import DeclarationError
-from penstock.operators.base import Context, KeyedState, Operator, Output
+from penstock.operators.base import Context, KeyedState, Layout, Operator, Output
 from penstock.operators.keys import Ints
 from penstock.operators.rows import Emitted, Keys, Order, Rows, numbered
 from penstock.types import MAX_TIME
 
 LEFT, RIGHT = 0, 1
+_SIDES: Final = ("left", "right")
 Entry = tuple[int, int, int, int, bool, tuple[Any, ...]]  # time, part, offset, sub, has a partner, the row
 
 
@@ -47,6 +48,7 @@ class IntervalJoin(Operator):
 
     within_us: int
     how: str = "inner"
+    kind = "join"
 
     def __post_init__(self) -> None:
         self.name = f"{self.how} join"
@@ -63,11 +65,21 @@ class IntervalJoin(Operator):
             fields.append(pa.field(name, field.type))
         return pa.schema(fields)
 
+    def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
+        return {"within": f"{self.within_us / 1e6:g} s", "how": self.how}
+
+    def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
+        return {f"{side}.{f.name}": str(f.type) for side, schema in zip(_SIDES, inputs, strict=True) for f in schema}
+
     def start(self, context: Context) -> None:
         super().start(context)
         names = context.codec.schema.names
         self._right = [i for i, f in enumerate(context.inputs[RIGHT]) if f.name not in names]
         self._key_at = {n: context.inputs[RIGHT].get_field_index(n) for n in names}
+        last = len(context.layouts) - 1
+        self._generation = [last] if last > 0 else []  # the first one goes without saying
+        columns = [[[n.removeprefix(f"{s}.") for n in old if n.startswith(f"{s}.")] for old in context.layouts] for s in _SIDES]
+        self._layouts = [[side[at:] for side in columns] for at in range(last + 1)]
 
     def on_inputs(self, inputs: Sequence[Rows], state: KeyedState) -> Output:
         """Match new rows with each other and with the stored ones."""
@@ -75,17 +87,17 @@ class IntervalJoin(Operator):
             return None
         keys, owners = _all_keys(inputs)
         names = state.names(keys)
-        stored: list[Any] = state.get_objects(names)
+        stored = [None if v is None else self._load(v) for v in state.get(names)]
         sides = [self._side(s, inputs[s], owners[s], stored) for s in (LEFT, RIGHT)]
         meets = _without_null(keys)
         a, b = self._pairs(sides[LEFT], sides[RIGHT], meets)
         sides[LEFT].matched[a] = True
         sides[RIGHT].matched[b] = True
         entries = [_entries(side, len(keys)) for side in sides]
-        both: list[Any] = [(entries[LEFT][g], entries[RIGHT][g]) for g in range(len(keys))]
+        both: list[Any] = [(entries[LEFT][g], entries[RIGHT][g], *self._generation) for g in range(len(keys))]
         for g in np.flatnonzero(~meets).tolist():  # kept only to be shown without a partner
-            pair = tuple(side if which in self._shown() else [] for which, side in enumerate(both[g]))
-            both[g] = pair if any(pair) else None
+            pair = tuple(side if which in self._shown() else [] for which, side in enumerate(both[g][:2]))
+            both[g] = (*pair, *self._generation) if any(pair) else None
         timers = np.array([MAX_TIME if pair is None else self._timer(pair) for pair in both], np.int64)
         state.put_objects(names, both, timers)
         return self._emit_pairs(sides, a, b, keys)
@@ -142,8 +154,20 @@ class IntervalJoin(Operator):
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
         return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
-    def _timer(self, pair: tuple[list[Entry], list[Entry]]) -> int:
-        return min(min(e[0] for e in side) for side in pair if side) + self.within_us
+    def _timer(self, pair: Sequence[Any]) -> int:
+        return int(min(min(e[0] for e in side) for side in pair[:2] if side)) + self.within_us
+
+    def _load(self, raw: bytes) -> tuple[list[Entry], list[Entry]]:
+        """The entries of a key, their rows in the columns of today."""
+        left, right, *generation = pickle.loads(raw)
+        if generation == self._generation:
+            return left, right
+        had = self._layouts[generation[0] if generation else 0]
+        return _conformed(left, had[LEFT]), _conformed(right, had[RIGHT])
+
+    def show_state(self, value: bytes) -> Any:
+        """The rows that may still find a partner."""
+        return self._load(value)
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
         """Forget rows whose time has run out; give out those that found no partner, if asked."""
@@ -155,9 +179,9 @@ class IntervalJoin(Operator):
         left_over: list[Any] = []
         out: list[tuple[int, int, Entry]] = []
         for g, (_, raw) in enumerate(due):
-            pair = pickle.loads(raw)
+            pair = self._load(raw)
             kept = tuple([e for e in side if t != MAX_TIME and e[0] + self.within_us >= t] for side in pair)
-            left_over.append(kept if kept[LEFT] or kept[RIGHT] else None)
+            left_over.append((*kept, *self._generation) if kept[LEFT] or kept[RIGHT] else None)
             for which in self._shown():
                 out += [(g, which, e) for e in pair[which] if not e[4] and (t == MAX_TIME or e[0] + self.within_us < t)]
         timers = np.array([MAX_TIME if p is None else self._timer(p) for p in left_over], np.int64)
@@ -199,6 +223,18 @@ def _entries(side: _Side, keys: int) -> list[list[Entry]]:
     for g, t, p, o, s, m, row in zip(side.group.tolist(), *columns, side.matched.tolist(), side.rows, strict=True):
         out[g].append((t, p, o, s, m, row))
     return out
+
+
+def _conformed(entries: list[Entry], columns: Sequence[Sequence[str]]) -> list[Entry]:
+    """Entries with rows in other columns, found by name; what was not there all the time is null.
+
+    Args:
+        entries: The entries.
+        columns: Those that the rows have, and all that rows of this side have had since, those of today last.
+    """
+    had, since = columns[0], set.intersection(*map(set, columns))
+    at = [had.index(name) if name in since else -1 for name in columns[-1]]
+    return [(*entry[:5], tuple(entry[5][i] if i >= 0 else None for i in at)) for entry in entries]
 
 
 def _after(left: Order, right: Order) -> Any:

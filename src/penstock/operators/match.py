@@ -139,12 +139,22 @@ class Match(Operator):
 
     pattern: Pattern
     text: str
+    kind = "match"
 
     def __post_init__(self) -> None:
         self.name = "match"
 
     def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
         return self.pattern.result(inputs[0], list(keys))
+
+    def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
+        p = self.pattern
+        options = {"scope": p.scope, "on_timeout": p.stops_at or "none", "streams": ", ".join(p.streams) or "one"}
+        events = ", ".join(f"{name} {inputs[0].field(name).type}" for name in p.needed)
+        return {"query": " ".join(self.text.split()), "conditions": "; ".join(p.evaluated), "events": f"({events})", **options}
+
+    def reads(self) -> Sequence[str]:
+        return self.pattern.needed
 
     def start(self, context: Context) -> None:
         super().start(context)

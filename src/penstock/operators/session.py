@@ -6,7 +6,7 @@ cut into bursts, the stored sessions are laid beside them, and one more cut over
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +20,18 @@ from penstock.operators.aggregate import (
     check_names,
     concat_columns,
     finished,
+    layout_of,
     result_schema,
     take_columns,
     telling,
 )
 from penstock.operators.aggregates.base import Columns, Kernel
-from penstock.operators.aggregates.codec import decode, encode
+from penstock.operators.aggregates.codec import Codec
 from penstock.operators.aggregates.user import Aggregate
-from penstock.operators.base import Context, KeyedState, Operator, Output
+from penstock.operators.base import Context, KeyedState, Layout, Operator, Output
 from penstock.operators.keys import Ints
 from penstock.operators.rows import Emitted, Keys, Rows, running_max
-from penstock.operators.windows import Session
+from penstock.operators.windows import Session, window_text
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class SessionStep(Operator):
 
     kernels: tuple[tuple[str, Kernel], ...]
     window: Session
+    kind = "session aggregate"
 
     def __post_init__(self) -> None:
         self.ordered = any(isinstance(k, Aggregate) for _, k in self.kernels)  # a user's merge need not be commutative
@@ -66,9 +68,19 @@ class SessionStep(Operator):
         check_names([n for n, _ in self.kernels], keys, window=True)
         return result_schema(self.kernels, bind_kernels(self.kernels, inputs[0]), keys, window=True)
 
+    def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
+        return {"window": window_text(self.window)}
+
+    def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
+        return layout_of(self.kernels, inputs[0])
+
+    def reads(self) -> Sequence[str]:
+        return [k.column for _, k in self.kernels if k.column is not None]
+
     def start(self, context: Context) -> None:
         super().start(context)
         self._bounds = bind_kernels(self.kernels, context.inputs[0])
+        self._codec = Codec([n for n, _ in self.kernels], self._bounds, context.layouts)
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
         """Cut rows into bursts and merge them with the open sessions."""
@@ -128,7 +140,7 @@ class SessionStep(Operator):
             last.append(times[n:])
         if not raw:
             return None
-        return _Spans(np.array(group, np.int64), np.concatenate(first), np.concatenate(last), decode(self._bounds, raw))
+        return _Spans(np.array(group, np.int64), np.concatenate(first), np.concatenate(last), self._codec.decode(raw))
 
     def _merged(self, stored: _Spans | None, new: _Spans, keys: Keys) -> _Spans:
         """Merge sessions of one key that are less than the gap apart."""
@@ -153,7 +165,7 @@ class SessionStep(Operator):
         ends = spans.last + self.window.gap_us
         done = ends <= self.context.frontier
         still = spans.take(~done)
-        raw = encode(self._bounds, still.states) if len(still.group) else []
+        raw = self._codec.encode(still.states) if len(still.group) else []
         bounds = np.searchsorted(still.group, np.arange(len(names) + 1))
         puts, values, timers, gone = [], [], [], []
         for g, name in enumerate(names):

@@ -11,7 +11,7 @@ import re
 import struct
 from bisect import bisect_left
 from collections import namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -26,7 +26,7 @@ from penstock.operators.base import Context, KeyedState, Operator, Output
 from penstock.operators.keys import Ints, biased
 from penstock.operators.returned import Returned, Unfit, to_column
 from penstock.operators.rows import Keys, Order, Rows
-from penstock.operators.windows import Sliding
+from penstock.operators.windows import Sliding, window_text
 from penstock.types import MAX_TIME
 
 _FIXED = frozenset({type(None), bool, int, float, str, bytes})
@@ -161,6 +161,7 @@ class StatefulMap(Operator):
     state: pa.Schema | None = None
     window: Sliding | None = None
     on_error: str = "fail"
+    kind = "stateful_map"
 
     def __post_init__(self) -> None:
         self.name = f"stateful_map({getattr(self.fn, '__name__', type(self.fn).__name__)})"
@@ -172,6 +173,10 @@ class StatefulMap(Operator):
                 f"{self.name} in a window needs the names window_start and window_end; rename those columns before."
             )
         return self.schema
+
+    def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
+        state = "any value" if self.state is None else f"({', '.join(f'{f.name} {f.type}' for f in self.state)})"
+        return {"state": state, "window": window_text(self.window)}
 
     def start(self, context: Context) -> None:
         super().start(context)

@@ -44,6 +44,8 @@ class _Line:
 class Timeouts(Match):
     """Gives the runs that have bound a variable and whose window closes without a match that goes on from them."""
 
+    kind = "timeouts"
+
     def __post_init__(self) -> None:
         self.name = f"timeouts of {self.pattern.stops_at}"
 

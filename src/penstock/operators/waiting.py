@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.columns import places
+from penstock.columns import conformed, places
 from penstock.operators.base import StateView
 from penstock.operators.keys import WORKER_BIN, Ints
 from penstock.routing.table import sub_of
@@ -119,13 +119,13 @@ class Waiting:
             if not name.startswith(self._prefix):
                 continue
             rows = from_bytes(value[8:])
-            times = rows.column(self._schema.get_field_index(TIME)).to_numpy()
+            times = rows.column(rows.schema.get_field_index(TIME)).to_numpy()
             a, b = np.searchsorted(times, [before, frontier])
             if b > a:
                 struck = read_struck(self._view) if struck is None else struck
                 due = rows.slice(int(a), int(b - a))
                 due = due.filter(pa.array(live(due, epoch_of(name), struck))) if struck else due
-                out += [due.cast(self._schema)] if due.num_rows else []  # an older penstock may have kept them in other types
+                out += [conformed(due, self._schema)] if due.num_rows else []  # the flow may have had other columns then
             if int.from_bytes(value[:8], "big", signed=True) < frontier:
                 gone.append(name)
         if gone:

@@ -60,6 +60,16 @@ class Session:
 Window = Sliding | Session
 
 
+def window_text(window: Window | None) -> str:
+    """A window as a person reads it."""
+    if window is None:
+        return "none"
+    if isinstance(window, Session):
+        return f"of sessions with a gap of {window.gap_us / 1e6:g} s"
+    every = "" if window.size_us == window.slide_us else f" every {window.slide_us / 1e6:g} s"
+    return f"of {window.size_us / 1e6:g} s{every}"
+
+
 def tumbling(size: str | dt.timedelta) -> Sliding:
     """Windows of one size, side by side.
 

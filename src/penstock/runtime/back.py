@@ -13,7 +13,7 @@ Read next: `penstock.runtime.driver`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,9 @@ from penstock.flow import plan as p
 from penstock.protocol.lifecycle import Command, Now, decide, gone_back, text_of
 from penstock.protocol.rescale import STANDARD
 from penstock.runtime.checkpoint import Checkpoint
+from penstock.runtime.compile import CompiledFlow
 from penstock.runtime.record import EpochRecord, newest
+from penstock.runtime.takeover import refusal, same_sink
 from penstock.state.files import delete_quietly
 from penstock.types import MIN_TIME, Mark
 
@@ -46,8 +48,9 @@ def why_not_back(
     checkpoint: Checkpoint,
     last: EpochRecord,
     command: Command,
-    plan: p.Plan | None = None,
+    flow: CompiledFlow | None = None,
     engine: Engine | None = None,
+    forget: Collection[str] = (),
 ) -> str:
     """Why a flow cannot go back to a snapshot that there is; empty: it can.
 
@@ -55,8 +58,9 @@ def why_not_back(
         checkpoint: The flow's checkpoint.
         last: The last committed epoch's record.
         command: The command to load.
-        plan: The flow, if it is known here.
+        flow: The flow, if it is known here.
         engine: The engine, if it is known here.
+        forget: Regions and steps whose state may be forgotten.
     """
     name = command["name"]
     try:
@@ -64,7 +68,7 @@ def why_not_back(
     except TornFileError as torn:
         return str(torn)
     if kept is None or kept.epoch > last.epoch:  # it is about to be taken, of this flow: only its outputs can stand in the way
-        return _why_not_outputs(command, plan) if plan is not None else ""
+        return _why_not_outputs(command, flow.plan) if flow is not None else ""
     for before in last.gone_back:
         if before["to"] < kept.epoch <= before["upto"]:
             return (
@@ -79,26 +83,18 @@ def why_not_back(
         lost = state.files() - {f"state/{region}/{n}" for n in checkpoint.state_files(region)}
         if lost:
             return f"The state file {min(lost)} of snapshot {name!r} is missing; restore it from a copy."
-    reason = _why_not_plan(kept, command, plan) if plan is not None else ""
+    reason = ""
+    if flow is not None:
+        reason = refusal(flow, kept, f"{checkpoint.uri} in snapshot {name!r}", forget) or _why_not_outputs(
+            command, flow.plan, kept
+        )
     return reason or (engine.why_not(last, kept) if engine is not None else "")
 
 
-def _why_not_plan(kept: EpochRecord, command: Command, plan: p.Plan) -> str:
-    name = command["name"]
-    sources, regions = sorted(s.name for s in plan.sources), [r.name for r in plan.regions]
-    if sources != sorted(kept.sources):
-        return (
-            f"Snapshot {name!r} has the sources {', '.join(sorted(kept.sources))}, and the flow now has {', '.join(sources)}."
-        )
-    for region in kept.regions:
-        if region not in regions:
-            return f"Snapshot {name!r} holds state of region {region!r}, which the flow no longer has."
-    return _why_not_outputs(command, plan)
-
-
-def _why_not_outputs(command: Command, plan: p.Plan) -> str:
+def _why_not_outputs(command: Command, plan: p.Plan, kept: EpochRecord | None = None) -> str:
     for output in plan.outputs:
-        reason = _why_not_rewind(output.sink)
+        other = kept is not None and output.name in kept.outputs and not same_sink(kept, output)
+        reason = "its sink was another one then" if other else _why_not_rewind(output.sink)
         if reason and not command.get("keep_output"):
             return (
                 f"Output {output.name!r} cannot go back to snapshot {command['name']!r}: {reason}; with keep_output "

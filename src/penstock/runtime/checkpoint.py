@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from penstock.errors import CheckpointError, FencedError, TornFileError
-from penstock.runtime.record import EpochRecord
+from penstock.runtime.record import EpochRecord, SourceShape
 from penstock.state.deltas import FileRef, read_ref
 from penstock.state.files import create_exclusive, delete_quietly, join, list_dir, read_bytes, resolve, write_atomic
 
@@ -115,9 +115,21 @@ class Checkpoint:
                     delete_quietly(self.fs, self.path("runs", f"{old:06d}.spec"))
                 return run
 
+    def keep_sources(self, sources: Sequence[SourceShape]) -> None:
+        """Keep what the positions in the engine's log of input are of, before the first epoch is committed."""
+        write_atomic(self.fs, self.path("sources.json"), json.dumps([asdict(s) for s in sources]).encode())
+
+    def sources(self) -> list[SourceShape]:
+        """What `keep_sources` kept."""
+        return [SourceShape(**raw) for raw in json.loads(read_bytes(self.fs, self.path("sources.json")))]
+
     def keep_specs(self, run: int, data: bytes) -> None:
         """Keep what a run's regions are, so that their state can be read without the flow's code."""
         write_atomic(self.fs, self.path("runs", f"{run:06d}.spec"), data, f"r{run}")
+
+    def run_with_specs(self, run: int) -> int:
+        """The run, or the newest one if the specs of that one have been removed."""
+        return run if f"{run:06d}.spec" in self._names("runs") else self.newest_run()
 
     def specs(self, run: int) -> bytes:
         """What `keep_specs` kept."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -54,11 +54,19 @@ class CompiledRegion:
 
 @dataclass
 class CompiledFlow:
-    """A plan ready to run: regions by name, and how many consumers each node has."""
+    """A plan ready to run.
+
+    Attributes:
+        plan: The plan.
+        regions: By name.
+        consumers: How many consumers each node has, by its id.
+        shape: What the flow's state belongs to, as plain values; see `penstock.runtime.shape`.
+    """
 
     plan: Plan
     regions: dict[str, CompiledRegion]
     consumers: dict[int, int] = field(default_factory=dict)
+    shape: dict[str, Any] = field(default_factory=dict)
 
     def ordinal(self, source: SourceNode) -> int:
         """The source's number in hidden column PART."""

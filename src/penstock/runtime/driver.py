@@ -32,7 +32,7 @@ from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import CompiledFlow
 from penstock.runtime.frames import Frames
 from penstock.runtime.handover import Deltas, answer_of, hand_over, region_figures
-from penstock.runtime.lateness import Judgement, go_along, judge
+from penstock.runtime.lateness import Judgement, behind, go_along, judge
 from penstock.runtime.record import EpochRecord, RegionState, SourceState, newest
 from penstock.state.deltas import FileRef, Version
 from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, PART_BITS, PART_MASK, Mark, time_text
@@ -92,7 +92,7 @@ class EpochDriver:
         self._flow = flow
         self._checkpoint = checkpoint
         self._settings = settings
-        self.last = checkpoint.last()
+        self.last = with_floors(checkpoint.last(), flow)
         self.ended_for_another = False
         """Whether the end of the input was one that an earlier run had begun to give out: this run has not read to it."""
 
@@ -308,6 +308,7 @@ class EpochDriver:
             progress,
             self.last.log,
             going_back=dict(decision.decided.load),
+            shape=self._flow.shape,
             gone_back=self.last.gone_back,
             open=open_,
             replaced=newest(self.last.replaced, {**decision.decided.replaced, **given_up}),
@@ -341,6 +342,20 @@ class EpochDriver:
             acquired,
             0 if after.goal is None else (before.rescale_us if before else 0) or now,
         )
+
+
+def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:
+    """The record for a flow whose sources may have other lateness bounds than before: what the frontier has passed stays late."""
+    before = {s["name"]: s["lateness_us"] for s in record.shape.get("sources", ())}
+    sources = dict(record.sources)
+    for source in flow.plan.sources:
+        if source.name in sources and source.lateness_us > before.get(source.name, source.lateness_us):
+            state = sources[source.name]
+            floors = {
+                n: replace(k, floor=max(k.floor, behind(k.latest, before[source.name]))) for n, k in state.partitions.items()
+            }
+            sources[source.name] = replace(state, partitions=floors)
+    return replace(record, sources=sources)
 
 
 def _stepped(

@@ -46,15 +46,18 @@ class RegionView:
         Raises:
             TornFileError: A file of the state is damaged.
         """
-        operators = []
+        operators = {}
         codec = KeyCodec(self.spec.keys)
-        for i, step in enumerate(self.spec.steps):
-            step.operator.start(Context(self.spec.name, i, self.spec.ordinal, codec, step.in_schemas, step.out_schema))
-            operators.append(step.operator)
+        for step in self.spec.steps:
+            about = (self.spec.name, step.slot, self.spec.ordinal, codec, step.in_schemas, step.out_schema)
+            step.operator.start(Context(*about, layouts=step.layouts))
+            operators[step.slot] = step.operator
         for batch in self._entries(worker, codec):
             names: list[Any] = batch.column(0).to_pylist()
             values: list[Any] = batch.column(1).to_pylist()
-            own = [i for i, n in enumerate(names) if n[:2] != WORKER_BIN]
+            own = [
+                i for i, n in enumerate(names) if n[:2] != WORKER_BIN and n[2] in operators
+            ]  # steps may have been taken away
             encoded = [names[i][3:] for i in own]
             subs = [e[2 + int.from_bytes(e[:2], "big") :] for e in encoded]
             states = [json.dumps(operators[names[i][2]].show_state(values[i]), default=str) for i in own]
@@ -101,7 +104,7 @@ def view_region(uri: str, region: str, snapshot: str | None = None) -> RegionVie
     if region not in record.regions:
         there = ", ".join(record.regions) or "none yet"
         raise CheckpointError(f"Checkpoint {uri} has no state of region {region!r}; it has {there}.")
-    specs: dict[str, RegionSpec] = pickle.loads(checkpoint.specs(record.run if snapshot is None else checkpoint.newest_run()))
+    specs: dict[str, RegionSpec] = pickle.loads(checkpoint.specs(checkpoint.run_with_specs(record.run)))
     state = record.regions[region]
     held = tuple((h, state.copies[h.key]) for h in state.control.held)
     return RegionView(checkpoint, specs[region], tuple(state.versions), held)

@@ -175,10 +175,10 @@ def tell(
     operators: Sequence[Operator], states: Sequence[KeyedState], codec: KeyCodec, names: Sequence[bytes], hook: str
 ) -> None:
     """Call a hook of those operators that have it, with the keys that entries belong to."""
-    for index, (operator, state) in enumerate(zip(operators, states, strict=True)):
+    for operator, state in zip(operators, states, strict=True):
         if getattr(type(operator), hook) is getattr(Operator, hook):
             continue
-        encoded = sorted({_key_of(name) for name in names if name[2] == index})
+        encoded = sorted({_key_of(name) for name in names if name[2] == state.slot})
         if encoded:
             columns = tuple(codec.decode(encoded))
             getattr(operator, hook)(Keys(columns, spark_xxhash64(columns), codec), state)

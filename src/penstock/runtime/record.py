@@ -2,6 +2,7 @@
 
 checkpoint/
   penstock.json           identity of the flow
+  sources.json            what its positions are of
   runs/000001.json        one per start; the highest number owns the checkpoint (fencing)
   control/*.json          the control log, read by the query as a stream
   epochs/<epoch>.json     the records; the last few are kept
@@ -131,6 +132,15 @@ class RegionState:
         )
 
 
+@dataclass(frozen=True)
+class SourceShape:
+    """A source: its name, and what it reads, as text by a word for each part."""
+
+    name: str
+    meaning: dict[str, str]
+    lateness_us: int = 0
+
+
 @dataclass
 class EpochRecord:
     """The state of the flow after an epoch.
@@ -149,6 +159,7 @@ class EpochRecord:
         input: In a snapshot: where the epoch's input ends, in the engine's words.
         going_back: The command to load that this epoch has obeyed; the next epoch is the going back, and no other may come. Empty:
             there is none.
+        shape: What the state belongs to, as plain values; see `penstock.runtime.shape`.
         gone_back: Each time the flow went back: the ``snapshot``, its epoch (``to``) and the last epoch given up (``upto``).
         open: By name in the control log, commands that are obeyed and not carried out yet, with the regions that have not settled.
         replaced: By name, what took the place of a command before it was carried out; the last few.
@@ -169,6 +180,7 @@ class EpochRecord:
     log: str = "spark"
     input: str = ""
     going_back: dict[str, Any] = field(default_factory=dict)
+    shape: dict[str, Any] = field(default_factory=dict)
     gone_back: list[dict[str, Any]] = field(default_factory=list)
     open: dict[str, Command] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
@@ -178,7 +190,7 @@ class EpochRecord:
         raw = {n: getattr(self, n) for n in self.__dataclass_fields__}
         raw["sources"] = {name: asdict(source) for name, source in self.sources.items()}
         raw["regions"] = {name: region.to_json() for name, region in self.regions.items()}
-        body = json.dumps({"format": FORMAT, **raw}, sort_keys=True).encode()
+        body = json.dumps({"format": FORMAT, **raw}).encode()  # not sorted: keys and layouts have an order
         return xxhash.xxh3_64_hexdigest(body).encode() + b"\n" + body
 
     @staticmethod

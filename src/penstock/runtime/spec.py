@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns import places
-from penstock.operators.base import Operator
+from penstock.operators.base import Layout, Operator
 from penstock.routing.hashing import spark_xxhash64
 from penstock.types import ORDER
 
@@ -35,6 +35,7 @@ class Port:
         known: Hidden columns that are not sent to the worker, as it knows them: the number that all rows have there, or the column
             that says the same. Hashes of keys are never sent: they cannot be compressed.
         packed: A column of bytes, never null, that is sent in the lower bits of `OFFSET`; None: there is none.
+        slot: The number under which its waiting rows are kept; it stays the same for the checkpoint's life (`penstock.runtime.shape`).
     """
 
     schema: pa.Schema
@@ -42,6 +43,7 @@ class Port:
     waits: bool = True
     known: tuple[tuple[str, int | str], ...] = ()
     packed: str | None = None
+    slot: int = 0
 
     @property
     def own(self) -> pa.Schema:
@@ -66,12 +68,23 @@ class Port:
 
 @dataclass(frozen=True)
 class Step:
-    """One operator of a region and where its input comes from."""
+    """One operator of a region and where its input comes from.
+
+    Attributes:
+        operator: The operator.
+        inputs: Where its rows come from.
+        in_schemas: Columns of each input.
+        out_schema: Columns of its output.
+        slot: The number under which its state is kept; it stays the same for the checkpoint's life (`penstock.runtime.shape`).
+        layouts: What its stored values consist of: all layouts there ever were, the present one last.
+    """
 
     operator: Operator
     inputs: tuple[Input, ...]
     in_schemas: tuple[pa.Schema, ...]
     out_schema: pa.Schema
+    slot: int = 0
+    layouts: tuple[Layout, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import gathered, places, whole
+from penstock.columns import conformed, gathered, places, whole
 from penstock.errors import OperatorError, PenstockError
 from penstock.operators.base import Context, KeyedState
 from penstock.operators.holding import dequeue, enqueue, split_held
@@ -107,7 +107,7 @@ def run_region_task(
     chain.released = any(isinstance(m, Release) for m in messages)
     received = _hold_and_release(spec, received, messages, epoch, state, report)
     inputs = [
-        _due(spec, i, port, received[i], frontier, epoch, state) if port.partial_of is None else None
+        _due(spec, port, received[i], frontier, epoch, state) if port.partial_of is None else None
         for i, port in enumerate(spec.ports)
     ]
     if any(isinstance(m, Acquire) for m in messages):
@@ -130,9 +130,9 @@ def run_region_task(
     out = [_pack(spec, i, chain.output(o)) for i, o in enumerate(spec.outs)]
     out = [b for b in out if b.num_rows]
     report.rows_out = sum(b.num_rows for b in out)
-    for context in chain.contexts:
+    for step, context in zip(spec.steps, chain.contexts, strict=True):
         if context.skipped:
-            report.skipped[spec.steps[context.operator].operator.describe()] = len(context.skipped)
+            report.skipped[step.operator.describe()] = len(context.skipped)
             key, position, error, _ = context.skipped[0]
             report.first_skipped = report.first_skipped or f"key {key} at {position}: {error}"
     return out, report
@@ -146,8 +146,8 @@ class _Chain:
         self.codec = KeyCodec(spec.keys)
         about = (frontier.before, frontier.now, spec.sources, spec.timed)
         self.contexts = [
-            Context(spec.name, i, spec.ordinal, self.codec, s.in_schemas, s.out_schema, *about)
-            for i, s in enumerate(spec.steps)
+            Context(spec.name, s.slot, spec.ordinal, self.codec, s.in_schemas, s.out_schema, *about, layouts=s.layouts)
+            for s in spec.steps
         ]
         self.operators = [copy.copy(s.operator) for s in spec.steps]
         self.states = [KeyedState(state, c) for c in self.contexts]
@@ -295,22 +295,22 @@ def _hold_and_release(
                 rows, held = split_held(rows, rows.column(at).to_numpy(), message.keys)
                 received[i] = [rows]
                 report.held_rows += sum(h.num_rows for h in held.values())
-                for key, size in enqueue(state, i, epoch, held).items():
+                for key, size in enqueue(state, port.slot, epoch, held).items():
                     report.queued[key] = report.queued.get(key, 0) + size
             elif isinstance(message, Release):
                 in_turn = not spec.timed and port.partial_of is None
-                queued = dequeue(state, i, epoch, message.keys, in_turn=in_turn)
-                received[i] = [*(q.cast(port.columns) for q in queued), *received[i]]
+                queued = dequeue(state, port.slot, epoch, message.keys, in_turn=in_turn)
+                received[i] = [*(conformed(q, port.columns) for q in queued), *received[i]]
     return received
 
 
 def _due(
-    spec: RegionSpec, index: int, port: Port, batches: list[pa.RecordBatch], frontier: Frontier, epoch: int, state: WorkerState
+    spec: RegionSpec, port: Port, batches: list[pa.RecordBatch], frontier: Frontier, epoch: int, state: WorkerState
 ) -> Rows:
     """The rows of a port that operators may see now, grouped and in order. Empties `batches`, which are not needed twice."""
     at = len(port.schema)
     schema = port.columns
-    waiting = Waiting(state, index, schema) if port.waits else None
+    waiting = Waiting(state, port.slot, schema) if port.waits else None
     released = waiting.release(frontier.before, frontier.now) if waiting is not None else []
     batch = whole([*released, *batches], schema)
     batches.clear()

@@ -53,6 +53,10 @@ class Files:
     missing_columns: str = "fail"
     options: dict[str, str] = field(default_factory=dict)
 
+    def meaning(self) -> dict[str, str]:
+        """What its positions are of; a flow that goes on with another meaning is refused."""
+        return {"kind": "files", "path": self.path.removeprefix("file://"), "format": self.format}
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -60,6 +64,10 @@ class Rate:
 
     rows_per_second: int
     schema: pa.Schema
+
+    def meaning(self) -> dict[str, str]:
+        """As `Files.meaning`."""
+        return {"kind": "rate", "rate": f"{self.rows_per_second} rows per second"}
 
 
 def files(

@@ -36,6 +36,11 @@ _BATCH: Final = re.compile(r"(\d+)(\.compact)?")
 Entry = dict[str, Any]
 
 
+def has_begun(checkpoint: Checkpoint, log: str) -> bool:
+    """Whether an epoch has been planned, so that Spark knows the sources by their number."""
+    return any(name.isdigit() for name in list_dir(checkpoint.fs, checkpoint.path(log, "offsets")))
+
+
 def input_of(checkpoint: Checkpoint, log: str, epoch: int) -> str:
     """Where an epoch's input ends, as Spark wrote it."""
     return read_bytes(checkpoint.fs, checkpoint.path(log, "offsets", str(epoch))).decode()

@@ -10,6 +10,7 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,10 @@ from penstock.runtime.checkpoint import Checkpoint, Identity
 from penstock.runtime.compile import CompiledFlow
 from penstock.runtime.driver import Settings
 from penstock.runtime.record import EpochRecord
+from penstock.runtime.shape import sources_of
 from penstock.runtime.spec import ERROR_SCHEMA
+from penstock.runtime.succession import check_sources
+from penstock.runtime.takeover import same_sink, take_over
 from penstock.spark import logs
 from penstock.spark.backend import schema_of
 from penstock.spark.options import check_regions
@@ -43,6 +47,10 @@ class Opening:
         workers: Number of workers by region; what the checkpoint says takes its place.
         limits: Bounds of a step of a rescale.
         before: Called with the name of each step before it.
+        forget: Regions (``"k"``) and steps (``"k/name"``) whose state may be forgotten.
+
+    Attributes:
+        notices: Of the last `open`, a sentence for each thing that begins empty or is forgotten.
     """
 
     def __init__(
@@ -53,8 +61,11 @@ class Opening:
         workers: dict[str, int],
         limits: Limits,
         before: Any,
+        forget: Collection[str] = (),
     ) -> None:
         self._flow, self._spark, self._checkpoint = flow, spark, checkpoint
+        self._forget = forget
+        self.notices: list[str] = []
         self._workers, self._limits, self._before = workers, limits, before or (lambda _: None)
         every = int(
             spark.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(logs.COMPACT_EVERY)) or logs.COMPACT_EVERY
@@ -67,7 +78,7 @@ class Opening:
 
     def why_not_back(self, record: EpochRecord, command: Command) -> str:
         """Why the flow cannot go back to a snapshot; empty: it can."""
-        return why_not_back(self._checkpoint, record, command, self._flow.plan, self._engine)
+        return why_not_back(self._checkpoint, record, command, self._flow, self._engine, self._forget)
 
     def open(self, *, given: bool) -> Settings:
         """Claim checkpoint and sinks for a new run; go back first if the flow is on its way.
@@ -75,7 +86,7 @@ class Opening:
         Args:
             given: Whether the numbers of workers were given by the user.
         """
-        plan, checkpoint = self._flow.plan, self._checkpoint
+        checkpoint, plan = self._checkpoint, self._flow.plan
         identity = checkpoint.create(Identity(uuid.uuid4().hex, plan.name))
         if identity.name != plan.name:
             raise CheckpointError(
@@ -83,7 +94,13 @@ class Opening:
             )
         last = checkpoint.last()
         found = ahead(checkpoint, last, self.why_not_back)
-        check_regions(found.kept if found else last, plan, self._workers, checkpoint.uri, given=given)
+        goes_on = found.kept if found else last
+        if last.epoch < 0 and logs.has_begun(checkpoint, last.log):
+            check_sources(checkpoint.sources(), sources_of(plan), checkpoint.uri)
+        self.notices = take_over(self._flow, goes_on, checkpoint.uri, self._forget)
+        plan = self._flow.plan
+        checkpoint.keep_sources(sources_of(plan))
+        check_regions(goes_on, plan, self._workers, checkpoint.uri, given=given)
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         run = checkpoint.claim({"host": socket.gethostname(), "pid": os.getpid(), "started": now, "plan": plan.describe()})
         self._since = self._since or run
@@ -92,7 +109,8 @@ class Opening:
         last = commit_intent(checkpoint, last, found, run) if found else last
         for output in plan.outputs:
             mark = output.sink.open(Mark(identity.flow, output.name, run, last.epoch), self._schema(output.node))
-            _check_mark(output, mark, last)
+            if same_sink(last, output):
+                _check_mark(output, mark, last)
         if found:
             go_back(checkpoint, plan, found, self._engine, flow=identity.flow, run=run, now_us=_clock_us(), before=self._before)
             delete_quietly(checkpoint.fs, checkpoint.path(last.log))

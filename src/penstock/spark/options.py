@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from penstock.errors import CheckpointError, DeclarationError
+from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.runtime.record import EpochRecord
@@ -103,6 +103,17 @@ def step_limits(step_budget: str | dt.timedelta | Limits | None) -> Limits:
     return Limits(budget_us=budget_us)
 
 
+def names_to_forget(names: Sequence[str]) -> tuple[str, ...]:
+    """What ``forget=`` names.
+
+    Raises:
+        DeclarationError: It is no list of names.
+    """
+    if isinstance(names, str) or not all(isinstance(n, str) for n in names):
+        raise DeclarationError(f"forget={names!r} must be a list of regions and steps; write [{str(names)!r}].")
+    return tuple(names)
+
+
 def workers_of(plan: p.Plan, workers: int | Mapping[str, int] | None) -> dict[str, int]:
     """By region, the number of workers to begin with.
 
@@ -128,17 +139,11 @@ def workers_of(plan: p.Plan, workers: int | Mapping[str, int] | None) -> dict[st
 
 
 def check_regions(last: EpochRecord, plan: p.Plan, workers: dict[str, int], uri: str, *, given: bool) -> None:
-    """A checkpoint keeps its regions and their numbers of workers; a number given that differs is said not to count.
-
-    Raises:
-        CheckpointError: The checkpoint holds state of a region that the flow does not have.
-    """
+    """A checkpoint keeps its regions' numbers of workers; a number given that differs is said not to count."""
     names = {r.name for r in plan.regions}
     for name, state in last.regions.items():
         if name not in names:
-            raise CheckpointError(
-                f"Checkpoint {uri} holds state of region {name!r}, which the flow no longer has; use another checkpoint."
-            )
+            continue
         wanted = state.control.goal.workers if state.control.goal else state.workers
         if given and workers[name] != wanted:
             complain(

@@ -30,7 +30,7 @@ from penstock.spark.backend import SparkBackend, only_partition, partial_schema,
 from penstock.spark.failures import SEEN_BY_SPARK, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
-from penstock.spark.options import check_patterns, interval_ms, query_settings, step_limits, workers_of
+from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
 from penstock.spark.own import SHUFFLE, fit_shuffles, give_back, offer, query_session
 from penstock.spark.row_times import sources_alone
 from penstock.spark.ship import ship_user_code
@@ -53,6 +53,7 @@ def start(
     recover: str = "checkpoint",
     drain: bool = True,
     step_budget: str | dt.timedelta | Limits | None = "50 milliseconds",
+    forget: Sequence[str] = (),
     before: Any = None,
 ) -> Run:
     """Start a flow.
@@ -69,6 +70,7 @@ def start(
             windows that are open are given out. With False the flow can be started again when there is more.
         step_budget: By how much a step of a rescale may lengthen an epoch; None: everything moves in one
             step. `penstock.protocol.rescale.Limits` sets every bound.
+        forget: Regions (``"k"``) and steps (``"k/name"``) of the flow before on this checkpoint whose state may be forgotten.
         before: For fault tests: called with the name of each step of an epoch before it.
 
     Returns:
@@ -77,6 +79,7 @@ def start(
     Raises:
         DeclarationError: The flow cannot run, an option is wrong. Nothing was started.
         CheckpointError: The checkpoint belongs to another flow or is damaged. Nothing was changed.
+        ChangedFlowError: The flow was changed so that state of the flow before would be lost or misread. Nothing was changed.
         SinkAheadError: A sink holds what this checkpoint does not know of. Nothing was stored.
     """
     plan = flow.plan()
@@ -107,6 +110,7 @@ def start(
         drain=drain,
         limits=replace(step_limits(step_budget), slots=max(1, spark.sparkContext.defaultParallelism)),
         workers_given=workers is not None,
+        forget=names_to_forget(forget),
         before=before,
     )
 
@@ -133,6 +137,7 @@ class Run:
         drain: bool,
         limits: Limits,
         workers_given: bool,
+        forget: tuple[str, ...],
         before: Any,
     ) -> None:
         self._flow, self._spark, self._theirs, self._checkpoint = flow, spark, theirs, checkpoint
@@ -147,7 +152,7 @@ class Run:
         self._stopping = threading.Event()
         self._following = interval_ms is not None
         self._cut = False
-        self._opening = Opening(flow, spark, checkpoint, workers, limits, before)
+        self._opening = Opening(flow, spark, checkpoint, workers, limits, before, forget)
         self._commander = Commander(checkpoint, self._latest, lambda: self.active, self._opening.why_not_back)
         self._open(given=workers_given)
         self._was_finished = self._driver.last.finished

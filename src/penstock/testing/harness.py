@@ -36,6 +36,7 @@ from penstock.runtime.compile import compile_flow
 from penstock.runtime.copying import copies_due
 from penstock.runtime.driver import EpochDriver, Settings
 from penstock.runtime.record import EpochRecord
+from penstock.runtime.takeover import take_over
 from penstock.runtime.upkeep import TIDY_EVERY, adopt, due, remove_unused
 from penstock.runtime.worker import Assignment, local_states
 from penstock.state.compact import iterate
@@ -59,7 +60,8 @@ class Harness:
     Args:
         flow: The flow. Its sources may be anything with a schema; what they would read is given by `push`.
         workers: Number of workers of every region, or by region.
-        checkpoint: Folder; a temporary one if not given.
+        checkpoint: Folder; a temporary one if not given. One that has state of a flow before is taken over, or refused, as by `Flow.start`.
+        forget: Regions and steps of the flow before whose state may be forgotten.
         limits: What bounds a step of a rescale.
         lmdb: Keep state in LMDB as Spark's tasks do, rather than in memory (slower).
         before: Called with the name of every step before it; may raise `Crash`.
@@ -76,10 +78,13 @@ class Harness:
         limits: Limits = STANDARD,
         before: Callable[[str], None] = lambda _: None,
         most: int | None = None,
+        forget: Sequence[str] = (),
     ) -> None:
         self._most = most
         self._since = 0
         self._plan = flow.plan()
+        self._forget = tuple(forget)
+        self.notices: list[str] = []
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-harness-") if checkpoint is None else None
         self._checkpoint = Checkpoint(checkpoint if self._folder is None else self._folder.name)  # type: ignore[arg-type]  # one is there
         self._workers = {
@@ -276,7 +281,12 @@ class Harness:
     def loadable(self) -> list[str]:
         """Names of the snapshots that the flow can go back to, whatever its sinks can."""
         names = self._checkpoint.snapshot_names(self.record.epoch)
-        return [n for n in names if not why_not_back(self._checkpoint, self.record, {"name": n})]
+        command = {"keep_output": True}
+        return [
+            n
+            for n in names
+            if not why_not_back(self._checkpoint, self.record, {**command, "name": n}, self._compiled, forget=self._forget)
+        ]
 
     def settle(self, most: int = 1000) -> int:
         """Run empty epochs, copying keys on hold, until no region is rescaling; gives their number.
@@ -325,9 +335,11 @@ class Harness:
         last = self._checkpoint.last()
 
         def why_not(record: EpochRecord, command: Any) -> str:
-            return why_not_back(self._checkpoint, record, command, self._plan)
+            return why_not_back(self._checkpoint, record, command, self._compiled, forget=self._forget)
 
         found = ahead(self._checkpoint, last, why_not)
+        self.notices = take_over(self._compiled, found.kept if found else last, self._checkpoint.uri, self._forget)
+        self._plan = self._compiled.plan
         self._run = self._checkpoint.claim({"host": "here", "pid": 0})
         self._since = self._since or self._run
         self._checkpoint.keep_specs(self._run, cloudpickle.dumps({n: c.spec for n, c in self._compiled.regions.items()}))

@@ -100,6 +100,10 @@ class Bound(ABC):
         over = self.too_great(columns)
         return self.finish(columns if over is None else self.without(columns, over))
 
+    def zero(self, n: int) -> Columns:
+        """The states of no rows, n of them: merged with another state they change nothing."""
+        return tuple(objects([None] * n) if dtype == OBJECT else np.zeros(n, dtype) for dtype in self.fields)
+
     def lift_reduce(self, values: ArrowValues | None, order: Order | None, n: int, starts: Array) -> Columns:
         """What ``reduce(lift(values, order, n), starts)`` returns, faster where there is a shorter way."""
         return self.reduce(self.lift(values, order, n), starts)
@@ -129,6 +133,10 @@ class Kernel(ABC):
     """
 
     column: str | None
+
+    def describe(self) -> str:
+        """The aggregate as text; two that mean the same are described alike."""
+        return repr(self)
 
     @abstractmethod
     def bind(self, input_type: pa.DataType | None) -> Bound:
@@ -219,6 +227,11 @@ def arrow(values: ArrowValues, kind: pa.DataType, *, safe: bool = True) -> Any:
     """Values as one Arrow array of the given type; if `safe`, a value that would change is an Arrow error."""
     whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     return whole if whole.type == kind else whole.cast(kind, safe=safe)
+
+
+def none(n: int, kind: pa.DataType) -> Any:
+    """An Arrow array of n nulls."""
+    return cast("Any", pa).nulls(n, kind)
 
 
 def valid(array: Any) -> Array:

@@ -35,6 +35,7 @@ from penstock.operators.aggregates.base import (
     input_of,
     is_some,
     lengths,
+    objects,
     refuse,
     unscaled,
     valid,
@@ -48,6 +49,9 @@ class Count(Kernel):
     """Number of rows, or of values that are not null."""
 
     column: str | None = None
+
+    def describe(self) -> str:
+        return f"count({self.column or ''})"
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
         """Any type will do."""
@@ -92,6 +96,9 @@ class Sum(Kernel):
     column: str
     exact: bool = False
 
+    def describe(self) -> str:
+        return f"sum({self.column}{', exact' * self.exact})"
+
     def bind(self, input_type: pa.DataType | None) -> Bound:
         """Take a number column."""
         return _bind_sum("sum", self.column, input_of(input_type), self.exact, mean=False)
@@ -103,6 +110,9 @@ class Mean(Kernel):
 
     column: str
     exact: bool = False
+
+    def describe(self) -> str:
+        return f"mean({self.column}{', exact' * self.exact})"
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
         """Take a number column."""
@@ -234,6 +244,9 @@ class ExactSum(Bound):
     output_type = pa.float64()
     fields = (OBJECT, INT64, FLOAT64, INT64)
 
+    def zero(self, n: int) -> Columns:
+        return objects([0] * n), np.zeros(n, np.int64), np.zeros(n), np.zeros(n, np.int64)
+
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         data, there = floats(values)
         finite = np.isfinite(data)
@@ -281,6 +294,9 @@ class DecimalSum(Bound):
             return pa.decimal128(precision, kind.scale + precision - kind.precision)
         return pa.decimal128(min(38, kind.precision + 10), kind.scale)
 
+    def zero(self, n: int) -> Columns:
+        return objects([0] * n), np.zeros(n, np.int64)
+
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         items = unscaled(arrow(values, self.kind))
         there = is_some(items)
@@ -326,6 +342,9 @@ class Stddev(Kernel):
     """Standard deviation of a sample (divisor n − 1) as float64; null for fewer than two values."""
 
     column: str
+
+    def describe(self) -> str:
+        return f"stddev({self.column})"
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
         """Take a number column."""

@@ -1,8 +1,9 @@
 """Aggregate states to bytes and back, for all aggregates of an operator at once.
 
-One value per row: a head (version 1 byte, layout 2 bytes), then all columns of fixed width, little-endian, packed in declaration
+One value per row: a head (version 1 byte, generation 1 byte, layout 2 bytes), then all columns of fixed width, little-endian, packed in declaration
 order; then, if there are object columns, one pickle of the list of the row's objects. The layout is a checksum of the aggregates'
-state columns, so that states of other aggregates are refused instead of misread.
+state columns, so that states of other aggregates are refused instead of misread. The generation says which of the layouts that the
+operator had in this checkpoint the value has: aggregates may come and go, and one that has come since begins empty.
 
 Read next: `penstock.operators.aggregates.base`.
 """
@@ -16,20 +17,103 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from penstock.errors import StateError
-from penstock.operators.aggregates.base import OBJECT, Bound, Columns, objects
+from penstock.operators.aggregates.base import OBJECT, Array, Bound, Columns, objects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+Fields = tuple[str, tuple[np.dtype[Any], ...]]
+"""What an aggregate's state is: the name of its kernels' class, the types of its columns."""
+_HEAD = 4
 VERSION = 1
+KEPT_AS = ", kept as "
+"""Stands in a layout between what an aggregate is and how its state is stored."""
 
 
-def encode(bounds: Sequence[Bound], columns: Sequence[Columns]) -> list[bytes]:
+class Codec:
+    """States of some aggregates to bytes and back, also from values that were written when there were others.
+
+    Args:
+        names: The aggregates' names.
+        bounds: The aggregates.
+        layouts: All layouts (`layout`) that the operator ever had, the present one last; none: it has had no other.
+    """
+
+    def __init__(self, names: Sequence[str], bounds: Sequence[Bound], layouts: Sequence[Mapping[str, str]] = ()) -> None:
+        self._names, self._bounds = tuple(names), tuple(bounds)
+        self._layouts = [{n: _fields_of(text) for n, text in old.items()} for old in layouts[:-1]]
+        self._generation = len(self._layouts)
+
+    def encode(self, columns: Sequence[Columns]) -> list[bytes]:
+        """See `encode`."""
+        return encode(self._bounds, columns, self._generation)
+
+    def decode(self, values: list[bytes]) -> list[Columns]:
+        """See `decode`. Aggregates that a value lacks are as of no row.
+
+        Raises:
+            StateError: Likewise. Nothing was changed.
+        """
+        if not self._generation:
+            return decode(self._bounds, values)
+        generations = np.fromiter((value[1] if len(value) > 1 else 0 for value in values), np.int64, len(values))
+        if (generations == self._generation).all():
+            return decode(self._bounds, values, self._generation)
+        parts, where = [], []
+        for generation in np.unique(generations).tolist():
+            at = np.flatnonzero(generations == generation)
+            chosen = [values[i] for i in at.tolist()]
+            parts.append(self._of_generation(generation, chosen))
+            where.append(at)
+        back = np.argsort(np.concatenate(where), kind="stable")
+        return [tuple(np.concatenate(f)[back] for f in zip(*states, strict=True)) for states in zip(*parts, strict=True)]
+
+    def _of_generation(self, generation: int, values: list[bytes]) -> list[Columns]:
+        if generation == self._generation:
+            return decode(self._bounds, values, generation)
+        if generation > self._generation:
+            _refuse(list(map(_fields, self._bounds)), values, 0, self._generation)
+        old = self._layouts[generation]
+        found = dict(zip(old, _decode(list(old.values()), values, generation), strict=True))
+        since = self._layouts[generation:]
+        n = len(values)
+        return [
+            found[name]
+            if all(name in layout for layout in since)
+            else bound.zero(n)  # one that was away for a while begins anew
+            for name, bound in zip(self._names, self._bounds, strict=True)
+        ]
+
+
+def layout(described: Mapping[str, str], bounds: Sequence[Bound]) -> dict[str, str]:
+    """What a value consists of: each aggregate with the types of its state columns, as `Codec` takes it.
+
+    Args:
+        described: By the aggregate's name, what it is.
+        bounds: The aggregates, in the same order.
+    """
+    return {
+        name: f"{text}{KEPT_AS}{_describe([_fields(bound)])}"
+        for (name, text), bound in zip(described.items(), bounds, strict=True)
+    }
+
+
+def _fields_of(text: str) -> Fields:
+    name, _, types = text.rpartition(KEPT_AS)[2].removesuffix(")").partition("(")
+    return name, tuple(np.dtype(each) for each in types.split())
+
+
+def _fields(bound: Bound) -> Fields:
+    return type(bound).__name__, bound.fields
+
+
+def encode(bounds: Sequence[Bound], columns: Sequence[Columns], generation: int = 0) -> list[bytes]:
     """State rows as bytes.
 
     Args:
         bounds: The aggregates.
         columns: The state columns of each, all of the same length n.
+        generation: Which of the operator's layouts this is.
 
     Returns:
         n values.
@@ -40,8 +124,9 @@ def encode(bounds: Sequence[Bound], columns: Sequence[Columns]) -> list[bytes]:
     Cost:
         About 0.1 µs per row without object columns, one pickle per row with them.
     """
-    matrix = np.empty(len(columns[0][0]) if columns else 0, dtype=_row(bounds))
-    matrix["version"], matrix["layout"] = VERSION, _layout(bounds)
+    fields = list(map(_fields, bounds))
+    matrix = np.empty(len(columns[0][0]) if columns else 0, dtype=_row(fields))
+    matrix["version"], matrix["generation"], matrix["layout"] = VERSION, generation, _layout(fields)
     loose = []
     for at, column in enumerate(column for each in columns for column in each):
         if column.dtype == OBJECT:
@@ -58,12 +143,13 @@ def encode(bounds: Sequence[Bound], columns: Sequence[Columns]) -> list[bytes]:
         raise StateError(f"an aggregate's state cannot be pickled ({error}); keep plain picklable values in it.") from error
 
 
-def decode(bounds: Sequence[Bound], values: list[bytes]) -> list[Columns]:
+def decode(bounds: Sequence[Bound], values: list[bytes], generation: int = 0) -> list[Columns]:
     """State columns from what `encode` wrote.
 
     Args:
         bounds: The aggregates that the values were written for.
         values: n values.
+        generation: Which of the operator's layouts they have.
 
     Returns:
         The state columns of each aggregate, n rows; writable and owned by the caller.
@@ -74,23 +160,28 @@ def decode(bounds: Sequence[Bound], values: list[bytes]) -> list[Columns]:
     Cost:
         About 0.1 µs per row without object columns, one unpickling per row with them.
     """
-    row = _row(bounds)
-    width, dtypes = row.itemsize, [dtype for bound in bounds for dtype in bound.fields]
+    return _decode(list(map(_fields, bounds)), values, generation)
+
+
+def _decode(fields: Sequence[Fields], values: list[bytes], generation: int) -> list[Columns]:
+    row = _row(fields)
+    width, dtypes = row.itemsize, [dtype for _, each in fields for dtype in each]
     has_objects = OBJECT in dtypes
     raw = b"".join([value[:width] for value in values] if has_objects else values)
     plain = len(raw) == width * len(values) and (has_objects or set(map(len, values)) <= {width})
     matrix = np.frombuffer(raw, dtype=row) if plain else np.empty(0, dtype=row)
-    if not plain or (matrix["version"] != VERSION).any() or (matrix["layout"] != _layout(bounds)).any():
-        _refuse(bounds, values, width)
+    head = (("version", VERSION), ("generation", generation), ("layout", _layout(fields)))
+    if not plain or any((matrix[name] != wanted).any() for name, wanted in head):
+        _refuse(fields, values, width, generation)
     try:
         loose = [pickle.loads(memoryview(value)[width:]) for value in values] if has_objects else []
     except Exception as error:
         raise StateError(f"a stored aggregate state cannot be unpickled ({error}); restore an older snapshot.") from error
     out: list[Columns] = []
     at = taken = 0
-    for bound in bounds:
-        held = []
-        for dtype in bound.fields:
+    for _, each in fields:
+        held: list[Array] = []
+        for dtype in each:
             if dtype == OBJECT:
                 held.append(objects([items[taken] for items in loose]))
                 taken += 1
@@ -101,36 +192,40 @@ def decode(bounds: Sequence[Bound], values: list[bytes]) -> list[Columns]:
     return out
 
 
-def _row(bounds: Sequence[Bound]) -> np.dtype[Any]:
+def _row(fields: Sequence[Fields]) -> np.dtype[Any]:
     """The packed row of the head and all columns of fixed width; names count all columns."""
-    parts: list[tuple[str, Any]] = [("version", "u1"), ("layout", "<u2")]
-    dtypes = [dtype for bound in bounds for dtype in bound.fields]
+    parts: list[tuple[str, Any]] = [("version", "u1"), ("generation", "u1"), ("layout", "<u2")]
+    dtypes = [dtype for _, each in fields for dtype in each]
     parts += [(f"f{at}", dtype.newbyteorder("<")) for at, dtype in enumerate(dtypes) if dtype != OBJECT]
     return np.dtype(parts)
 
 
-def _layout(bounds: Sequence[Bound]) -> int:
-    return zlib.crc32(_describe(bounds).encode()) & 0xFFFF
+def _layout(fields: Sequence[Fields]) -> int:
+    return zlib.crc32(_describe(fields).encode()) & 0xFFFF
 
 
-def _describe(bounds: Sequence[Bound]) -> str:
-    return ", ".join(f"{type(bound).__name__}({' '.join(dtype.name for dtype in bound.fields)})" for bound in bounds)
+def _describe(fields: Sequence[Fields]) -> str:
+    return ", ".join(f"{name}({' '.join(dtype.name for dtype in each)})" for name, each in fields)
 
 
-def _refuse(bounds: Sequence[Bound], values: list[bytes], width: int) -> NoReturn:
-    """Say what is wrong with values that this version did not write for these aggregates."""
-    layout = _layout(bounds).to_bytes(2, "little")
+def _refuse(fields: Sequence[Fields], values: list[bytes], width: int, generation: int) -> NoReturn:
+    """Say what is wrong with values that were not written for these aggregates."""
+    wanted = _layout(fields).to_bytes(2, "little")
     for at, value in enumerate(values):
-        if len(value) >= 3 and value[0] != VERSION:
+        if len(value) >= _HEAD and value[0] != VERSION:
             raise StateError(
                 f"stored aggregate state {at} has version {value[0]}, this penstock reads version {VERSION}; use the release that wrote it."
             )
-        if len(value) >= 3 and value[1:3] != layout:
+        if len(value) >= _HEAD and value[1] != generation:
             raise StateError(
-                f"stored aggregate state {at} was written for other aggregates than {_describe(bounds)}; "
-                "give the changed operator a new name or start from a new checkpoint."
+                f"stored aggregate state {at} is of generation {value[1]}, and this operator's is {generation}; restore an older snapshot."
+            )
+        if len(value) >= _HEAD and value[2:_HEAD] != wanted:
+            raise StateError(
+                f"stored aggregate state {at} was written for other aggregates than {_describe(fields)}; "
+                "give the changed step a new name or start from a new checkpoint."
             )
     raise StateError(
-        f"a stored aggregate state of {_describe(bounds)} is cut off or too long (sizes {sorted(set(map(len, values)))[:3]}, "
+        f"a stored aggregate state of {_describe(fields)} is cut off or too long (sizes {sorted(set(map(len, values)))[:3]}, "
         f"expected {width}); restore an older snapshot."
     )

@@ -36,6 +36,7 @@ from penstock.operators.aggregates.base import (
     input_of,
     is_some,
     lengths,
+    none,
     objects,
     reduce_some,
     refuse,
@@ -52,6 +53,9 @@ class Extreme(Kernel):
 
     column: str
     greatest: bool
+
+    def describe(self) -> str:
+        return f"{'max' if self.greatest else 'min'}({self.column})"
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
         """Take numbers, times, booleans, strings, binaries or decimals."""
@@ -72,6 +76,9 @@ class ExtremeBound(Bound):
     @property
     def fields(self) -> tuple[np.dtype[Any], ...]:  # type: ignore[override]  # depends on the type; read-only is enough
         return Values(self.output_type).fields()
+
+    def zero(self, n: int) -> Columns:
+        return self.lift(none(n, self.output_type), None, n)
 
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         columns = Values(self.output_type).split(values)
@@ -114,6 +121,9 @@ class Edge(Kernel):
     column: str
     last: bool
 
+    def describe(self) -> str:
+        return f"{'last' if self.last else 'first'}({self.column})"
+
     def bind(self, input_type: pa.DataType | None) -> Bound:
         """Any type will do."""
         return EdgeBound(input_of(input_type), self.last)
@@ -130,6 +140,10 @@ class EdgeBound(Bound):
     @property
     def fields(self) -> tuple[np.dtype[Any], ...]:  # type: ignore[override]  # depends on the type; read-only is enough
         return (INT64,) * 4 + Values(self.output_type).fields()
+
+    def zero(self, n: int) -> Columns:
+        far = np.full(n, np.iinfo(np.int64).min if self.last else np.iinfo(np.int64).max)  # any record comes before it
+        return far, far, far, far, *Values(self.output_type).split(none(n, self.output_type))
 
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         return (*_known(order), *Values(self.output_type).split(values))
@@ -176,6 +190,9 @@ class Collect(Kernel):
 
     column: str
 
+    def describe(self) -> str:
+        return f"collect({self.column})"
+
     def bind(self, input_type: pa.DataType | None) -> Bound:
         """Any type will do."""
         return CollectBound(input_of(input_type))
@@ -192,6 +209,9 @@ class CollectBound(Bound):
     @property
     def output_type(self) -> pa.DataType:  # type: ignore[override]  # depends on `kind`; read-only is all that users need
         return pa.list_(self.kind)
+
+    def zero(self, n: int) -> Columns:
+        return (objects([(b"", []) for _ in range(n)]),)
 
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         return self.lift_reduce(values, order, n, np.arange(n, dtype=np.int64))

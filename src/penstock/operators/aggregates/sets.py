@@ -45,6 +45,9 @@ class CountDistinct(Kernel):
 
     column: str
 
+    def describe(self) -> str:
+        return f"count_distinct({self.column})"
+
     def bind(self, input_type: pa.DataType | None) -> Bound:
         """Any type but a map will do."""
         kind = input_of(input_type)
@@ -60,6 +63,9 @@ class PackedDistinct(Bound):
     kind: pa.DataType
     output_type = pa.int64()
     fields = (OBJECT,)
+
+    def zero(self, n: int) -> Columns:
+        return (objects([b""] * n),)
 
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         return self.lift_reduce(values, order, n, np.arange(n, dtype=np.int64))
@@ -95,6 +101,9 @@ class ObjectDistinct(Bound):
     kind: pa.DataType
     output_type = pa.int64()
     fields = (OBJECT,)
+
+    def zero(self, n: int) -> Columns:
+        return (objects([()] * n),)
 
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         return (objects([() if item is None else (item,) for item in self._items(values)]),)

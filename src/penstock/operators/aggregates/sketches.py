@@ -29,6 +29,7 @@ from penstock.operators.aggregates.base import (
     floats,
     group_ids,
     input_of,
+    none,
     objects,
     refuse,
     valid,
@@ -82,6 +83,9 @@ class HyperLogLog(Bound):
     bits: int
     output_type = pa.int64()
     fields = (OBJECT,)
+
+    def zero(self, n: int) -> Columns:
+        return self.lift(none(n, self.kind), None, n)
 
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         return self.lift_reduce(values, order, n, np.arange(n, dtype=np.int64))
@@ -239,6 +243,9 @@ class QuantileBound(Bound):
     relative_error: float
     output_type = pa.float64()
     fields = (OBJECT,)
+
+    def zero(self, n: int) -> Columns:
+        return self.lift(none(n, pa.float64()), None, n)
 
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         return self.lift_reduce(values, order, n, np.arange(n, dtype=np.int64))

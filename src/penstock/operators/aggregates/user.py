@@ -78,6 +78,11 @@ class Aggregate(Kernel):
     def __init__(self, column: str | None = None) -> None:
         self.column = column
 
+    def describe(self) -> str:
+        """Its class, with the plain values among its attributes."""
+        kept = {n: v for n, v in vars(self).items() if isinstance(v, (str, int, float, bool, tuple, type(None)))}
+        return f"{type(self).__qualname__}({', '.join(f'{n}={v!r}' for n, v in kept.items())})"
+
     @abstractmethod
     def zero(self) -> Any:
         """The state of no rows; a new object each time if states are changed in place."""
@@ -125,6 +130,9 @@ class UserBound(Bound):
     kind: pa.DataType
     output_type: pa.DataType
     fields = (OBJECT,)
+
+    def zero(self, n: int) -> Columns:
+        return (objects([self.aggregate.zero() for _ in range(n)]),)
 
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         return self.lift_reduce(values, order, n, np.arange(n, dtype=np.int64))

@@ -1,0 +1,224 @@
+"""What the state in a checkpoint belongs to: the flow's shape, and how a changed flow takes over state of the one before.
+
+Every source, region, step and input of a region is described as plain values. A region's steps and inputs have numbers (slots) under which
+their state is kept; these never change while the checkpoint lives, wherever the step then stands. The shape is a part of each epoch's record,
+so a snapshot has that of its own epoch.
+
+`succeed` is a pure function of the shape before and the shape declared now: it gives each step its slot, or refuses.
+
+    goes on     stateless steps, sinks, functions, output columns, new regions, new steps, aggregates under new names
+    refused     everything else, before anything is read or stored
+
+Read next: `penstock.runtime.succession`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.flow import plan as p
+from penstock.runtime.compile import CompiledFlow, CompiledRegion
+from penstock.runtime.record import SourceShape
+from penstock.runtime.spec import RegionSpec
+
+AS_IT_IS: Final = [-1, 0]
+"""In place of a step and its input: the rows leave the region as they came."""
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """A step of a region.
+
+    Attributes:
+        slot: The number under which its state is kept.
+        name: Its name, unique in the region: given, or made from its kind and its place among those of its kind.
+        named: Whether the name was given.
+        kind: What it is.
+        label: Tells it from others of its kind: with the name of its function.
+        meaning: What its state means, as text by a word for each part.
+        layouts: What stored values consist of; the present layout is the last.
+        passes: Whether it can be taken away without loss to what follows.
+        reads: Columns that its rows must have had.
+    """
+
+    slot: int
+    name: str
+    named: bool
+    kind: str
+    label: str
+    meaning: dict[str, str]
+    layouts: list[dict[str, str]]
+    passes: bool = False
+    reads: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PortShape:
+    """An input of a region.
+
+    Attributes:
+        slot: The number under which its waiting rows are kept.
+        waits: Whether rows wait for the frontier.
+        columns: Types by column.
+        ever: Types of all columns that its waiting rows may have, those of today among them.
+        readers: The steps that its rows come to, directly or through others, each as (slot, which of its inputs); `AS_IT_IS`.
+        first: Slots of those that read its rows as they are, directly or through steps that pass rows on.
+    """
+
+    slot: int
+    waits: bool
+    columns: dict[str, str]
+    ever: dict[str, str]
+    readers: list[list[int]]
+    first: list[int]
+
+
+@dataclass(frozen=True)
+class RegionShape:
+    """A region.
+
+    Attributes:
+        ordinal: Its number in the flow, which orders rows that the frontier gives rise to.
+        keys: Types by key column.
+        timed: Whether its rows have an event time.
+        sources: Names of the sources whose records come to it.
+        steps: Its steps.
+        ports: Its inputs.
+        next_step: The least slot that no step ever had. Likewise for inputs `next_port`.
+    """
+
+    ordinal: int
+    keys: dict[str, str]
+    timed: bool
+    sources: list[str]
+    steps: list[StepShape]
+    ports: list[PortShape]
+    next_step: int
+    next_port: int
+
+    def step(self, slot: int) -> StepShape:
+        """The step with a slot."""
+        return next(s for s in self.steps if s.slot == slot)
+
+
+@dataclass(frozen=True)
+class FlowShape:
+    """A flow.
+
+    Attributes:
+        sources: In the order of their numbers.
+        regions: By name.
+        outputs: What each output's sink is, by the output's name.
+        next_ordinal: The least number that no region ever had.
+    """
+
+    sources: list[SourceShape]
+    regions: dict[str, RegionShape]
+    outputs: dict[str, str]
+    next_ordinal: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(raw: dict[str, Any]) -> FlowShape:
+        """Read what `to_json` gave."""
+        regions = {}
+        for name, region in raw["regions"].items():
+            steps = [StepShape(**s) for s in region["steps"]]
+            regions[name] = RegionShape(**{**region, "steps": steps, "ports": [PortShape(**x) for x in region["ports"]]})
+        return FlowShape([SourceShape(**s) for s in raw["sources"]], regions, raw["outputs"], raw["next_ordinal"])
+
+
+def sources_of(plan: p.Plan) -> list[SourceShape]:
+    """The shapes of a flow's sources."""
+    return [SourceShape(s.name, _meaning(s), s.lateness_us) for s in plan.sources]
+
+
+def _meaning(source: p.SourceNode) -> dict[str, str]:
+    connector = source.connector
+    says = getattr(connector, "meaning", None)
+    found = dict(says()) if callable(says) else {"kind": type(connector).__name__}
+    return {
+        **found,
+        "event time": source.time or "none",
+        "position": " and ".join(source.position) if source.position else "its own",
+    }
+
+
+def shape_of(flow: CompiledFlow) -> FlowShape:
+    """The shape of a flow that begins: slots in the order of declaration."""
+    regions = {name: _region(i, compiled) for i, (name, compiled) in enumerate(flow.regions.items())}
+    outputs = {o.name: repr(o.sink) for o in flow.plan.outputs}
+    return FlowShape(sources_of(flow.plan), regions, outputs, len(regions))
+
+
+def _region(ordinal: int, compiled: CompiledRegion) -> RegionShape:
+    spec, region = compiled.spec, compiled.region
+    steps: list[StepShape] = []
+    for slot, (step, declared) in enumerate(zip(spec.steps, region.steps, strict=True)):
+        operator = step.operator
+        layout = dict(operator.layout(step.in_schemas, spec.keys))
+        steps.append(
+            StepShape(
+                slot,
+                region.step_name(slot),
+                declared.name is not None,
+                operator.kind_name(),
+                operator.describe(),
+                dict(operator.meaning(step.in_schemas, spec.keys)),
+                [layout],
+                operator.passes,
+                list(operator.reads()),
+            )
+        )
+    ports = [_port(spec, i) for i in range(len(spec.ports))]
+    sources = sorted({s.name for i in region.inputs for s in p.upstream(i) if isinstance(s, p.SourceNode)})
+    return RegionShape(ordinal, types_of(spec.keys), spec.timed, sources, steps, ports, len(steps), len(ports))
+
+
+def types_of(schema: pa.Schema) -> dict[str, str]:
+    """Types by column, as text."""
+    return {f.name: str(f.type) for f in schema}
+
+
+def _port(spec: RegionSpec, index: int) -> PortShape:
+    """An input, with what its rows come to."""
+    port, source = spec.ports[index], ("port", index)
+    readers: list[list[int]] = []
+    first: list[int] = []
+    through: set[tuple[str, int]] = {source}
+    passed = {source}
+    for i, step in enumerate(spec.steps):
+        met = [[i, n] for n, given in enumerate(step.inputs) if given in through]
+        readers += met
+        through |= {("operator", i)} if met else set()
+        if any(given in passed for given in step.inputs):
+            first.append(i)
+            passed |= {("operator", i)} if step.operator.passes else set()
+    if any(("port", o.port) == source if o.operator < 0 else ("operator", o.operator) in passed for o in spec.outs):
+        readers.append(AS_IT_IS)
+    columns = types_of(port.schema)
+    return PortShape(index, port.waits, columns, columns, readers, first)
+
+
+def bind(flow: CompiledFlow, shape: FlowShape) -> None:
+    """Give the steps and inputs of a compiled flow their slots; `flow` is changed."""
+    for name, compiled in flow.regions.items():
+        region, spec = shape.regions[name], compiled.spec
+        steps = [replace(step, slot=s.slot, layouts=tuple(s.layouts)) for step, s in zip(spec.steps, region.steps, strict=True)]
+        ports = [replace(port, slot=s.slot) for port, s in zip(spec.ports, region.ports, strict=True)]
+        compiled.spec = replace(spec, ordinal=region.ordinal, steps=tuple(steps), ports=tuple(ports))
+
+
+def text_of(meaning: dict[str, str]) -> str:
+    """Parts as a person reads them."""
+    return ", ".join(f"{word} {value}" for word, value in meaning.items())
+
+
+__all__: Sequence[str] = ["FlowShape", "PortShape", "RegionShape", "SourceShape", "StepShape", "bind", "shape_of", "sources_of"]
