@@ -27,7 +27,7 @@ def same(left, right):
 
 def test_round_trip_when_all_columns_are_fixed_then_is_the_identity():
     values = encode(FIXED, FIXED_COLUMNS)
-    assert [len(value) for value in values] == [3 + 8 + 24 + 2 + 5] * 2
+    assert [len(value) for value in values] == [4 + 8 + 24 + 2 + 5] * 2
     same(decode(FIXED, values), FIXED_COLUMNS)
 
 
