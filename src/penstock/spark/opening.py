@@ -50,6 +50,8 @@ class Opening:
         forget: Regions (``"k"``) and steps (``"k/name"``) whose state may be forgotten.
 
     Attributes:
+        checkpoint: The checkpoint.
+        workers: Number of workers by region.
         notices: Of the last `open`, a sentence for each thing that begins empty or is forgotten.
     """
 
@@ -63,10 +65,10 @@ class Opening:
         before: Any,
         forget: Collection[str] = (),
     ) -> None:
-        self._flow, self._spark, self._checkpoint = flow, spark, checkpoint
+        self._flow, self._spark, self.checkpoint = flow, spark, checkpoint
         self._forget = forget
         self.notices: list[str] = []
-        self._workers, self._limits, self._before = workers, limits, before or (lambda _: None)
+        self.workers, self._limits, self._before = workers, limits, before or (lambda _: None)
         every = int(
             spark.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(logs.COMPACT_EVERY)) or logs.COMPACT_EVERY
         )
@@ -78,7 +80,7 @@ class Opening:
 
     def why_not_back(self, record: EpochRecord, command: Command) -> str:
         """Why the flow cannot go back to a snapshot; empty: it can."""
-        return why_not_back(self._checkpoint, record, command, self._flow, self._engine, self._forget)
+        return why_not_back(self.checkpoint, record, command, self._flow, self._engine, self._forget)
 
     def open(self, *, given: bool) -> Settings:
         """Claim checkpoint and sinks for a new run; go back first if the flow is on its way.
@@ -86,7 +88,7 @@ class Opening:
         Args:
             given: Whether the numbers of workers were given by the user.
         """
-        checkpoint, plan = self._checkpoint, self._flow.plan
+        checkpoint, plan = self.checkpoint, self._flow.plan
         identity = checkpoint.create(Identity(uuid.uuid4().hex, plan.name))
         if identity.name != plan.name:
             raise CheckpointError(
@@ -100,7 +102,7 @@ class Opening:
         self.notices = take_over(self._flow, goes_on, checkpoint.uri, self._forget)
         plan = self._flow.plan
         checkpoint.keep_sources(sources_of(plan))
-        check_regions(goes_on, plan, self._workers, checkpoint.uri, given=given)
+        check_regions(goes_on, plan, self.workers, checkpoint.uri, given=given)
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         run = checkpoint.claim({"host": socket.gethostname(), "pid": os.getpid(), "started": now, "plan": plan.describe()})
         self._since = self._since or run
@@ -115,9 +117,7 @@ class Opening:
             go_back(checkpoint, plan, found, self._engine, flow=identity.flow, run=run, now_us=_clock_us(), before=self._before)
             delete_quietly(checkpoint.fs, checkpoint.path(last.log))
         checkpoint.fs.create_dir(checkpoint.path("control"))
-        return Settings(
-            identity.flow, run, self._workers, _clock_us, self._before, self._limits, self.why_not_back, self._since
-        )
+        return Settings(identity.flow, run, self.workers, _clock_us, self._before, self._limits, self.why_not_back, self._since)
 
     def _schema(self, node: p.Node) -> pa.Schema:
         if isinstance(node, p.RegionOutput):

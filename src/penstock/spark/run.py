@@ -100,19 +100,11 @@ def start(
     ours = query_session(spark, plan.sources)
     compiled = compile_flow(plan, schema_of(ours), partial_schema(ours), only_partition(plan))
     check_patterns(compiled, ours)
-    return Run(
-        compiled,
-        ours,
-        spark,
-        Checkpoint(str(checkpoint)),
-        workers_of(plan, workers),
-        interval,
-        drain=drain,
-        limits=replace(step_limits(step_budget), slots=max(1, spark.sparkContext.defaultParallelism)),
-        workers_given=workers is not None,
-        forget=names_to_forget(forget),
-        before=before,
+    limits = replace(step_limits(step_budget), slots=max(1, spark.sparkContext.defaultParallelism))
+    opening = Opening(
+        compiled, ours, Checkpoint(str(checkpoint)), workers_of(plan, workers), limits, before, names_to_forget(forget)
     )
+    return Run(compiled, ours, spark, opening, interval, drain=drain, workers_given=workers is not None)
 
 
 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)  # it prints what is raised into Spark; `Run` tells it better
@@ -130,29 +122,25 @@ class Run:
         flow: CompiledFlow,
         spark: SparkSession,
         theirs: SparkSession,
-        checkpoint: Checkpoint,
-        workers: dict[str, int],
+        opening: Opening,
         interval_ms: int | None,
         *,
         drain: bool,
-        limits: Limits,
         workers_given: bool,
-        forget: tuple[str, ...],
-        before: Any,
     ) -> None:
+        checkpoint, self._opening = opening.checkpoint, opening
         self._flow, self._spark, self._theirs, self._checkpoint = flow, spark, theirs, checkpoint
         self._interval_ms, self._drain = interval_ms, drain
         self._error: PenstockError | None = None
         self._cause: BaseException | None = None
         self._alone = sources_alone(flow)
         offer(spark, query_settings(flow, local=self._uri().startswith("file:")))
-        self._tasks = fit_shuffles(spark, sum(workers.values()))
+        self._tasks = fit_shuffles(spark, sum(opening.workers.values()))
         self._query: Any = None
         self._ended = threading.Event()
         self._stopping = threading.Event()
         self._following = interval_ms is not None
         self._cut = False
-        self._opening = Opening(flow, spark, checkpoint, workers, limits, before, forget)
         self._commander = Commander(checkpoint, self._latest, lambda: self.active, self._opening.why_not_back)
         self._open(given=workers_given)
         self._was_finished = self._driver.last.finished
@@ -164,6 +152,11 @@ class Run:
             self._query = self._start_query(available_now=False)  # errors of the first plan belong to the caller
         self._thread = threading.Thread(target=self._supervise, name=f"penstock-{flow.plan.name}", daemon=True)
         self._thread.start()
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What of the state begins empty or was forgotten because the flow has changed, a sentence each."""
+        return tuple(self._opening.notices)
 
     def _open(self, *, given: bool) -> None:
         """Begin a run: of a start, or after going back to a snapshot."""
