@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -75,3 +76,14 @@ def test_validate_when_key_cannot_work_then_is_refused(make):
         sinks.memory("m").validate(PAIR, updates=True, key=("k",))
     with pytest.raises(DeclarationError, match="key column 'l' of type list"):
         sinks.memory("m").validate(pa.schema([("l", pa.list_(pa.int8()))]), updates=True, key=("l",))
+
+
+def test_write_when_keys_are_nan_or_zero_of_either_sign_then_each_is_one(make):
+    schema = pa.schema([("x", pa.float64()), ("n", pa.int64())])
+    sink = sinks.memory("nan and zero")
+    sink.validate(schema, updates=True, key=("x",))
+    sink.open(make.mark(-1), schema)
+    nan = float("nan")
+    keys = [nan, np.copysign(nan, -1.0), 0.0, -0.0, None, None]
+    sink.write([make.batch(*((x, n) for n, x in enumerate(keys)), schema=schema)], make.mark(0))
+    assert [row["n"] for row in sink.rows()] == [1, 3, 5]

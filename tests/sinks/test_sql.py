@@ -235,7 +235,7 @@ def test_write_when_table_is_in_a_schema_then_it_is_stored_there(postgres_rig, m
 # -- values
 
 
-def test_write_when_values_are_nested_then_they_are_json_text(sql_rig, make):
+def test_write_when_values_are_nested_then_they_are_json(sql_rig, make):
     schema = pa.schema(
         [
             ("l", pa.list_(pa.int64())),
@@ -248,7 +248,11 @@ def test_write_when_values_are_nested_then_they_are_json_text(sql_rig, make):
     sink.open(make.mark(-1), schema)
     rows = [([1, None], {"d": dt.date(2020, 1, 2), "x": math.nan}, [("é", 1)]), (None, None, None)]
     sink.write([make.batch(*rows, schema=schema)], make.mark(0))
-    assert sql_rig.rows(columns="l, s, m") == [("[1, null]", '{"d": "2020-01-02", "x": null}', '{"é": 1}'), (None, None, None)]
+    found = sql_rig.rows(columns="l, s, m")
+    if sql_rig.system == "postgresql":  # where they are jsonb, which Python reads as what they hold
+        assert found == [([1, None], {"d": "2020-01-02", "x": None}, {"é": 1}), (None, None, None)]
+    else:
+        assert found == [("[1, null]", '{"d": "2020-01-02", "x": null}', '{"é": 1}'), (None, None, None)]
 
 
 def test_write_when_nan_then_it_survives_except_in_sqlite(sql_rig, make):

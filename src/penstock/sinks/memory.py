@@ -173,9 +173,18 @@ class MemorySink:
 
 
 def _latest(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    """The last row of each key; NULL is a key like any other."""
-    numbered = table.select(list(key)).append_column("__ps_row", pa.array(np.arange(table.num_rows)))
+    """The last row of each key; NULL is a key like any other, NaN is one, and so is zero whatever its sign."""
+    keys = [_one_key(column) for column in table.select(list(key)).columns]
+    numbered = pa.table([*keys, pa.array(np.arange(table.num_rows))], names=[*key, "__ps_row"])
     last: Any = numbered.group_by(list(key)).aggregate([("__ps_row", "max")]).column("__ps_row_max")
     kept: Any = pc.sort_indices(last)
     latest: pa.Table = table.take(last.take(kept))
     return latest
+
+
+def _one_key(column: Any) -> Any:
+    """Values that are one key, alike also in their bits, by which Arrow tells them apart."""
+    if not pa.types.is_floating(column.type):
+        return column
+    nan: Any = pa.scalar(float("nan"), column.type)
+    return pc.if_else(pc.is_nan(column), nan, pc.add(column, pa.scalar(0, column.type)))

@@ -3,11 +3,12 @@
 Each epoch is one transaction. It first moves the mark forward with a conditional UPDATE; only the one writer whose run owns the
 mark, and whose epoch is new, changes a row there and goes on to store rows. Everybody else stores nothing.
 
-What survives: nulls, any text and binary, infinities, times in µs. Lists, structs and maps become JSON text (binary inside them
-base64). Not kept: NaN in SQLite becomes NULL (it has no NaN); PostgreSQL refuses text with the character NUL and times before
-4713 BC; SQLite takes times of years 1 to 9999 only. In SQLite a timestamp is text ``YYYY-MM-DD HH:MM:SS.ffffff`` in UTC, always
-that wide, so text order is time order; a decimal is exact text. In PostgreSQL and DuckDB a timestamp with a zone is TIMESTAMPTZ,
-without one TIMESTAMP.
+What survives: nulls, any text and binary, infinities, times in µs. Lists, structs and maps become JSON: ``jsonb`` in PostgreSQL,
+text elsewhere; times and decimals inside them are written as SQLite's columns have them, binary as base64, NaN and infinities as
+null. Not kept: NaN in SQLite becomes NULL (it has no NaN), but in a key column of an upsert the text ``NaN``, so that it stays a key
+of its own as elsewhere; PostgreSQL refuses text with the character NUL and times before 4713 BC; SQLite takes times of years 0 to
+9999 only. In SQLite a timestamp is text ``YYYY-MM-DD HH:MM:SS.ffffff`` in UTC, always that wide, so text order is time order; a
+decimal is exact text. In PostgreSQL and DuckDB a timestamp with a zone is TIMESTAMPTZ, without one TIMESTAMP.
 
 Read next: `penstock.sinks.sql_databases`, `penstock.sinks.sql_columns`.
 """
@@ -123,6 +124,10 @@ class SqlSink:
         for name in self._key:
             if name not in schema.names:
                 raise DeclarationError(f"{self._place} has key column {name!r}, but the output has only {schema.names}.")
+            if pa.types.is_nested(schema.field(name).type):
+                raise DeclarationError(
+                    f"{self._place} has key column {name!r} of type {schema.field(name).type}: make the key a plain value."
+                )
         for index, name in enumerate(schema.names):
             if name in schema.names[:index]:
                 raise DeclarationError(f"Column {name!r} is twice in the output for {self._place}: rename one.")
@@ -311,6 +316,11 @@ class SqlSink:
 
     def _store(self, transaction: Transaction, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> int:
         kinds = [sql_columns.kind_of(field, self._database.name) for field in schema]
+        if self._database.name == "sqlite":  # where NaN becomes NULL, which is another key
+            kinds = [
+                sql_columns.FLOAT_KEY if n in self._key and k == "float" else k
+                for n, k in zip(schema.names, kinds, strict=True)
+            ]
         if self._mode == "upsert":
             return self._upsert(transaction, batches, kinds, schema.names)
         stored = 0

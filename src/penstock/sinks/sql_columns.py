@@ -12,7 +12,8 @@ import base64
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from decimal import Decimal
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +33,12 @@ DDL: Final[dict[str, dict[str, str]]] = {
     },
     "postgresql": {
         "int": "BIGINT", "float": "DOUBLE PRECISION", "bool": "BOOLEAN", "text": "TEXT", "binary": "BYTEA", "date": "DATE",
-        "timestamp": "TIMESTAMP", "instant": "TIMESTAMPTZ", "decimal": "NUMERIC", "json": "TEXT", "null": "TEXT",
+        "timestamp": "TIMESTAMP", "instant": "TIMESTAMPTZ", "decimal": "NUMERIC", "json": "JSONB", "null": "TEXT",
     },
 }  # fmt: skip
+
+FLOAT_KEY: Final = "float key"
+"""In place of the kind ``float``: values of a key that must stay different."""
 
 _STRICT: Final[dict[str, set[str]]] = {
     "int": {"int", "decimal"}, "float": {"float"}, "bool": {"bool"}, "text": {"text"}, "binary": {"binary"}, "date": {"date"},
@@ -143,26 +147,68 @@ def fits(field: pa.Field[Any], declared: str, database: str) -> bool:
 
 
 def _json_text(column: Any) -> Any:
-    """Nested values as JSON text; a map as an object. NaN is not JSON, so it becomes null."""
+    """Nested values as JSON text: a map as an object, times as columns of SQLite have them, decimals as plain text, binary as base64.
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {str(name): plain(inner) for name, inner in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(inner) for inner in value]
-        if isinstance(value, bytes):
-            return base64.b64encode(value).decode()
-        if isinstance(value, float):
-            return value if np.isfinite(value) else None
-        return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+    JSON has no NaN and no infinity: they become null.
 
-    values = column.to_pylist(maps_as_pydicts="strict") if _holds_map(column.type) else column.to_pylist()
-    return pa.array([None if v is None else json.dumps(plain(v), ensure_ascii=False) for v in values], pa.large_string())
+    Raises:
+        pyarrow.ArrowInvalid: A map has a key twice.
+    """
+    texts = column.cast(_mapped(column.type, _naive)).cast(_mapped(column.type, _as_text))
+    values = [None if v is None else json.dumps(_plain(v, column.type), ensure_ascii=False) for v in texts.to_pylist()]
+    return pa.array(values, pa.large_string())
 
 
-def _holds_map(type_: Any) -> bool:
+def _naive(kind: Any) -> Any:
+    return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
+
+
+def _as_text(kind: Any) -> Any:
+    return pa.string() if pa.types.is_temporal(kind) and not pa.types.is_duration(kind) else kind
+
+
+def _mapped(kind: Any, leaf: Any) -> Any:
+    """A type with `leaf` of all that is not nested in it."""
     types: Any = pa.types
-    return bool(types.is_map(type_)) or any(_holds_map(type_.field(i).type) for i in range(type_.num_fields))
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_mapped(field.type, leaf)) for field in kind])
+    if types.is_map(kind):
+        item = kind.item_field.with_type(_mapped(kind.item_type, leaf))
+        return pa.map_(kind.key_field.with_type(_mapped(kind.key_type, leaf)), item)
+    if not types.is_nested(kind):
+        return leaf(kind.value_type if types.is_dictionary(kind) else kind)
+    inner = kind.value_field.with_type(_mapped(kind.value_type, leaf))
+    if types.is_fixed_size_list(kind):
+        return pa.list_(inner, kind.list_size)
+    return pa.large_list(inner) if types.is_large_list(kind) else pa.list_(inner)
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    """What JSON can hold in place of a value."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        found = {_plain_key(k, kind.key_type): _plain(v, kind.item_type) for k, v in value}
+        if len(found) < len(value):
+            raise pa.ArrowInvalid(f"a map has a key twice, which a JSON object cannot: {value}")
+        return found
+    if pa.types.is_nested(kind):
+        inner: Any = cast("Any", kind).value_type
+        return [_plain(v, inner) for v in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return value if isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def _plain_key(value: Any, kind: Any) -> str:
+    plain = _plain(value, kind)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
 def storable(column: Any, kind: str) -> Any:
@@ -195,8 +241,10 @@ def storable(column: Any, kind: str) -> Any:
 def python_values(column: Any, kind: str) -> list[Any]:
     """A column as the Python values that sqlite3 takes: times and decimals as text, times always 26 characters wide.
 
+    NaN, which SQLite would store as NULL, is the text NaN in a column of kind `FLOAT_KEY`: two keys must not become one.
+
     Raises:
-        pyarrow.ArrowInvalid: A time is outside years 1 to 9999, so that text order would not be time order any more.
+        pyarrow.ArrowInvalid: A time is outside years 1 to 9999 (of year 0 too, text order is time order), so that text order would not be time order any more.
     """
     column = storable(column, kind)
     if kind in {"timestamp", "instant"}:
@@ -208,6 +256,10 @@ def python_values(column: Any, kind: str) -> list[Any]:
     elif kind == "decimal":
         column = column.cast(pa.large_string())
     values: list[Any] = column.to_pylist()
+    if kind == "decimal":  # Arrow writes some small ones as 1E-7
+        values = [v if v is None or "E" not in v else f"{Decimal(v):f}" for v in values]
+    elif kind == FLOAT_KEY:
+        values = ["NaN" if v is not None and v != v else v for v in values]  # noqa: PLR0124
     return values
 
 
@@ -244,10 +296,24 @@ def _copy_column(column: Any, kind: str) -> Any:
     if kind == "binary":
         column = _hex(column)
     text = column.cast(pa.large_string())
+    if kind in {"date", "timestamp", "instant"}:
+        return _before_christ(text)
     if kind in {"text", "json", "null"}:
         for found, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
             text = compute.replace_substring(text, found, escaped)
     return text
+
+
+def _before_christ(text: Any) -> Any:
+    """Times as PostgreSQL reads them: the year 0 of Arrow is 1 BC there."""
+    early: Any = pc.or_(pc.starts_with(text, "-"), pc.starts_with(text, "0000"))
+    if not pc.any(early).as_py():
+        return text
+    values = text.to_pylist()
+    for i in np.flatnonzero(pc.fill_null(early, False).to_numpy(zero_copy_only=False)).tolist():
+        year, rest = re.fullmatch(r"(-?\d+)(-.*)", values[i]).groups()  # type: ignore[union-attr]  # it begins so
+        values[i] = f"{1 - int(year):04d}{rest.removesuffix('Z')}{'+00' if rest.endswith('Z') else ''} BC"
+    return pa.array(values, pa.large_string())
 
 
 def _hex(column: Any) -> Any:
