@@ -32,6 +32,7 @@ class Scan:
         first_malformed: One of them, for the error: where and what.
         files: Number of files read.
         rows: Number of records, if chunks do not say it and it costs nothing to know.
+        order: The source's `SourceState.order` after the epoch; None: as before.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -39,6 +40,7 @@ class Scan:
     first_malformed: str = ""
     files: int = 0
     rows: int = 0
+    order: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,18 @@ class Backend(Protocol):
 
     def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
         """Look at a source's records of this epoch."""
+        ...
+
+    def keep_input(self) -> None:
+        """Remember, durably, which input this epoch reads, so that a re-run reads the same; all sources have been scanned."""
+        ...
+
+    def input_kept(self) -> None:
+        """Wait until that is durable; called before anything is stored."""
+        ...
+
+    def check_input(self) -> None:
+        """Refuse to commit if the input was changed while it was read."""
         ...
 
     def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:

@@ -231,7 +231,31 @@ class Checkpoint:
         Returns:
             What was found first.
         """
-        path = self.path("epochs", f"{epoch:012d}.decided")
+        return self._kept_first(epoch, "decided", found, run)
+
+    def keep_input(self, epoch: int, found: dict[str, Any], run: int) -> dict[str, Any]:
+        """Keep which files an epoch reads, so that a re-run reads the same or refuses; arguments and result as of `decided`."""
+        return self._kept_first(epoch, "files", found, run)
+
+    def kept_input(self, epoch: int) -> dict[str, Any] | None:
+        """What `keep_input` kept of an epoch that was not committed; None: it had not come so far."""
+        return self._kept(epoch, "files")
+
+    def forget_input(self, epoch: int) -> None:
+        """Let an epoch of which nothing was stored read other files when it runs again."""
+        delete_quietly(self.fs, self.path("epochs", f"{epoch:012d}.files"))
+
+    def refuse_file(self, epoch: int, uri: str) -> None:
+        """Note that an epoch could not read a file, so that it may be removed."""
+        found = self.refused_files(epoch) | {uri}
+        write_atomic(self.fs, self.path("epochs", f"{epoch:012d}.refused"), json.dumps({"files": sorted(found)}).encode())
+
+    def refused_files(self, epoch: int) -> set[str]:
+        """What `refuse_file` noted."""
+        return set((self._kept(epoch, "refused") or {}).get("files", ()))
+
+    def _kept_first(self, epoch: int, ending: str, found: dict[str, Any], run: int) -> dict[str, Any]:
+        path = self.path("epochs", f"{epoch:012d}.{ending}")
         if create_exclusive(self.fs, path, json.dumps(found).encode(), f"r{run}"):
             return found
         return dict(json.loads(read_bytes(self.fs, path)))
@@ -243,6 +267,12 @@ class Checkpoint:
     def gave_end(self, epoch: int) -> bool:
         """Whether rows of an epoch may have been given out as those of the end of the input, by whichever run."""
         return f"{epoch:012d}.end" in self._names("epochs")
+
+    def _kept(self, epoch: int, ending: str) -> dict[str, Any] | None:
+        try:
+            return dict(json.loads(read_bytes(self.fs, self.path("epochs", f"{epoch:012d}.{ending}"))))
+        except TornFileError:
+            return None
 
     def read_command(self, name: str) -> dict[str, Any]:
         """A command of the control log; what is no command is given as one that nobody knows."""
@@ -257,7 +287,7 @@ class Checkpoint:
         """Remove what no epoch needs any more: old records and commands."""
         names = sorted(self._names("epochs"))
         records = [n for n in names if n.endswith(".json") and n < f"{record.epoch - KEPT_RECORDS:012d}"]
-        decided = [n for n in names if n.endswith((".decided", ".end")) and n < f"{record.epoch:012d}"]
+        decided = [n for n in names if n.endswith((".decided", ".end", ".files", ".refused")) and n < f"{record.epoch:012d}"]
         for name in records + decided:
             delete_quietly(self.fs, self.path("epochs", name))
         for name in sorted(record.control)[:-KEPT_COMMANDS]:  # obeyed long ago; no epoch reads them again

@@ -128,6 +128,7 @@ class EpochDriver:
             self._store(epoch, backend, frames, decision)
             record = self._record(epoch, decision)
             record.progress["epoch_ms"] = (self._settings.clock_us() - started) // 1000
+            backend.check_input()
             self._settings.before("commit")
             for name in decision.decided.snapshots:
                 self._checkpoint.snapshot(name, replace(record, input=backend.input(), going_back={}))
@@ -172,11 +173,13 @@ class EpochDriver:
             judged.state.malformed += scan.malformed
             judged.state.files += scan.files
             judged.state.rows += scan.rows
+            judged.state.order = before.order if scan.order is None else scan.order
             decision.sources[source.name] = judged.state
             decision.judgements[source.name] = judged
         go_along(decision.sources, [{s.name for s in self._sources_of(r)} for r in self._flow.plan.regions if r.timed])
         for state in decision.sources.values() if ends.finished else ():
             state.frontier = MAX_TIME
+        backend.keep_input()
         return decision
 
     def _found(self, epoch: int, backend: Backend) -> tuple[list[tuple[str, dict[str, Any]]], int]:
@@ -254,8 +257,10 @@ class EpochDriver:
                 backend.force(frame)
                 frame = None
             if frame is None:
+                backend.input_kept()
                 give()
             batches = backend.collect(frame) if frame is not None else ()
+            backend.input_kept()
             decision.counts[output.name] = output.sink.write(_stepped(batches, self._settings.before, output.name, give), mark)
             self._settings.before(f"stored {output.name}")
         for source in self._flow.plan.sources:

@@ -63,6 +63,7 @@ class SourceState:
         heard_us: Clock time at which records last came, or of the first epoch.
         idle: Whether it was idle as a whole, and so went along with the others.
         partitions: By name.
+        order: How far its files have been read, where that is not just what Spark gave; see `penstock.runtime.input_files.Order`.
     """
 
     frontier: int = MIN_TIME
@@ -73,6 +74,7 @@ class SourceState:
     heard_us: int = 0
     idle: bool = False
     partitions: dict[str, PartitionState] = field(default_factory=dict)
+    order: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass

@@ -26,9 +26,12 @@ from penstock.runtime.record import SourceState
 from penstock.runtime.spec import OUT, PACKED_BITS, Port, RegionSpec, key_columns, key_hashes
 from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
+from penstock.sources.connectors import Files
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
+from penstock.spark.epoch_files import EpochFiles
 from penstock.spark.exchange import fits_pages, in_pages
 from penstock.spark.failures import plain
+from penstock.spark.kept_input import KeptInput
 from penstock.spark.logs import input_of
 from penstock.spark.row_times import JudgedFile, RowTimes, counts_of
 from penstock.spark.slices import Slices, as_rdd, never_without_rows
@@ -54,6 +57,8 @@ class SparkBackend:
         log: Folder of Spark's log in the checkpoint.
         assign: Makes a region's assignment.
         alone: Sources that go straight to a region, as `sources_alone` gives them.
+        files: A session as `penstock.spark.streams.whole_files` makes it.
+        kept: What is kept of the files that the epoch reads.
     """
 
     def __init__(
@@ -65,6 +70,8 @@ class SparkBackend:
         log: str,
         assign: Assign,
         alone: Mapping[str, CompiledRegion],
+        files: SparkSession,
+        kept: KeptInput,
     ) -> None:
         self._spark = spark
         self._slices = slices
@@ -73,6 +80,8 @@ class SparkBackend:
         self._log = log
         self._assign = assign
         self._alone = alone
+        self._files = files
+        self._kept_input = kept
         self._counted_as = (
             f"{next(_BACKENDS)} "  # not by the epoch: a failed one may have left counts of what is another file now
         )
@@ -99,11 +108,25 @@ class SparkBackend:
                 return False
             return fits_pages(self._slices.session, region.spec.in_schema)
 
-        reader = self._readers[source.name] = SourceReader(self._slices, source, ordinal, self._epoch, leave_times)
+        files = None
+        if isinstance(source.connector, Files):
+            files = EpochFiles(self._files, self._slices, source, ordinal + 1, self._epoch, self._kept_input)
+        reader = self._readers[source.name] = SourceReader(
+            self._slices, source, ordinal, self._epoch, files, leave_times
+        )
         found = reader.scan(state)
         self._malformed[source.name] = found.malformed
         self._rows[source.name] = found.rows or sum(chunk.rows for chunk in found.chunks)
         return found
+
+    def keep_input(self) -> None:
+        self._kept_input.keep()
+
+    def input_kept(self) -> None:
+        self._kept_input.wait()
+
+    def check_input(self) -> None:
+        self._kept_input.check()
 
     def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
         del ordinal

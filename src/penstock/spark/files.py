@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import CheckpointError, RecordError
+from penstock.runtime.input_files import InputFile
 from penstock.sources.connectors import Files
 from penstock.state.files import resolve
 
@@ -21,19 +22,40 @@ THREADS: Final = 16
 CANNOT_READ: Final = (OSError, CheckpointError, pa.ArrowException)
 
 
-def number_files(files: Sequence[str], before: int) -> dict[str, int]:
-    """Numbers of an epoch's files, in the order of (modification time, name); files of earlier epochs come first."""
+def look_at(uris: Iterable[str]) -> dict[str, InputFile]:
+    """Files as they are now, by URI; without those that are not there, or that pyarrow cannot look at."""
 
-    def place(uri: str) -> tuple[int, str]:
+    def found(uri: str) -> InputFile | None:
         try:
             system, path = resolve(uri)
-            moment = system.get_file_info(path).mtime_ns
+            info = system.get_file_info(path)
         except (OSError, CheckpointError):
-            moment = None
-        return ((moment or 0) // 1_000_000, uri)
+            return None
+        if not info.is_file or info.mtime_ns is None:
+            return None
+        return InputFile(uri, info.size, info.mtime_ns // 1_000_000)
 
-    plain = {re.sub("^file:/+", "file:///", uri) for uri in files}
-    return {uri: before + i for i, uri in enumerate(sorted(plain, key=place))}
+    chosen = list(uris)
+    with ThreadPoolExecutor(THREADS) as pool:
+        return {file.uri: file for file in pool.map(found, chosen) if file is not None}
+
+
+def number_files(files: Iterable[InputFile], before: int) -> dict[str, int]:
+    """Numbers of an epoch's files by URI, in the order of (modification time, name); files of earlier epochs come first."""
+    return {file.uri: before + i for i, file in enumerate(sorted(files, key=lambda f: f.place))}
+
+
+def why_no_parquet(file: InputFile) -> str:
+    """Why a file is certainly no whole Parquet file; empty: it may be one."""
+    if not file.size:
+        return "is empty, where a Parquet file has columns even without rows"
+    try:
+        system, path = resolve(file.uri)
+        with system.open_input_file(path) as opened:
+            end = opened.read_at(min(4, file.size), max(0, file.size - 4))
+    except CANNOT_READ:
+        return ""
+    return "" if end in (b"PAR1", b"PARE") else "is no Parquet file, or was not written to its end"
 
 
 @dataclass(frozen=True, slots=True)

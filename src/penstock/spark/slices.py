@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark.columns import named, select_sql
+from penstock.spark.found_files import Found, found_in
 
 ROW: Final = "__ps_row"
 """Spark's own id of a row: the number of its partition of the scan, and its place there."""
@@ -55,6 +56,7 @@ class Slices:
     def __init__(self, frame: DataFrame, query: Any, epoch: int) -> None:
         self._frame = frame
         self._branches = self._cut(query, epoch) if query is not None else []
+        self._instead: dict[int, DataFrame] = {}
 
     def _cut(self, query: Any, epoch: int) -> list[Any]:
         """Each source's branch of the plan; none if Spark does not give it."""
@@ -86,6 +88,8 @@ class Slices:
         """
         chosen = [f"s{tag}.*"] if columns is None else [f"s{tag}.`{c}`" for c in columns]
         chosen.append(f"monotonically_increasing_id() as {ROW}")
+        if tag in self._instead and not self._branches:
+            return select_sql(self._instead[tag], chosen)
         if not self._branches:
             return select_sql(self._frame.where(f"tag = {tag}"), chosen)
         ours = self._frame._jdf.sparkSession()
@@ -101,8 +105,8 @@ class Slices:
             _of_rows[context] = jvm.org.apache.spark.sql.classic.Dataset.ofRows
         return _of_rows[context]
 
-    def files(self, tag: int) -> list[str] | None:
-        """URIs of the files that one source reads in this epoch, without planning anything; None: Spark does not tell.
+    def files(self, tag: int) -> Found | None:
+        """The files that one source reads in this epoch, without planning anything; None: Spark does not tell.
 
         Args:
             tag: The source's tag.
@@ -112,8 +116,20 @@ class Slices:
             plan = plan.child()
         kind = "" if plan is None else _kind(plan)
         if plan is not None and kind == "LogicalRelation":
-            return [str(uri) for uri in plan.relation().inputFiles()]
-        return [] if kind == "LocalRelation" else None  # so Spark puts a source without new files
+            return found_in(self.session, plan)
+        return Found() if kind == "LocalRelation" else None  # so Spark puts a source without new files
+
+    def read_instead(self, tag: int, frame: DataFrame) -> None:
+        """Take other rows for those of one source.
+
+        Args:
+            tag: The source's tag.
+            frame: The rows of files as a batch, in the same columns.
+        """
+        row = F.struct(*(named(c) for c in frame.columns))
+        self._instead[tag] = frame.select(row.alias(f"s{tag}"))
+        if self._branches:
+            self._branches[tag] = self._instead[tag]._jdf.queryExecution().analyzed()
 
 
 def as_rdd(frame: DataFrame) -> DataFrame:

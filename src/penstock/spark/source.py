@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -23,10 +25,10 @@ from penstock.runtime.lateness import Base, Chunk, ChunkId, begun, behind, chunk
 from penstock.runtime.record import SourceState
 from penstock.schema import quoted, sql_text
 from penstock.sources.connectors import Files, Rate
-from penstock.spark.columns import array_sql, case_counts, select_sql
+from penstock.spark.columns import array_sql, select_sql
+from penstock.spark.epoch_files import EpochFiles
 from penstock.spark.failures import OURS
 from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, ROW_BITS, FileColumn, FileTimes
-from penstock.spark.files import Footer, check_columns, number_files, read_footers
 from penstock.spark.slices import ROW, Slices, as_rdd
 from penstock.spark.streams import CORRUPT, FILE
 from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, ORDER, PART, PART_BITS, PART_MASK, SUB, TIME, whole_partition
@@ -54,6 +56,7 @@ class SourceReader:
         source: The source.
         ordinal: Its number.
         epoch: The epoch's number.
+        files: The epoch's files, of a source of files.
         leave_times: Says, of a number of records and one of their files, whether late ones may be left to the tasks that get them (`RowTimes`).
     """
 
@@ -63,6 +66,7 @@ class SourceReader:
         source: SourceNode,
         ordinal: int,
         epoch: int,
+        files: EpochFiles | None = None,
         leave_times: Callable[[int, str], bool] = lambda *_: False,
     ) -> None:
         self._slices = slices
@@ -72,9 +76,7 @@ class SourceReader:
         self._leave_times = leave_times
         self.left: dict[int, tuple[FileColumn, Base]] = {}
         """Files whose late records are left to tasks, and what was seen before each."""
-        self._files: dict[str, int] = {}
-        self._footers: dict[str, Footer | None] = {}
-        self._file_rows = 0  # 0: not known
+        self._of_files = files
         self._kept: list[DataFrame] = []
         self._sliced: DataFrame | None = None
         self._whole: DataFrame | None = None
@@ -99,14 +101,10 @@ class SourceReader:
             wanted = list(dict.fromkeys([*columns, *extra]))
         return self._slices.rows(self._ordinal + 1, wanted)
 
-    def _number_files(self, connector: Files, before: SourceState) -> None:
-        """Number the epoch's files, and look at what Parquet files say of themselves."""
-        files = self._slices.files(self._ordinal + 1)
-        if files is None:
-            files = [row[0] for row in self._slice([]).select(FILE).distinct().collect()]
-        self._files = number_files(files, before.files)
-        if connector.format == "parquet":
-            self._read_footers(connector, sensitive=case_counts(self._slices.session))
+    @property
+    def _files(self) -> dict[str, int]:
+        """Numbers of the epoch's files that are read, by URI."""
+        return self._of_files.read if self._of_files is not None else {}
 
     def _rows(self, frame: DataFrame, *, usual: bool = False) -> DataFrame:
         """Rows with hidden columns, and `BAD` where they can be malformed. One projection, made as SQL text.
@@ -127,12 +125,6 @@ class SourceReader:
             own += [c for c in frame.columns if c in (FILE, CORRUPT)]
             hidden += [f"{bad} as {BAD}"] * bool(causes)
         return select_sql(frame, [*own, *hidden])
-
-    def _read_footers(self, connector: Files, *, sensitive: bool) -> None:
-        footers = self._footers = read_footers(self._files, self._source.time if self._source.position is None else None)
-        check_columns(self._source.name, connector, footers, sensitive=sensitive)
-        rows = [footer.rows for footer in footers.values() if footer is not None]
-        self._file_rows = sum(rows) if len(rows) == len(footers) else 0
 
     def _position(self, frame: DataFrame, bad: str) -> tuple[str, str]:
         """SQL of each row's partition number and offset. `bad`: whether it is malformed, and so needs none."""
@@ -235,23 +227,46 @@ class SourceReader:
 
     def scan(self, before: SourceState) -> Scan:
         """Times and offsets per chunk, and malformed records. At most one Spark job; none for most Parquet files."""
+        files = self._of_files
+        if files is None:
+            return self._scan(before)
+        files.find(before)
+        while True:
+            try:
+                found = self._scan(before)
+            except Exception as error:
+                if not files.leave_out(error):
+                    raise
+                self._sliced = self._whole = self._usual = self._times = self._seen = None
+            else:
+                none = files.count()
+                first = found.first_malformed or files.first if none else found.first_malformed
+                order = files.order.to_json()
+                return replace(
+                    found, malformed=found.malformed + none, first_malformed=first, files=len(files.numbers), order=order
+                )
+
+    def _scan(self, before: SourceState) -> Scan:
         source, connector = self._source, self._source.connector
         text = isinstance(connector, Files) and connector.format in ("csv", "json")
-        if isinstance(connector, Files):
-            self._number_files(connector, before)
         if source.time is None and not text:
-            return Scan(files=len(self._files), rows=self._file_rows)
+            return Scan(rows=self._file_rows)
         reading = self._read_times(before)
         if reading is not None:
             self._on_time()  # meanwhile
             found = reading.result()
             if found is not None:
-                return Scan(found, files=len(self._files))
+                return Scan(found)
         rows = self._times = self._rows(self._slice([c for c in (source.time, *(source.position or ())) if c]))
         few = 0 < self._file_rows <= _SMALL_ROWS and source.position is None
         chunks, bad = self._grouped_here(rows) if few else self._grouped_there(rows)
         self._rows_by_chunk = {(c.part, c.number): c.rows for c in chunks}
-        return Scan(chunks, bad, self._first_malformed() if bad else "", len(self._files))
+        return Scan(chunks, bad, self._first_malformed() if bad else "")
+
+    @property
+    def _file_rows(self) -> int:
+        """Number of records of Parquet files; 0: it is not known."""
+        return self._of_files.rows if self._of_files is not None else 0
 
     def _read_times(self, before: SourceState) -> Future[tuple[Chunk, ...] | None] | None:
         """Begin to read the times of Parquet files; None: of these files Spark reads them."""
@@ -267,8 +282,9 @@ class SourceReader:
             leave: Whether late records may be left to tasks.
         """
         assert self._source.time is not None
+        assert self._of_files is not None
         column = self._source.connector.schema.field(self._source.time)
-        files = FileTimes.of(self._files, self._footers, column, HELD_ROWS)
+        files = FileTimes.of(self._files, self._of_files.footers, column, HELD_ROWS)
         if files is None:
             return None
         part = self._ordinal << PART_BITS
@@ -314,11 +330,15 @@ class SourceReader:
         return chunks, sum(r["bad"] for r in found)
 
     def _first_malformed(self) -> str:
-        row = self.malformed().orderBy("position").limit(1).collect()[0]
+        row = self._malformed_rows().orderBy("position").limit(1).collect()[0]
         return f"at {row['position']}: {row['error']}: {row['record']}"
 
     def malformed(self) -> DataFrame:
         """Malformed records, as text."""
+        frames = [self._malformed_rows()] if BAD in self._all().columns else []
+        return reduce(DataFrame.unionAll, [*frames, *(self._of_files.malformed() if self._of_files is not None else [])])
+
+    def _malformed_rows(self) -> DataFrame:
         rows = self._all().where(BAD)
         shown = ", ".join(quoted(c) for c in rows.columns if not c.startswith("__ps_"))
         record, error = f"to_json(struct({shown}))", f"'{sql_text(self._source.time or '')} is null'"
@@ -356,7 +376,8 @@ class SourceReader:
     def frames(self, suspects: dict[ChunkId, Base], *, malformed: bool) -> SourceFrames:
         """The epoch's records; late ones, which can only be in the chunks `suspects`, told apart exactly."""
         kept = [*_own(self._read()), *ORDER]
-        rows = select_sql(self._all().where(f"not {BAD}"), kept) if malformed else self._on_time()
+        marks = malformed and BAD in self._all().columns
+        rows = select_sql(self._all().where(f"not {BAD}"), kept) if marks else self._on_time()
         bad = self.malformed() if malformed else None
         guilty: dict[ChunkId, Base] = {}
         if suspects and not self.left:

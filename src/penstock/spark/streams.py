@@ -5,7 +5,10 @@ Read next: `penstock.spark.source`.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -74,8 +77,37 @@ def _reader(reader: Any, files: Files) -> Any:
     return reader.options(**files.options).options(**_FORCED).schema(schema)
 
 
+def read_again(spark: SparkSession, files: Files, uris: Sequence[str]) -> DataFrame:
+    """The rows of some files of a source as those of a batch, in the columns of its stream.
+
+    Args:
+        spark: A session as `whole_files` makes it.
+        files: The source.
+        uris: The files.
+    """
+    if uris:
+        return _with_file(_at(_reader(spark.read, files), files, uris))
+    schema = spark_schema(files.schema)
+    schema = schema.add(CORRUPT, "string") if files.format in ("csv", "json") else schema
+    return spark.createDataFrame([], schema.add(FILE, "string"))
+
+
+def read_records(spark: SparkSession, files: Files, uris: Sequence[str], *, header: bool = True) -> DataFrame:
+    """The records of CSV files whatever columns they have: ``text``, with `FILE`; without `header` their first lines too."""
+    reader = _reader(spark.read, files).options(enforceSchema=True, header=header).schema(f"text string, {CORRUPT} string")
+    return _at(reader, files, uris).selectExpr(f"coalesce({CORRUPT}, text, '') as text", f"_metadata.file_path as {FILE}")
+
+
+def _at(reader: Any, files: Files, uris: Sequence[str]) -> DataFrame:
+    if any("=" in uri.rpartition("/")[0] for uri in uris) and not re.search(r"[*?{\[]", files.path):
+        reader = reader.option("basePath", files.path)  # as for a stream: folders below it give columns
+    # A path is no URI, and what would be a wildcard in one is not meant as such.
+    frame: DataFrame = reader.load([re.sub(r"([\\\[\]{}*?^])", r"\\\1", unquote(uri)) for uri in uris])
+    return frame
+
+
 def _with_file(frame: DataFrame) -> DataFrame:
     return frame.select(*(named(c) for c in frame.columns), F.col("_metadata.file_path").alias(FILE))
 
 
-__all__ = ["read_stream"]
+__all__ = ["read_again", "read_records", "read_stream"]

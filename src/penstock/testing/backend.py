@@ -63,6 +63,15 @@ class LocalBackend:
     def input(self) -> str:
         return self._ends
 
+    def keep_input(self) -> None:
+        """It is the caller's."""
+
+    def input_kept(self) -> None:
+        """It is the caller's."""
+
+    def check_input(self) -> None:
+        """It is the caller's."""
+
     def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
         del state
         table = self._inputs.get(source.name)
