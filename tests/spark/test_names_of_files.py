@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import RecordError
-from penstock.spark.files import number_files
+from penstock.spark.files import look_at, number_files
 
 pytestmark = pytest.mark.spark
 
@@ -21,7 +21,7 @@ def test_files_are_numbered_by_when_they_were_written_whatever_letters_their_nam
         path.touch()
         fr.stamp(path, 9 - i)
         uris.append(f"file://{tmp_path}/" + name.replace("%", "%25").replace(" ", "%20"))  # as Spark writes them
-    assert list(number_files(uris, 5)) == uris[::-1]
+    assert list(number_files(look_at(uris).values(), 5)) == uris[::-1]
 
 
 def write(path, seconds, columns):

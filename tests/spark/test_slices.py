@@ -42,7 +42,7 @@ def test_sources_are_read_by_branches_of_their_own(spark, tmp_path, monkeypatch)
     found = run(spark, tmp_path, "branches")
     assert {len(b) for b in branches} == {4}  # that of the control log, and one for each source
     # None of the other sources' files; and none in an epoch that the control log alone brings about.
-    assert sorted({tuple(uri.partition(str(tmp_path))[2] for uri in known) for known in files}) == [
+    assert sorted({tuple(f.uri.partition(str(tmp_path))[2] for f in known.files) for known in files}) == [
         (),
         ("/nested/f000.parquet",),
     ]

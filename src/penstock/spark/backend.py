@@ -57,7 +57,6 @@ class SparkBackend:
         log: Folder of Spark's log in the checkpoint.
         assign: Makes a region's assignment.
         alone: Sources that go straight to a region, as `sources_alone` gives them.
-        files: A session as `penstock.spark.streams.whole_files` makes it.
         kept: What is kept of the files that the epoch reads.
     """
 
@@ -70,7 +69,6 @@ class SparkBackend:
         log: str,
         assign: Assign,
         alone: Mapping[str, CompiledRegion],
-        files: SparkSession,
         kept: KeptInput,
     ) -> None:
         self._spark = spark
@@ -80,7 +78,6 @@ class SparkBackend:
         self._log = log
         self._assign = assign
         self._alone = alone
-        self._files = files
         self._kept_input = kept
         self._counted_as = (
             f"{next(_BACKENDS)} "  # not by the epoch: a failed one may have left counts of what is another file now
@@ -110,10 +107,8 @@ class SparkBackend:
 
         files = None
         if isinstance(source.connector, Files):
-            files = EpochFiles(self._files, self._slices, source, ordinal + 1, self._epoch, self._kept_input)
-        reader = self._readers[source.name] = SourceReader(
-            self._slices, source, ordinal, self._epoch, files, leave_times
-        )
+            files = EpochFiles(self._slices, source, ordinal + 1, self._epoch, self._kept_input)
+        reader = self._readers[source.name] = SourceReader(self._slices, source, ordinal, self._epoch, files, leave_times)
         found = reader.scan(state)
         self._malformed[source.name] = found.malformed
         self._rows[source.name] = found.rows or sum(chunk.rows for chunk in found.chunks)

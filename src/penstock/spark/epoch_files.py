@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.errors import PenstockError, RecordError
@@ -19,14 +19,17 @@ from penstock.runtime.input_files import InputFile, Order, changed, choose, firs
 from penstock.runtime.record import SourceState
 from penstock.schema import sql_text
 from penstock.sources.connectors import Files
-from penstock.spark.columns import case_counts
+from penstock.spark.columns import array_sql, case_counts
 from penstock.spark.files import Footer, check_columns, columns_of_folders, look_at, number_files, read_footers, why_no_parquet
 from penstock.spark.found_files import Found, found_in, normal, unread
 from penstock.spark.kept_input import KeptInput
 from penstock.spark.slices import ROW, Slices
-from penstock.spark.streams import FILE, read_again, read_records
+from penstock.spark.streams import FILE, FILE_NAME, read_again, read_records
 
-_FAILED: Final = re.compile(r"\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (.+?)\.\s*(?:SQLSTATE|$)", re.MULTILINE)
+_MANY_FILES: Final = 16
+_FAILED: Final = re.compile(
+    r"\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (.+?)\.\s*(?:SQLSTATE|$)", re.MULTILINE
+)
 _CAUSE: Final = re.compile(r"^Caused by: (?!.*FAILED_READ_FILE)[\w.$]+: (.+)$", re.MULTILINE)
 _HEADER: Final = re.compile(r"^ Header: (.*)$", re.MULTILINE)
 _NOT_THERE: Final = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.+?)\.\s*(?:SQLSTATE|$)")
@@ -36,7 +39,6 @@ class EpochFiles:
     """The files of one source in one epoch.
 
     Args:
-        spark: A session as `penstock.spark.streams.whole_files` makes it.
         slices: The epoch's input.
         source: The source, which must be one of files.
         tag: Its tag there.
@@ -44,11 +46,9 @@ class EpochFiles:
         kept: What the epoch has read before, and where to note what it reads.
     """
 
-    def __init__(
-        self, spark: SparkSession, slices: Slices, source: SourceNode, tag: int, epoch: int, kept: KeptInput
-    ) -> None:
+    def __init__(self, slices: Slices, source: SourceNode, tag: int, epoch: int, kept: KeptInput) -> None:
         assert isinstance(source.connector, Files)
-        self._spark, self._slices, self._source, self._tag = spark, slices, source, tag
+        self._spark, self._slices, self._source, self._tag = slices.session, slices, source, tag
         self._connector = source.connector
         self._epoch, self._kept = epoch, kept
         self._given: set[str] = set()
@@ -161,12 +161,40 @@ class EpochFiles:
         if self._source.on_error == "fail":
             self._kept.refuse(uri)
             raise RecordError(
-                f"File {unquote(uri)} of source {self._source.name!r} {why}; mend or remove it, or declare on_error=\"skip\" or a sink "
+                f'File {unquote(uri)} of source {self._source.name!r} {why}; mend or remove it, or declare on_error="skip" or a sink '
                 "for what cannot be read. The epoch was not committed."
             )
 
     def _read_instead(self) -> None:
         self._slices.read_instead(self._tag, read_again(self._spark, self._connector, list(self.read)))
+
+    def numbered(self, frame: DataFrame) -> DataFrame:
+        """Rows as `number_sql` needs them: of many files with their file's number, from a table, as a long list would be searched from its start
+        for each row.
+        """
+        if len(self.read) <= _MANY_FILES:
+            return frame
+        table = frame.sparkSession.createDataFrame(self._spelled(), f"{FILE} string, __ps_number long")
+        return frame.join(F.broadcast(table), FILE, "left")
+
+    def number_sql(self) -> str:
+        """SQL of the number of a row's file: the same code in every epoch of as many files.
+
+        Compiled into comparisons of texts, which differ in length mostly; a map would be searched by slower ones.
+        """
+        if len(self.read) > _MANY_FILES:
+            return "__ps_number"
+        spelled = self._spelled()
+        if not spelled:
+            return "cast(null as bigint)"
+        cases = " ".join(f"when '{sql_text(uri)}' then {i}" for i, (uri, _) in enumerate(spelled, 1))
+        return f"element_at({array_sql(number for _, number in spelled)}, case {FILE} {cases} end)"
+
+    def _spelled(self) -> list[tuple[str, int]]:
+        """Files and their numbers, local files both ways that Spark may write them: to mend the text of each row would cost more."""
+        read = self.read
+        both = [(uri.replace("file:///", "file:/", 1), number) for uri, number in read.items() if uri.startswith("file:///")]
+        return [*read.items(), *both]
 
     def leave_out(self, error: BaseException) -> bool:
         """Leave out the file that Spark could not read, if the source skips what cannot be read; gives whether it did.
@@ -187,7 +215,6 @@ class EpochFiles:
             self._refuse(uri, why)
             self._headless[uri] = f"the file {why}"
         elif self._source.on_error == "fail":
-            self._kept.refuse(uri)
             return False
         else:
             causes = _CAUSE.findall(text)
@@ -213,7 +240,7 @@ class EpochFiles:
             rows = read_records(self._spark, self._connector, list(self._headless))
             self._records = rows.groupBy(FILE).count().collect()
         counted = {normal(row[FILE]): row["count"] for row in self._records or ()}
-        return len(self._left_out) + sum(counted.get(uri, 1) for uri in self._headless)
+        return len(self._left_out) + sum(int(counted.get(uri, 1)) for uri in self._headless)
 
     @property
     def first(self) -> str:
@@ -232,8 +259,10 @@ class EpochFiles:
         if counted:
             spelled = [(s, why) for uri, why in self._headless.items() for s in {uri, uri.replace("file:///", "file:/", 1)}]
             table = self._spark.createDataFrame(spelled, f"{FILE} string, error string")
-            rows_of = read_records(self._spark, self._connector, list(self._headless)).withColumn(ROW, F.monotonically_increasing_id())
-            place = f"format_string('%s row %d', element_at(split({FILE}, '/'), -1), ({ROW} & {(1 << 33) - 1}L) + 1)"
+            rows_of = read_records(self._spark, self._connector, list(self._headless)).withColumn(
+                ROW, F.monotonically_increasing_id()
+            )
+            place = f"format_string('%s row %d', {FILE_NAME}, ({ROW} & {(1 << 33) - 1}L) + 1)"
             joined = rows_of.join(F.broadcast(table), FILE)
             frames.append(joined.selectExpr(f"'{name}' as source", f"{place} as position", "error", "text as record"))
         return frames

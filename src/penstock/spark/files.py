@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -52,7 +52,8 @@ def why_no_parquet(file: InputFile) -> str:
     try:
         system, path = resolve(file.uri)
         with system.open_input_file(path) as opened:
-            end = opened.read_at(min(4, file.size), max(0, file.size - 4))
+            opened.seek(max(0, file.size - 4))
+            end = opened.read()
     except CANNOT_READ:
         return ""
     return "" if end in (b"PAR1", b"PARE") else "is no Parquet file, or was not written to its end"

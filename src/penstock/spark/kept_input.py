@@ -5,6 +5,7 @@ Read next: `penstock.runtime.input_files`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
@@ -14,7 +15,10 @@ from penstock.errors import RecordError
 from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.input_files import InputFile, Order, changed, first_difference
 from penstock.spark.files import look_at
+from penstock.spark.found_files import normal
 
+_FAILED: Final = re.compile(r"^Encountered error while reading file (\S+)\. ")
+"""As `penstock.spark.failures.translated` has it."""
 _WRITING: Final = ThreadPoolExecutor(1, "penstock-input")  # meanwhile the epoch is computed
 
 
@@ -93,10 +97,14 @@ class KeptInput:
             self._compare(source, [f for f in files if f.uri in now], now, seconds=True)
 
     def failed(self, error: BaseException) -> None:
-        """Forget what was written down if the epoch could not read a file and has stored nothing: the file may be mended."""
-        if isinstance(error, RecordError) and self._written is not None and not self._stored:
+        """Forget what was written down if the epoch could not read a file and has stored nothing: the file may be mended or removed."""
+        if not isinstance(error, RecordError) or self._stored or self._before:
+            return
+        if self._written is not None:
             self._written.exception()
             self._checkpoint.forget_input(self._epoch)
+        if named := _FAILED.search(str(error)):
+            self.refuse(normal(named[1]))
 
     def _compare(self, source: str, files: Sequence[InputFile], now: dict[str, InputFile], *, seconds: bool = False) -> None:
         found = first_difference(files, now, seconds=seconds)

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError
 from penstock.protocol.ends import Ends, Reader, supervise
@@ -28,6 +27,7 @@ from penstock.runtime.record import EpochRecord, outcome_of, progress_of
 from penstock.runtime.worker import Assignment
 from penstock.spark.backend import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import SEEN_BY_SPARK, translated
+from penstock.spark.kept_input import KeptInput
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
@@ -35,7 +35,7 @@ from penstock.spark.own import SHUFFLE, fit_shuffles, give_back, offer, query_se
 from penstock.spark.row_times import sources_alone
 from penstock.spark.ship import ship_user_code
 from penstock.spark.slices import Slices, one_stream
-from penstock.spark.streams import EVERY_FILE, read_stream
+from penstock.spark.streams import read_control, read_stream
 from penstock.spark.task import local_folder
 from penstock.spark.unread import ran_out, refuse_finished
 
@@ -190,21 +190,20 @@ class Run:
 
     def _stream(self) -> DataFrame:
         """The root: control log and all sources as one stream."""
-        log = self._spark.readStream.format("text").option("wholetext", "true").options(**EVERY_FILE).load(self._uri("control"))
-        control = log.select("value", F.col("_metadata.file_name").alias("name"))
+        control, self._listed = read_control(self._spark, self._uri("control")), False
         return one_stream([control, *(read_stream(self._spark, source) for source in self._flow.plan.sources)])
 
     def _epoch(self, frame: DataFrame, epoch: int) -> None:
         """One micro-batch."""
         if self._stopping.is_set():
             raise _Stopped  # returning would let Spark count as done what was not processed
+        kept, self._listed = KeptInput(self._checkpoint, epoch, self._settings.run, first=not self._listed), True
         try:
             spark = frame.sparkSession
             spark.conf.set(SHUFFLE, self._tasks)  # Spark keeps the number of a query's first start
             slices = Slices(frame, self._running_query(), epoch)
-            backend = SparkBackend(
-                spark, slices, epoch, self._checkpoint, self._driver.last.log, self._assign(epoch), self._alone
-            )
+            log = self._driver.last.log
+            backend = SparkBackend(spark, slices, epoch, self._checkpoint, log, self._assign(epoch), self._alone, kept)
             self._maintenance.hold_back(self._driver.last)
             self._driver.last = self._maintenance.adopt(self._driver.last)
             again = epoch <= self._driver.last.epoch  # committed, but Spark was stopped before it could note that
@@ -214,9 +213,8 @@ class Run:
             if not again and (ends.stopped or ends.finished or record.going_back or (self._following and ends.draining)):
                 self._stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
-            told = translated(
-                error, plan=self._flow.plan
-            )  # takes a while; meanwhile it may turn out that another run has taken over
+            told = translated(error, plan=self._flow.plan)  # takes a while; meanwhile another run may have taken over
+            kept.failed(told)
             self._error = self._error or told
             self._cause = self._cause or (error.__cause__ if error is self._error else error)
             raise self._error from None  # Spark chokes on the text of a long chain of causes

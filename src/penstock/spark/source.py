@@ -30,13 +30,12 @@ from penstock.spark.epoch_files import EpochFiles
 from penstock.spark.failures import OURS
 from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, ROW_BITS, FileColumn, FileTimes
 from penstock.spark.slices import ROW, Slices, as_rdd
-from penstock.spark.streams import CORRUPT, FILE
+from penstock.spark.streams import CORRUPT, FILE, FILE_NAME
 from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, ORDER, PART, PART_BITS, PART_MASK, SUB, TIME, whole_partition
 
 _EPOCHS_BITS: Final = 27  # of an offset that is local to its epoch: at five epochs per second almost a year
 _PARTS_BITS: Final = 10
 _ROWS_BITS: Final = 26
-_MANY_FILES: Final = 16
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 BAD: Final = "__ps_bad"
 _FOUND: Final = ("least", "greatest", "last", "rows")
@@ -114,8 +113,8 @@ class SourceReader:
             usual: Without columns that only malformed rows need.
         """
         own = _own(frame)
-        if len(self._files) > _MANY_FILES:
-            frame = self._joined(frame)
+        if self._of_files is not None:
+            frame = self._of_files.numbered(frame)
         time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
         causes = [_corrupt(frame)] * (CORRUPT in frame.columns) + [f"{time} is null"] * (self._source.time is not None)
         bad = f"({' or '.join(causes)})" if causes else "false"
@@ -148,10 +147,10 @@ class SourceReader:
         if isinstance(source.connector, Files):
             # One partition of the scan per file, so the lower bits of the id are the row's number in its file.
             row = f"({ROW} & {(1 << ROW_BITS) - 1}L)"
-            number = self._number() if len(self._files) <= _MANY_FILES else "__ps_number"
+            assert self._of_files is not None
             # A file without a number would be processed out of order, so it is an error.
             told = f"concat('{OURS}The file ', {FILE}, ' came while the epoch was planned; start the flow again.')"
-            known = f"coalesce({number}, cast(raise_error({told}) as bigint))"
+            known = f"coalesce({self._of_files.number_sql()}, cast(raise_error({told}) as bigint))"
             return f"{base}L", f"(shiftleft({known}, {ROW_BITS}) + {row})"
         return f"{base}L", self._local_offset()
 
@@ -174,17 +173,6 @@ class SourceReader:
     def _name_of(self, part: int) -> str:
         """The name of a partition that is a whole number or null."""
         return str(whole_partition(part))
-
-    def _number(self) -> str:
-        """SQL of the number of a row's file: the same code in every epoch of as many files.
-
-        Compiled into comparisons of texts, which differ in length mostly; a map would be searched by slower ones.
-        """
-        if not self._files:
-            return "cast(null as bigint)"
-        spelled = self._spelled()
-        cases = " ".join(f"when '{sql_text(uri)}' then {i}" for i, (uri, _) in enumerate(spelled, 1))
-        return f"element_at({array_sql(number for _, number in spelled)}, case {FILE} {cases} end)"
 
     def bits_left(self) -> int:
         """How many of the upper bits of every offset in this epoch are 0, the sign's bit not counted; 0 where that is not known."""
@@ -212,18 +200,6 @@ class SourceReader:
         )
         fits = f"{part} < {1 << _PARTS_BITS}L and {place} < {1 << _ROWS_BITS}L"
         return f"if({fits}, {begin} + shiftleft({part}, {_ROWS_BITS}) + {place}, cast(raise_error('{many}') as bigint))"
-
-    def _joined(self, frame: DataFrame) -> DataFrame:
-        """Rows of many files with their file's number, from a table: a long list would be searched from its start for each row."""
-        table = frame.sparkSession.createDataFrame(self._spelled(), f"{FILE} string, __ps_number long")
-        return frame.join(F.broadcast(table), FILE, "left")
-
-    def _spelled(self) -> list[tuple[str, int]]:
-        """Files and their numbers, local files both ways that Spark may write them: to mend the text of each row would cost more."""
-        both = [
-            (uri.replace("file:///", "file:/", 1), number) for uri, number in self._files.items() if uri.startswith("file:///")
-        ]
-        return [*self._files.items(), *both]
 
     def scan(self, before: SourceState) -> Scan:
         """Times and offsets per chunk, and malformed records. At most one Spark job; none for most Parquet files."""
@@ -346,12 +322,11 @@ class SourceReader:
             record = f"coalesce({CORRUPT}, {record})"
             error = f"if({CORRUPT} is not null, 'malformed', {error})"
         place = f"format_string('%d @ %d', {PART} & {PART_MASK}L, {OFFSET})"
-        file = f"element_at(split({FILE}, '/'), -1)"
         if self._source.position is not None:
             place = f"format_string('%s @ %s', {', '.join(f'cast({quoted(c)} as string)' for c in self._source.position)})"
-            place = f"concat({file}, ' ', {place})" if FILE in rows.columns else place
+            place = f"concat({FILE_NAME}, ' ', {place})" if FILE in rows.columns else place
         elif FILE in rows.columns:
-            place = f"format_string('%s row %d', {file}, ({OFFSET} & {(1 << ROW_BITS) - 1}L) + 1)"
+            place = f"format_string('%s row %d', {FILE_NAME}, ({OFFSET} & {(1 << ROW_BITS) - 1}L) + 1)"
         name = sql_text(self._source.name)
         return rows.selectExpr(f"'{name}' as source", f"{place} as position", f"{error} as error", f"{record} as record")
 

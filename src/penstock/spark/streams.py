@@ -21,6 +21,8 @@ from penstock.spark.own import taken_over
 
 CORRUPT: Final = "__ps_corrupt"
 FILE: Final = "__ps_file"
+FILE_NAME: Final = f"url_decode(replace(element_at(split({FILE}, '/'), -1), '+', '%2B'))"
+"""SQL of the name of a row's file, as it is spelled in its folder."""
 RFC_4180: Final = {"escape": '"'}
 """A quote inside a quoted field of CSV is doubled; Spark by itself takes a backslash before it."""
 EVERY_FILE: Final = {
@@ -37,6 +39,12 @@ _FORCED: Final = {
     "ignoreCorruptFiles": "false",
     "ignoreInvalidPartitionPaths": "false",
 }
+
+
+def read_control(spark: SparkSession, uri: str) -> DataFrame:
+    """The streaming DataFrame of the control log: each file as one row."""
+    log = spark.readStream.format("text").option("wholetext", "true").options(**EVERY_FILE).load(uri)
+    return log.select("value", F.col("_metadata.file_name").alias("name"))
 
 
 def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
@@ -81,7 +89,7 @@ def read_again(spark: SparkSession, files: Files, uris: Sequence[str]) -> DataFr
     """The rows of some files of a source as those of a batch, in the columns of its stream.
 
     Args:
-        spark: A session as `whole_files` makes it.
+        spark: A session as `penstock.spark.own.query_session` makes it.
         files: The source.
         uris: The files.
     """
@@ -110,4 +118,4 @@ def _with_file(frame: DataFrame) -> DataFrame:
     return frame.select(*(named(c) for c in frame.columns), F.col("_metadata.file_path").alias(FILE))
 
 
-__all__ = ["read_again", "read_records", "read_stream"]
+__all__ = ["read_again", "read_control", "read_records", "read_stream"]
