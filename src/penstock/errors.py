@@ -21,7 +21,31 @@ from __future__ import annotations
 
 
 class PenstockError(Exception):
-    """The root: catch this to catch everything penstock raises on purpose."""
+    """The root: catch this to catch everything penstock raises on purpose.
+
+    Attributes:
+        cause: What it came from, with its traceback, where that is the engine's and would be hundreds of lines; ``penstock --debug``
+            shows it, and ``raise error.cause`` does. None: there is nothing more, or it stands in ``__cause__``.
+    """
+
+    cause: BaseException | None = None
+
+
+def raised(error: BaseException) -> str:
+    """What a user's function raised, and in which line of whose file.
+
+    Example:
+        >>> raised(ValueError("no"))
+        'ValueError: no'
+    """
+    found, step = None, error.__traceback__
+    while step is not None:
+        file, ours = step.tb_frame.f_code.co_filename, step.tb_frame.f_globals.get("__name__", "").split(".")[0] == "penstock"
+        if not ours and (found is None or file == found[0]):  # not into the libraries that it calls
+            found = file, step.tb_lineno
+        step = step.tb_next
+    where = "" if found is None else f" ({found[0].replace(chr(92), '/').rpartition('/')[2]}, line {found[1]})"
+    return f"{type(error).__name__}: {error}{where}"
 
 
 class DeclarationError(PenstockError):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import traceback
+
 import pytest
 
 import penstock as ps
-from penstock.errors import DeclarationError, PenstockError, RecordError
+from penstock.errors import DeclarationError, OperatorError, PenstockError, RecordError
 from penstock.spark.failures import translated
 
 OUT = "leave such records out with a where(…) before it. The epoch was not committed."
@@ -58,6 +61,23 @@ def test_expression_when_it_fails_on_a_record_is_told_with_its_step_and_source(s
     with pytest.raises(RecordError) as caught:
         start(spark, tmp_path, declare)
     assert str(caught.value) == f"{step} failed on a record of source 's': {why}{OUT}"
+
+
+def dividing(key, event, state):
+    return (10 // event.v,), state
+
+
+@pytest.mark.spark
+def test_function_that_raises_is_told_with_its_line_and_without_the_tracebacks_of_engines(spark, tmp_path):
+    with pytest.raises(OperatorError) as caught:
+        start(spark, tmp_path, lambda s: s.key_by("k").stateful_map(dividing, "w long"))
+    error = caught.value
+    line = dividing.__code__.co_firstlineno + 1
+    assert f"ZeroDivisionError: integer division or modulo by zero (test_failing_steps.py, line {line}); mend" in str(error)
+    shown = "".join(traceback.format_exception(error))
+    assert len(shown.splitlines()) < 20
+    assert not re.search("py4j|pyspark|java", shown)
+    assert "in run_region_task" in "".join(traceback.format_exception(error.cause))
 
 
 @pytest.mark.spark

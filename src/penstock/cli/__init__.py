@@ -52,6 +52,8 @@ def _run(words: list[str], *, debug: bool) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else DONE if end.code is None else REFUSED
     except PenstockError as error:
+        if debug and error.cause is not None:
+            raise error from error.cause
         if debug:
             raise
         print(sentence(error), file=sys.stderr)

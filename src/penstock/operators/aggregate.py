@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns import lexicographic, places
-from penstock.errors import DeclarationError, OperatorError, StateError
+from penstock.errors import DeclarationError, OperatorError, StateError, raised
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import Codec, layout
 from penstock.operators.aggregates.user import Aggregate, UserFailed
@@ -104,10 +104,10 @@ def telling(step: Operator, key_of: Callable[[int], tuple[Keys, int]], rows: Row
         keys, at = key_of(failed.row)
         key = keys.take(np.array([at])).values()[0]
         where = "" if rows is None or not failed.add else f" at position {step.context.position_text(rows.order, failed.row)}"
-        error = failed.__cause__
+        error = failed.__cause__ or failed
         raise OperatorError(
             f"{step.describe()} of region {step.context.region!r} failed in {failed.what} on key {key!r}{where}: "
-            f"{type(error).__name__}: {error}; mend the aggregate, or leave such records out before it with where(...)."
+            f"{raised(error)}; mend the aggregate, or leave such records out before it with where(...)."
         ) from error
 
 

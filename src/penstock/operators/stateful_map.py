@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns import lexicographic, places, values_of
-from penstock.errors import DeclarationError, OperatorError
+from penstock.errors import DeclarationError, OperatorError, raised
 from penstock.operators.aggregate import TIMESTAMP, as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
 from penstock.operators.keys import Ints, biased
@@ -336,7 +336,8 @@ class _Calls:
         """A record that is left out: key, position, error, record."""
         entry = int(np.searchsorted(self._spread.starts, i, "right")) - 1
         position = self._step.context.position_text(self._spread.order, i)
-        text = f"it {error}" if isinstance(error, Unfit) else f"{type(error).__name__}: {error}"
+        told = raised(error) if self._step.on_error == "fail" else f"{type(error).__name__}: {error}"
+        text = f"it {error}" if isinstance(error, Unfit) else told
         return repr(self._keys[self._owner[entry]]), position, text, repr(self._events[i])
 
 

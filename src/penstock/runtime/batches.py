@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns import places
-from penstock.errors import OperatorError
+from penstock.errors import OperatorError, raised
 from penstock.types import ORDER, SUB
 
 
@@ -24,7 +24,7 @@ def map_batch(fn: Any, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBat
         out = fn(batch.select(shown))
     except Exception as error:
         raise OperatorError(
-            f"map_batches({name}) failed on a batch of {batch.num_rows} rows: {type(error).__name__}: {error}."
+            f"map_batches({name}) failed on a batch of {batch.num_rows} rows: {raised(error)}; mend the function."
         ) from error
     if not isinstance(out, pa.RecordBatch):
         raise OperatorError(f"map_batches({name}) gave {type(out).__name__}; it must give a pyarrow.RecordBatch.")

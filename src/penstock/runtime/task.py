@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns import conformed, gathered, places, whole
-from penstock.errors import OperatorError, PenstockError
+from penstock.errors import OperatorError, PenstockError, raised
 from penstock.operators.base import Context, KeyedState
 from penstock.operators.holding import dequeue, enqueue, split_held
 from penstock.operators.keys import KeyCodec
@@ -170,7 +170,7 @@ class _Chain:
         except PenstockError:
             raise
         except Exception as error:
-            raise OperatorError(f"{self._name(i)} failed in {where}: {type(error).__name__}: {error}.") from error
+            raise OperatorError(f"{self._name(i)} failed in {where}: {raised(error)}; mend the operator.") from error
 
     def emitted(self, i: int, where: str, call: Callable[..., Any], *arguments: Any) -> list[Emitted]:
         """The rows that a call of an operator gives."""

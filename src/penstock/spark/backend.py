@@ -30,7 +30,7 @@ from penstock.sources.connectors import Files
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
 from penstock.spark.epoch_files import EpochFiles
 from penstock.spark.exchange import fits_pages, in_pages
-from penstock.spark.failures import plain
+from penstock.spark.failures import alone, plain
 from penstock.spark.kept_input import KeptInput
 from penstock.spark.logs import input_of
 from penstock.spark.row_times import JudgedFile, RowTimes, counts_of
@@ -395,9 +395,10 @@ def schema_of(spark: SparkSession) -> Callable[[p.Node, dict[int, pa.Schema]], p
             return arrow_schema(apply_step(node, inputs).schema)
         except DeclarationError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (whatever Spark's analyser raises)
             first = plain(str(error).splitlines()[0]) if str(error) else type(error).__name__
-            raise DeclarationError(f"Spark cannot run the step {step_text(node)}: {first.rstrip('.')}; correct it.") from error
+            told = DeclarationError(f"Spark cannot run the step {step_text(node)}: {first.rstrip('.')}; correct it.")
+            raise alone(told, error) from None
 
     return give
 

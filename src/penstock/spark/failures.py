@@ -93,6 +93,14 @@ def _of_folder(text: str, plan: Plan | None) -> PenstockError | None:
     return errors.DeclarationError(f"There is no {path}; create the folder, or correct the path.")
 
 
+def alone(error: PenstockError, cause: BaseException | None) -> PenstockError:
+    """An error to be raised by itself; what it came from is kept in its attribute `cause`."""
+    if error.cause is None and cause is not error:
+        error.cause = cause
+    error.__cause__, error.__suppress_context__ = None, True
+    return error.with_traceback(None)
+
+
 def translated(error: BaseException, what: str = "The flow", plan: Plan | None = None) -> PenstockError:
     """The error as penstock's own: from a task or from Spark's text if need be.
 

@@ -34,7 +34,7 @@ from penstock.cer.streams import streams_read
 from penstock.cer.syntax import Query
 from penstock.cer.work import LIGHT_JUDGED, CountedSplit, load_work
 from penstock.columns import values_of
-from penstock.errors import DeclarationError, OperatorError
+from penstock.errors import DeclarationError, OperatorError, raised
 from penstock.pages import PAGES, opened
 from penstock.routing.hashing import is_hashable
 from penstock.schema import as_function, as_text, check_condition, quoted, unknown_column
@@ -406,7 +406,7 @@ def _where(found: DataFrame, condition: str | Callable[[Any], bool]) -> DataFram
         try:
             return bool(condition(match))
         except Exception as error:
-            raise OperatorError(f"The function of where failed on {match}: {type(error).__name__}: {error}.") from error
+            raise OperatorError(f"The function of where failed on {match}: {raised(error)}; mend it.") from error
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

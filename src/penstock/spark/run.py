@@ -26,7 +26,7 @@ from penstock.runtime.driver import EpochDriver
 from penstock.runtime.record import EpochRecord, outcome_of, progress_of
 from penstock.runtime.worker import Assignment
 from penstock.spark.backend import SparkBackend, only_partition, partial_schema, schema_of
-from penstock.spark.failures import SEEN_BY_SPARK, translated
+from penstock.spark.failures import SEEN_BY_SPARK, alone, translated
 from penstock.spark.kept_input import KeptInput
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
@@ -178,8 +178,8 @@ class Run:
             return writer.trigger(**trigger).start()
         except PenstockError:
             raise
-        except Exception as error:
-            raise translated(error, plan=self._flow.plan) from error
+        except Exception as error:  # noqa: BLE001  (whatever Spark raises)
+            raise alone(translated(error, plan=self._flow.plan), error) from None
 
     def _uri(self, *parts: str) -> str:
         """A path of the checkpoint as Spark and Hadoop write it."""
@@ -402,10 +402,15 @@ class Run:
         self._ready()
         return self._commander.load(name, keep_output=keep_output)
 
+    def _told(self) -> PenstockError:
+        """What the flow failed with, to be raised: without the engine's traceback, which would be hundreds of lines."""
+        assert self._error is not None
+        return alone(self._error, self._cause)
+
     def _latest(self) -> EpochRecord:
         """The last record; raises what the flow failed with."""
         if self._error is not None:
-            raise self._error from self._cause
+            raise self._told()
         return self._driver.last
 
     def _ready(self) -> None:
@@ -413,7 +418,7 @@ class Run:
         while self._driver.last.epoch < 0 and not self._ended.wait(0.05):
             pass
         if self._error is not None:
-            raise self._error from self._cause
+            raise self._told()
 
     def shutdown(self, *, drain: bool = True, timeout: float | None = None) -> bool:
         """End the flow.
@@ -450,7 +455,7 @@ class Run:
         """
         ended = self._ended.wait(timeout)
         if self._error is not None:
-            raise self._error from self._cause
+            raise self._told()
         return ended
 
     @property

@@ -62,7 +62,8 @@ def failed(how, fails, epochs):
     return str(caught.value).removeprefix("session ")
 
 
-AFTER = "ZeroDivisionError: by nothing; mend the aggregate, or leave such records out before it with where(...)."
+LINE = Broken._reach.__code__.co_firstlineno + 2
+AFTER = f"ZeroDivisionError: by nothing (test_failing_aggregates.py, line {LINE}); mend the aggregate, or leave such records out before it with where(...)."
 
 
 @pytest.mark.parametrize("how", ["running", "tumbling", "sliding", "session"])
