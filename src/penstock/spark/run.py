@@ -402,15 +402,10 @@ class Run:
         self._ready()
         return self._commander.load(name, keep_output=keep_output)
 
-    def _told(self) -> PenstockError:
-        """What the flow failed with, to be raised: without the engine's traceback, which would be hundreds of lines."""
-        assert self._error is not None
-        return alone(self._error, self._cause)
-
     def _latest(self) -> EpochRecord:
         """The last record; raises what the flow failed with."""
         if self._error is not None:
-            raise self._told()
+            raise alone(self._error, self._cause)
         return self._driver.last
 
     def _ready(self) -> None:
@@ -418,7 +413,7 @@ class Run:
         while self._driver.last.epoch < 0 and not self._ended.wait(0.05):
             pass
         if self._error is not None:
-            raise self._told()
+            raise alone(self._error, self._cause)
 
     def shutdown(self, *, drain: bool = True, timeout: float | None = None) -> bool:
         """End the flow.
@@ -455,7 +450,7 @@ class Run:
         """
         ended = self._ended.wait(timeout)
         if self._error is not None:
-            raise self._told()
+            raise alone(self._error, self._cause)
         return ended
 
     @property
