@@ -201,7 +201,7 @@ class Stream:
             name: Name of the output, unique in the flow; made from the stream if not given.
 
         Raises:
-            DeclarationError: The sink's mode cannot work with this stream, or one sink is used twice.
+            DeclarationError: The sink's mode cannot work with this stream, one sink is used twice, or two outputs would spoil one place.
         """
         for method in ("open", "write", "validate"):
             if not hasattr(sink, method):
@@ -221,6 +221,9 @@ class Stream:
             if name:
                 raise DeclarationError(f"Flow {self._flow.name!r} has two outputs named {name!r}; give each its own name.")
             chosen, n = f"{base}-{n}", n + 1
+        for other in self._flow._outputs if hasattr(sink, "why_not_beside") else ():
+            if why := sink.why_not_beside(other.sink):
+                raise DeclarationError(f"{why} (outputs {other.name!r} and {chosen!r}): give one of them another place.")
         self._flow._outputs.append(p.Output(chosen, self._node, sink, updates, key, derived=name is None))
         return self
 

@@ -52,7 +52,8 @@ class Sink(Protocol):
         Raises:
             FencedError: A newer run (higher ``run`` of the same flow) has claimed it.
             SinkAheadError: The sink's mark has an epoch more than one ahead of ``claim.epoch``, or is from another flow.
-            SinkError: The storage cannot be used (not reachable, table with other columns…). Nothing was changed.
+            SinkError: The storage cannot be used (not reachable, table with other columns, another output there that would lose rows…).
+                Nothing was changed.
         """
         ...
 
@@ -74,6 +75,19 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release connections. The mark stays."""
+        ...
+
+
+@runtime_checkable
+class Sharing(Protocol):
+    """What a sink says besides, if several outputs may be kept in one place, but not in every way."""
+
+    def why_not_beside(self, other: Sink) -> str:
+        """Why this output cannot be kept where another one of the flow is, as a sentence; empty: it can, or it is elsewhere.
+
+        Asked when the flow is declared, after both were validated. What shows only where the rows are (one place by two names) is
+        refused by `Sink.open`.
+        """
         ...
 
 

@@ -95,3 +95,23 @@ def refuse_updates(updates: bool, *, place: str, key: tuple[str, ...]) -> None:
             f"{place} can only append, but this output is a running aggregate, whose later rows take the place of earlier ones: "
             f'write it with sql(..., mode="upsert", key=[{shown}]), or close it with a window.'
         )
+
+
+def shared_badly(mine: str, theirs: str) -> str:
+    """Why two outputs cannot be kept in one table, as the rest of a sentence; empty: they can.
+
+    Args:
+        mine: How the one is kept: ``append``, ``replace``, or ``upsert by a, b``.
+        theirs: How the other is.
+
+    Example:
+        >>> shared_badly("append", "append"), shared_badly("upsert by a", "append")
+        ('', 'upsert would delete rows that the other one has appended')
+    """
+    if "replace" in (mine, theirs):
+        return "replace would delete the rows of the other one"
+    if mine == theirs:
+        return ""
+    if "append" in (mine, theirs):
+        return "upsert would delete rows that the other one has appended"
+    return "they are upserted by different keys, so each would delete rows of the other"

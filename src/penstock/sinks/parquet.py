@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -94,6 +95,12 @@ class ParquetSink:
         self._files: Any = None
         self._root = self._output = ""
         self._schema: pa.Schema | None = None
+        self.declared = pa.schema([])
+
+    @property
+    def identity(self) -> str:
+        """Alike for two spellings of one directory, as far as the declaration tells."""
+        return _resolved(self._path)
 
     def __repr__(self) -> str:
         return f"parquet({self._path!r})"
@@ -108,6 +115,19 @@ class ParquetSink:
         for index, name in enumerate(schema.names):
             if name in schema.names[:index]:
                 raise DeclarationError(f"Column {name!r} is twice in the output for {self._place}: rename one.")
+        self.declared = schema
+
+    def why_not_beside(self, other: Sink) -> str:
+        """See `Sharing.why_not_beside`: a reader of the directory wants the same columns in all of its files."""
+        if not isinstance(other, ParquetSink) or self.identity != other.identity:
+            return ""
+        mine, theirs = ({f.name: f.type for f in sink.declared} for sink in (self, other))
+        for name in [*mine, *theirs]:
+            kinds = mine.get(name), theirs.get(name)
+            if kinds[0] != kinds[1] and not any(kind is not None and pa.types.is_null(kind) for kind in kinds):
+                has, lacks = ("nothing" if kind is None else str(kind) for kind in kinds)
+                return f"{self._place} cannot keep two outputs because column {name!r} is {lacks} in one and {has} in the other"
+        return ""
 
     def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
         """See `Sink.open`; removes what an epoch that was not committed has left.
@@ -131,7 +151,13 @@ class ParquetSink:
                 remedy = f"delete its files epoch-*-{self._output}-*.parquet and the folder _penstock/{self._output}"
                 marks.refuse_claim(held.mark if held else None, claim, place=self._place, remedy=remedy)
                 if held and held.mark.epoch >= 0:
-                    self._refuse_columns(held.columns, columns)
+                    self._refuse_columns(held.columns, columns, "choose another directory")
+                for other, beside in self._others():
+                    if beside.mark.epoch >= 0 or (beside.mark.flow, beside.mark.run) == (claim.flow, claim.run):
+                        remedy = (
+                            f"choose another directory for it, or, if output {other!r} is no more, delete its files and mark"
+                        )
+                        self._refuse_columns(beside.columns, columns, remedy)
                 mark = replace(held.mark, flow=claim.flow, run=claim.run) if held else Mark(claim.flow, claim.output, claim.run)
                 self._commit(replace(held, mark=mark, columns=columns) if held else _Manifest(mark, columns))
                 for name in leftovers:
@@ -239,12 +265,19 @@ class ParquetSink:
         found = ((name, pattern.fullmatch(name)) for name in self._listed(self._root))
         return sorted(name for name, match in found if match and int(match[1]) > above)
 
-    def _refuse_columns(self, held: dict[str, str], wanted: dict[str, str]) -> None:
+    def _others(self) -> list[tuple[str, _Manifest]]:
+        """The other outputs in the directory, with their marks."""
+        selector: Any = fs.FileSelector(f"{self._root}/_penstock", allow_not_found=True)
+        folders = [info.base_name for info in self._files.get_file_info(selector) if info.type == fs.FileType.Directory]
+        found = [(folder, self._manifest(folder)) for folder in sorted(folders) if folder not in ("staging", self._output)]
+        return [(manifest.mark.output, manifest) for _, manifest in found if manifest is not None]
+
+    def _refuse_columns(self, held: dict[str, str], wanted: dict[str, str], remedy: str) -> None:
         for name in [*held, *wanted]:
             if held.get(name) != wanted.get(name):
                 raise SinkError(
                     f"{self._place} holds column {name!r} as {held.get(name, 'nothing')}, but the output now has it as "
-                    f"{wanted.get(name, 'nothing')}: choose another directory."
+                    f"{wanted.get(name, 'nothing')}: {remedy}."
                 )
 
     # -- the mark
@@ -253,16 +286,16 @@ class ParquetSink:
         held = self._manifest()
         return marks.holds_epoch(held.mark if held else None, mark, place=self._place)
 
-    def _manifests(self) -> list[str]:
+    def _manifests(self, output: str = "") -> list[str]:
         """Names of the manifests, the valid one last: the highest run, then the highest epoch."""
-        found = ((name, _MANIFEST.match(name)) for name in self._listed(f"{self._root}/_penstock/{self._output}"))
+        found = ((name, _MANIFEST.match(name)) for name in self._listed(f"{self._root}/_penstock/{output or self._output}"))
         return [name for _, name in sorted((int(match[1]) * 10**18 + int(match[2]), name) for name, match in found if match)]
 
-    def _manifest(self) -> _Manifest | None:
-        names = self._manifests()
+    def _manifest(self, output: str = "") -> _Manifest | None:
+        names = self._manifests(output)
         if not names:
             return None
-        path = f"{self._root}/_penstock/{self._output}/{names[-1]}"
+        path = f"{self._root}/_penstock/{output or self._output}/{names[-1]}"
         try:
             with self._files.open_input_stream(path) as stream:
                 return _Manifest.from_json(stream.read().decode())
@@ -286,7 +319,7 @@ class ParquetSink:
         if "://" in self._path:
             self._files, root = fs.FileSystem.from_uri(self._path)
         else:
-            self._files, root = fs.LocalFileSystem(), str(Path(self._path).expanduser().resolve())
+            self._files, root = fs.LocalFileSystem(), _resolved(self._path)
         self._root, self._output = root.rstrip("/"), _file_name(output)
         for folder in ("staging", self._output):
             self._files.create_dir(f"{self._root}/_penstock/{folder}", recursive=True)
@@ -324,6 +357,13 @@ class ParquetSink:
             raise SinkError(
                 f"{self._place} could not {doing} ({text[0] if text else type(broken).__name__}): correct that and start again."
             ) from broken
+
+
+def _resolved(path: str) -> str:
+    """One text for a directory however it is written; of a URI, as far as that can be told without going there."""
+    if path.startswith("file://"):
+        path = unquote(path.removeprefix("file://"))
+    return path.rstrip("/") if "://" in path else str(Path(path).expanduser().resolve())
 
 
 def _file_name(output: str) -> str:

@@ -38,7 +38,7 @@ Mode = Literal["append", "upsert", "replace"]
 _MARKS: Final = (
     "CREATE TABLE IF NOT EXISTS penstock_marks (target VARCHAR(255) NOT NULL, output VARCHAR(255) NOT NULL, "
     "flow VARCHAR(255) NOT NULL, run BIGINT NOT NULL, epoch BIGINT NOT NULL, frontier BIGINT NOT NULL, "
-    "positions TEXT NOT NULL, PRIMARY KEY (target, output))"
+    "positions TEXT NOT NULL, kept TEXT NOT NULL, PRIMARY KEY (target, output))"
 )
 _THIS: Final = "target = :target AND output = :output"
 _STAGE: Final = "penstock_stage"
@@ -50,7 +50,8 @@ def sql(url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | 
     """Keep an output in a database table, exactly once.
 
     The table is created if it is missing; a table that exists must have the output's columns with types that hold them
-    exactly, and may have more. Two outputs, or two flows with outputs of different names, may append to one table.
+    exactly, and may have more. Two outputs, or two flows with outputs of different names, may append to one table, or upsert by one key;
+    otherwise one would delete rows of the other, and is refused.
 
     Args:
         url: ``sqlite:///file.db``, ``duckdb:///file.duckdb``, or ``postgresql://user:password@host/database``.
@@ -135,6 +136,23 @@ class SqlSink:
                 raise DeclarationError(f"Column {name!r} is longer than the 63 bytes that PostgreSQL keeps: rename it.")
             sql_columns.kind_of(schema.field(index), self._database.name)
 
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Alike for two spellings of one table, as far as the declaration tells."""
+        return (*self._database.identity, self._folded())
+
+    @property
+    def kept(self) -> str:
+        """How the rows are kept, so that other outputs of the table know."""
+        return self._mode if self._mode != "upsert" else f"upsert by {', '.join(sorted(self._key))}"
+
+    def why_not_beside(self, other: Sink) -> str:
+        """See `Sharing.why_not_beside`."""
+        if not isinstance(other, SqlSink) or self.identity != other.identity:
+            return ""
+        why = marks.shared_badly(self.kept, other.kept)
+        return why and f"{self._place} cannot keep two outputs because {why}"
+
     def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
         """See `Sink.open`: mark and table are checked, and created if missing, in one transaction.
 
@@ -153,18 +171,21 @@ class SqlSink:
             held = self._mark(transaction, claim.output)
             remedy = f"delete the table and its row in penstock_marks (target {self._target!r}, output {claim.output!r})"
             marks.refuse_claim(held, claim, place=self._place, remedy=remedy)
+            self._refuse_others(transaction, claim)
             self._prepare(transaction, schema, held)
             if held is None:
                 transaction.run(
-                    "INSERT INTO penstock_marks (target, output, flow, run, epoch, frontier, positions) "
-                    "VALUES (:target, :output, :flow, :run, :epoch, :frontier, :positions)",
+                    "INSERT INTO penstock_marks (target, output, flow, run, epoch, frontier, positions, kept) "
+                    "VALUES (:target, :output, :flow, :run, :epoch, :frontier, :positions, :kept)",
+                    kept=self.kept,
                     **self._values(Mark(claim.flow, claim.output, claim.run)),
                 )
             else:
                 transaction.run(
-                    f"UPDATE penstock_marks SET flow = :flow, run = :run WHERE {_THIS}",
+                    f"UPDATE penstock_marks SET flow = :flow, run = :run, kept = :kept WHERE {_THIS}",
                     flow=claim.flow,
                     run=claim.run,
+                    kept=self.kept,
                     target=self._target,
                     output=claim.output,
                 )
@@ -218,13 +239,17 @@ class SqlSink:
 
     def _canonical(self, transaction: Transaction) -> str:
         """One name for one table, however the declaration spells it."""
-        if self._database.name == "sqlite":
-            return self._parts[0].lower()
-        if self._database.name == "duckdb":
-            return ".".join(("main", *self._parts)[-2:]).lower()
+        if self._database.name != "postgresql":
+            return self._folded()
         transaction.rows(f"SELECT pg_advisory_xact_lock({_SETUP_LOCK})")
         schema = self._parts[0] if len(self._parts) > 1 else str(transaction.rows("SELECT current_schema()")[0][0])
         return f"{schema}.{self._parts[-1]}"
+
+    def _folded(self) -> str:
+        """As `_canonical`, as far as the declaration tells: in PostgreSQL case counts, and the user's schema is not known."""
+        if self._database.name == "sqlite":
+            return self._parts[0].lower()
+        return ".".join(("main", *self._parts)[-2:]).lower() if self._database.name == "duckdb" else ".".join(self._parts)
 
     def _values(self, mark: Mark) -> dict[str, object]:
         return {
@@ -256,6 +281,21 @@ class SqlSink:
             return None
         flow, run, epoch, frontier, positions = found[0]
         return Mark(flow, output, run, epoch, frontier, json.loads(positions))
+
+    def _refuse_others(self, transaction: Transaction, claim: Mark) -> None:
+        """Refuse to share the table with an output that would lose rows, or take some away."""
+        others = transaction.rows(
+            "SELECT output, flow, run, epoch, kept FROM penstock_marks WHERE target = :target AND output <> :output",
+            target=self._target,
+            output=claim.output,
+        )
+        for output, flow, run, epoch, kept in others:
+            why = marks.shared_badly(self.kept, kept)
+            if why and (epoch >= 0 or (flow, run) == (claim.flow, claim.run)):
+                raise SinkError(
+                    f"{self._place} holds output {output!r} too, and cannot keep {claim.output!r} beside it because {why}: give one of "
+                    f"them another table, or, if {output!r} is no more, delete its row in penstock_marks (target {self._target!r})."
+                )
 
     # -- the table
 

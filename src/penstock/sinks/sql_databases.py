@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 
@@ -52,6 +53,8 @@ class Database(Protocol):
 
     name: str
     place: str
+    identity: tuple[str, ...]
+    """Alike for two URLs of one database, as far as their text tells."""
     errors: tuple[type[Exception], ...]
 
     def transaction(self) -> AbstractContextManager[Transaction]:
@@ -95,6 +98,17 @@ def _without_password(url: str) -> str:
     return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", url)
 
 
+def _server(url: str) -> tuple[str, ...]:
+    """Host, port and database, whoever connects."""
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    try:
+        port = parts.port
+    except ValueError:
+        port = None  # the driver will say what is wrong with it
+    return parts.hostname or given.get("host", ""), str(port or given.get("port", 5432)), parts.path.strip("/")
+
+
 def _imported(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
@@ -118,6 +132,7 @@ class _Alchemy:
 
     def __init__(self, name: str, url: str, place: str) -> None:
         self.name, self.place = name, place
+        self.identity: tuple[str, ...] = (name, *(_server(url) if name == "postgresql" else (str(Path(place).resolve()),)))
         self.errors: tuple[type[Exception], ...] = ()
         self._url = url
         self._engine: Any = None
@@ -205,6 +220,7 @@ class _Duck:
 
     def __init__(self, path: str) -> None:
         self.name, self.place = "duckdb", path
+        self.identity: tuple[str, ...] = ("duckdb", str(Path(path).resolve()))
         self.errors: tuple[type[Exception], ...] = ()
 
     @contextmanager
