@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -148,3 +149,46 @@ def test_run_when_a_function_raises_says_so_in_one_sentence_and_with_debug_at_le
     assert said.count("ZeroDivisionError") == 1
     assert "spark ERROR" not in said
     assert "Traceback" in terminal.said("--debug", *words, code=1)
+
+
+DRAINED = """
+import penstock as ps
+
+
+def made():
+    flow = ps.Flow("interrupted")
+    events = flow.source("events", ps.files("in", "k string, v long", max_files_per_epoch=1))
+    events.key_by("k").stateful_map(lambda k, e, s: ((k, e.v), None), "k string, v long").sink(ps.sql("sqlite:///out.db", "t"))
+    return flow
+"""
+
+
+@pytest.mark.slow
+def test_run_that_is_interrupted_with_control_c_during_a_drain_is_resumed_and_reads_all_files(terminal, tmp_path):
+    checkpoint = Checkpoint(str(tmp_path / "ckpt"))
+    (tmp_path / "app.py").write_text(DRAINED)
+    for old in (tmp_path / "in").iterdir():
+        old.unlink()
+    for i in range(12):
+        pq.write_table(pa.table({"k": ["a", "b"], "v": [2 * i, 2 * i + 1]}), tmp_path / "in" / f"{i}.parquet")
+    words = ("run", "app.py:made", "--trigger", "available_now", "--master", "local[1]", "--workers", "1")
+    running = terminal.start(*words)
+    try:
+        deadline = time.monotonic() + 600
+        while checkpoint.last().epoch < 2:
+            assert running.poll() is None, (tmp_path / "run.txt").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.killpg(running.pid, signal.SIGINT)
+        running.wait(120)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+    said = (tmp_path / "run.txt").read_text()
+    assert re.search(r"The flow stopped after epoch \d+; started again on the same checkpoint the flow goes on\.", said), said
+    last = checkpoint.last()
+    assert (last.finished, last.stopped) == (False, True)
+    assert last.sources["events"].rows < 24, "the test wants files to be left"
+    assert "its input was read to the end." in terminal.said(*words)
+    with sqlite3.connect(tmp_path / "out.db") as db:
+        assert sorted(v for (v,) in db.execute("SELECT v FROM t")) == [*range(24)]

@@ -73,10 +73,10 @@ class Someone:
     def __init__(self, seed, pair):
         self.dice = random.Random(seed)
         self.plan = list(pair)
-        self.wait = self.dice.randrange(60)
+        self.wait = self.dice.randrange(40)
         self.harness = None
         self.asked = []
-        self.pushed = self.dice.randrange(1, PUSHES)
+        self.pushed = self.dice.randrange(PUSHES // 2, PUSHES + 1)
         self.settled = {}
         self.due = 0  # so many pushes belong to the input of the run
 
@@ -91,9 +91,9 @@ class Someone:
             self.draining = self.harness.record.draining
         if self.wait <= 0 and self.plan:
             self.give(self.plan.pop(0))
-            self.wait = self.dice.choice([0, 1, 3, 8, 20])
-        if self.dice.random() < 0.004:
-            raise Crash
+            self.wait = self.dice.choice([0, 0, 1, 2, 5, 12])
+        if self.dice.random() < (0.06 if name == "compute counted" and not self.harness._pending else 0.004):
+            raise Crash  # most of all where the input ends
 
     def give(self, kind):
         harness, dice = self.harness, self.dice
@@ -126,11 +126,27 @@ class Someone:
             try:
                 if asked.done:
                     self.settled[asked.name] = "done"
-                    if asked.command["command"] == "scale" and len(asked.regions) == 1 and not record.finished:
-                        control = record.regions["k"].control
-                        assert (control.workers, control.goal) == (asked.command["workers"], None)
+                    if asked.command["command"] == "scale" and not record.finished and asked is self.asked[-1]:
+                        settled = {(record.regions[r].control.workers, record.regions[r].control.goal) for r in asked.regions}
+                        assert settled == {(asked.command["workers"], None)}
+                    assert self.stands(asked), "a later one wants something else"
             except DeclarationError:
                 self.settled[asked.name] = "refused"
+
+    def stands(self, asked):
+        """Whether no later command that was obeyed in the same epoch, or before, wanted another number of workers."""
+        record = self.harness.record
+        later = [a for a in self.asked if a.name > asked.name and a.name in record.control and a.name not in record.replaced]
+        others = [
+            a
+            for a in later
+            if a.command["command"] == asked.command["command"] == "scale" and set(a.regions) >= set(asked.regions)
+        ]
+        return all(a.command["workers"] == asked.command["workers"] for a in others)
+
+    def was_stopped(self):
+        """Whether somebody told this start of the flow to stop."""
+        return any(a.command["command"] == "stop" and a.command["run"] >= self.harness._since for a in self.asked)
 
     def idle(self):
         """A run that reads on has nothing to read."""
@@ -158,11 +174,15 @@ def run(seed, pair, calm):
                 else:
                     harness.follow(someone.idle)
             except Crash:
+                for _ in range(min(PUSHES - someone.pushed, someone.dice.choice([0, 1, 2]))):
+                    push(harness, someone.pushed)
+                    someone.pushed += 1
                 continue
             record = harness.record
             assert record.epoch < EPOCHS, seed
-            if not record.finished:
-                assert not (record.stopped and record.draining), seed
+            if record.stopped:
+                assert not record.draining, (seed, pair)
+                assert someone.was_stopped(), (seed, pair)
         record = harness.record
         assert record.finished, (seed, pair)
         pushes = record.sources["events"].rows // ROWS
@@ -191,7 +211,7 @@ def test_rows_when_a_second_command_comes_during_a_first_are_those_of_a_flow_wit
 
 @pytest.mark.slow
 def test_rows_when_a_second_command_comes_during_a_first_at_hundreds_of_moments_are_the_same(calm):
-    assert check_many(1_000, 1_500, calm) >= {"done", "replaced", "refused"}
+    assert check_many(1_000, 1_500, calm) >= {"done", "replaced"}
 
 
 @pytest.mark.soak
