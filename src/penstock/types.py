@@ -34,6 +34,8 @@ MASK: Final = "__ps_mask"
 
 PART_BITS: Final = 48
 PART_MASK: Final = (1 << PART_BITS) - 1
+ROW_BITS: Final = 33
+"""Of the offset of a record of a file: the lower bits are its row, the upper ones the file's number."""
 NULL_PARTITION: Final = 1 << (PART_BITS - 1)
 """Number of a source's partition null where partitions are whole numbers; these are less than this, and more than its negative."""
 
