@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
+import xxhash
 
 from penstock.flow import plan as p
 from penstock.runtime.compile import CompiledFlow, CompiledRegion
@@ -40,6 +41,7 @@ class StepShape:
         kind: What it is.
         label: Tells it from others of its kind: with the name of its function.
         meaning: What its state means, as text by a word for each part.
+        path: A digest of all that its rows have come through; it tells apart steps that are alike.
         layouts: What stored values consist of; the present layout is the last.
         passes: Whether it can be taken away without loss to what follows.
         reads: Columns that its rows must have had.
@@ -50,6 +52,7 @@ class StepShape:
     named: bool
     kind: str
     label: str
+    path: str
     meaning: dict[str, str]
     layouts: list[dict[str, str]]
     passes: bool = False
@@ -171,6 +174,7 @@ def _region(ordinal: int, compiled: CompiledRegion) -> RegionShape:
                 declared.name is not None,
                 operator.kind_name(),
                 operator.describe(),
+                _digest(p.RegionOutput(declared.schema, region.timed, region, slot)),
                 dict(operator.meaning(step.in_schemas, spec.keys)),
                 [layout],
                 operator.passes,
@@ -180,6 +184,27 @@ def _region(ordinal: int, compiled: CompiledRegion) -> RegionShape:
     ports = [_port(spec, i) for i in range(len(spec.ports))]
     sources = sorted({s.name for i in region.inputs for s in p.upstream(i) if isinstance(s, p.SourceNode)})
     return RegionShape(ordinal, types_of(spec.keys), spec.timed, sources, steps, ports, len(steps), len(ports))
+
+
+def _digest(node: p.Node) -> str:
+    """A digest of all that a node's rows have come through."""
+    return xxhash.xxh3_64_hexdigest(_path(node).encode())
+
+
+def _path(node: p.Node) -> str:
+    """All that a node's rows have come through, as text."""
+    if isinstance(node, p.RegionOutput):
+        region, at = node.region, node.operator
+        if at < 0:
+            return f"{_path(region.inputs[-1 - at])} by {region.name}"
+        step = region.steps[at]
+        inputs = [p.RegionOutput(node.schema, node.timed, region, -1 - n if kind == "port" else n) for kind, n in step.inputs]
+        return f"({'; '.join(map(_path, inputs))}) to {step.name or step.operator.describe()}"
+    if isinstance(node, p.SourceNode):
+        return node.name
+    does = {p.Where: "condition", p.Select: "columns", p.Numbered: "nth"}.get(type(node))
+    what = str(getattr(node, does)) if does else getattr(getattr(node, "fn", None), "__name__", "")
+    return f"({'; '.join(map(_path, p.inputs_of(node)))}) {type(node).__name__} {what}"
 
 
 def types_of(schema: pa.Schema) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """How a flow takes over the state of the flow before it on the same checkpoint; or why it cannot.
 
-A pure function of two shapes. Steps with a name are found by it. Others are found among those of their kind: first those that say and mean
-the same, then the only one that is left. Where several would do, none is taken.
+A pure function of two shapes. Steps with a name are found by it. Others are found among those of their kind: first those that are the same in
+all, then the only one that means the same, the only one that is called the same, the only one that is left. Where several would do, none is
+taken.
 
 Rows that wait at the start of a region were read by the flow before and are processed by this one, in its columns: they are found by name,
 and a column that they lack is null.
@@ -242,11 +243,14 @@ class _Region:
     def _pairs_of_kind(self, had: list[StepShape], has: list[StepShape]) -> dict[int, int]:
         """Pair steps of one kind that have no names."""
         found: dict[int, int] = {}
-        for tells in (_exactly, _nearly):
+        labels, labels_now = Counter(s.label for s in had), Counter(s.label for s in has)
+        if any("<lambda>" in label and 0 < n != labels_now[label] > 0 for label, n in labels.items()):
+            raise self._ambiguous(had, has)  # a function without a name says nothing of which it is
+        for tells, most in ((_wholly, MOST_STEPS), (_exactly, 1), (_nearly, 1)):
             counts, counts_now = Counter(map(tells, had)), Counter(map(tells, has))
-            for what in [w for w in counts if w in counts_now]:
-                if counts[what] != counts_now[what]:
-                    raise self._ambiguous(had, has)
+            for what in counts:
+                if not counts[what] == counts_now[what] <= most:
+                    continue
                 pairs = zip([s for s in had if tells(s) == what], [s for s in has if tells(s) == what], strict=True)
                 found |= {new.slot: old.slot for old, new in pairs}
             had = [s for s in had if s.slot not in found.values()]
@@ -388,6 +392,10 @@ class _Region:
 def _alike(port: PortShape) -> PortShape:
     """An input without what does not matter to rows queued for it."""
     return replace(port, slot=0, first=[], ever={})
+
+
+def _wholly(step: StepShape) -> str:
+    return json.dumps([step.path, _exactly(step)])
 
 
 def _exactly(step: StepShape) -> str:
