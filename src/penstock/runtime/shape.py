@@ -68,7 +68,8 @@ class PortShape:
         waits: Whether rows wait for the frontier.
         columns: Types by column.
         ever: Types of all columns that its waiting rows may have, those of today among them.
-        readers: The steps that its rows come to, directly or through others, each as (slot, which of its inputs); `AS_IT_IS`.
+        direct: The steps that read it, each as (slot, which of its inputs); `AS_IT_IS`.
+        readers: Likewise, those that its rows come to through others among them.
         first: Slots of those that read its rows as they are, directly or through steps that pass rows on.
     """
 
@@ -76,6 +77,7 @@ class PortShape:
     waits: bool
     columns: dict[str, str]
     ever: dict[str, str]
+    direct: list[list[int]]
     readers: list[list[int]]
     first: list[int]
 
@@ -215,12 +217,14 @@ def types_of(schema: pa.Schema) -> dict[str, str]:
 def _port(spec: RegionSpec, index: int) -> PortShape:
     """An input, with what its rows come to."""
     port, source = spec.ports[index], ("port", index)
+    direct: list[list[int]] = []
     readers: list[list[int]] = []
     first: list[int] = []
     through: set[tuple[str, int]] = {source}
     passed = {source}
     for i, step in enumerate(spec.steps):
         met = [[i, n] for n, given in enumerate(step.inputs) if given in through]
+        direct += [[i, n] for n, given in enumerate(step.inputs) if given == source]
         readers += met
         through |= {("operator", i)} if met else set()
         if any(given in passed for given in step.inputs):
@@ -228,8 +232,10 @@ def _port(spec: RegionSpec, index: int) -> PortShape:
             passed |= {("operator", i)} if step.operator.passes else set()
     if any(("port", o.port) == source if o.operator < 0 else ("operator", o.operator) in passed for o in spec.outs):
         readers.append(AS_IT_IS)
+    if any(o.operator < 0 and ("port", o.port) == source for o in spec.outs):
+        direct.append(AS_IT_IS)
     columns = types_of(port.schema)
-    return PortShape(index, port.waits, columns, columns, readers, first)
+    return PortShape(index, port.waits, columns, columns, direct, readers, first)
 
 
 def bind(flow: CompiledFlow, shape: FlowShape) -> None:
