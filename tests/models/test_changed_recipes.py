@@ -53,7 +53,7 @@ def check(data) -> None:
 
 
 @pytest.mark.slow
-@examples(300)
+@examples(100)
 @given(data=st.data())
 def test_changed_flow_is_refused_or_gives_what_both_versions_give(data):
     check(data)
