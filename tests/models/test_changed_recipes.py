@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import changes
 import drawing
+import drawing_changes
 import oracle
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +23,7 @@ COUNTED: Counter = Counter()
 
 def check(data) -> None:
     recipe = data.draw(drawing.recipes())
-    change = data.draw(changes.changes(recipe))
+    change = data.draw(drawing_changes.changes(recipe))
     if change is None:
         COUNTED["nothing to change"] += 1
         return
