@@ -9,6 +9,10 @@ import sys
 import textwrap
 
 import pytest
+from pyspark.sql import DataFrame
+
+import penstock as ps
+from penstock.errors import DeclarationError
 
 pytestmark = pytest.mark.spark
 
@@ -127,3 +131,87 @@ def test_workers_that_know_no_penstock_are_refused_in_a_sentence_before_anything
         f"named 'penstock'); start the session with PYSPARK_PYTHON naming a Python {version} that has it, here {sys.executable}.\n"
     )
     assert answer.stdout == f"{refused}{refused}False\n", answer.stderr[-3000:]
+
+
+def test_session_and_dataframes_of_spark_connect_are_refused_in_a_sentence(tmp_path):
+    session = type(
+        "SparkSession", (), {"__module__": "pyspark.sql.connect.session"}
+    )()  # its real one needs packages that are not here
+    frame = type("DataFrame", (DataFrame,), {"__module__": "pyspark.sql.connect.dataframe", "__new__": object.__new__})()
+    flow = ps.Flow("refused")
+    flow.source("s", ps.rate(1)).sink(ps.noop())
+    ending = " of Spark Connect, which penstock does not support; take one of a session that was started without a remote."
+    with pytest.raises(DeclarationError) as raised:
+        flow.start(session, checkpoint=str(tmp_path / "c"))
+    assert str(raised.value) == f"Start was given a SparkSession{ending}"
+    with pytest.raises(DeclarationError) as raised:
+        ps.match(frame, "SELECT * WHERE a", order_by="id", define={"a": "id > 0"})
+    assert str(raised.value) == f"Match was given a DataFrame{ending}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_sources_that_go_by_another_zone_are_refused_and_flows_run_beside_one_another_until_the_session_stops(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text(AT_NIGHT)
+    answer = run_python(
+        """
+        import threading, time
+        import penstock as ps
+        from penstock.errors import DeclarationError, PenstockError
+
+        spark = users(spark_python_worker_reuse="false")
+        read = lambda **options: spark.readStream.schema("id long, at timestamp").options(header="true", **options).csv("in")
+        rate = spark.readStream.format("rate").option("rowsPerSecond", 50).load()
+
+        def flow_of(name, frame, key="value"):
+            flow, out = ps.Flow(name), ps.memory(name)
+            flow.source("given", frame).key_by(key).aggregate(n=ps.count()).sink(out)
+            return flow, out
+
+        for number, frame in enumerate([read(), rate.selectExpr("value", "hour(timestamp) as h"), read(timeZone="UTC")]):
+            try:
+                flow, out = flow_of(f"refused {number}", frame, frame.columns[0])
+                flow.start(spark, checkpoint=f"refused-{number}", trigger="available_now").await_termination(300)
+                print(sorted(row["n"] for row in out.rows()))
+            except DeclarationError as error:
+                print(error)
+
+        given = [flow_of(f"beside {i}", rate) for i in range(2)]
+        runs = [None, None]
+        def start(i):
+            runs[i] = given[i][0].start(spark, checkpoint=f"beside-{i}", workers=1)
+        before = spark.conf.getAll
+        threads = [threading.Thread(target=start, args=(i,)) for i in range(2)]
+        [t.start() for t in threads], [t.join() for t in threads]
+        events = spark.range(4).selectExpr("id", "timestamp_seconds(1772928000 + id * 3600) as at")
+        print(ps.match(events, "SELECT * WHERE a ; b", order_by="at", define={"a": "hour(at) = 1", "b": "hour(at) > 1"}).count())
+        until = time.monotonic() + 120
+        while time.monotonic() < until and not all(out.rows() for _, out in given):
+            time.sleep(0.2)
+        print(all(out.rows() for _, out in given), spark.conf.getAll == before, SparkSession.getActiveSession() is spark)
+        spark.stop()
+        for run in runs:
+            try:
+                print(run.await_termination(60), run.active)
+            except PenstockError as error:
+                print(type(error).__name__, "\\n" in str(error), str(error))
+        again = users()
+        flow, out = flow_of("after", again.readStream.format("rate").load())
+        run = flow.start(again, checkpoint="after")
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not out.rows():
+            time.sleep(0.2)
+        run.shutdown(drain=False)
+        print(bool(out.rows()))
+        """,
+        tmp_path,
+        TZ="America/New_York",
+    )
+    lines = answer.stdout.splitlines()
+    utc = "goes by the zone of its session, America/New_York, but a flow is computed in UTC; set spark.sql.session.timeZone=UTC before the DataFrame is declared."
+    assert lines[0] == f"Source 'given' is a DataFrame whose step that reads times from csv {utc}", answer.stderr[-3000:]
+    assert lines[1] == f"Source 'given' is a DataFrame whose step hour(timestamp) {utc}"
+    assert lines[2:5] == ["[1, 1, 1]", "2", "True True True"], answer.stderr[-3000:]
+    ended = "PenstockError False The Spark session was stopped while flow 'beside {}' ran; the epoch that it was in was not committed, so start the flow again in another session."
+    assert lines[5:] == [ended.format(0), ended.format(1), "True"], answer.stderr[-3000:]
+    assert not list(tmp_path.glob("refused-[01]"))

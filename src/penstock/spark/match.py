@@ -40,7 +40,7 @@ from penstock.routing.hashing import is_hashable
 from penstock.schema import as_function, as_text, check_condition, quoted, unknown_column
 from penstock.spark.exchange import by_key, can_be_paged
 from penstock.spark.memory import begin_task
-from penstock.spark.own import results_session, taken_over
+from penstock.spark.own import refuse_connect, results_session, taken_over
 from penstock.spark.pythons import check_python
 from penstock.types import MASK
 
@@ -144,6 +144,8 @@ def _taken_over(df: Any) -> tuple[Any, SparkSession | None]:
     frames = list(df.values()) if isinstance(df, Mapping) else [df]
     if not frames or not all(isinstance(frame, DataFrame) for frame in frames):
         return df, None  # refused later
+    for frame in frames:
+        refuse_connect(frame, "match")
     theirs = frames[0].sparkSession
     check_python(theirs)
     session = results_session(theirs)

@@ -10,9 +10,9 @@ Read next: `penstock.spark.run`, decision 30.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, PenstockError
 from penstock.spark.pythons import check_python
 from penstock.spark.session import HANDING, OURS, ZONES_OF_UTC
 
@@ -48,6 +48,7 @@ _QUERY: Final = {
 }
 SHUFFLE: Final = "spark.sql.shuffle.partitions"
 _TEXT: Final = ("csv", "json", "xml")
+_T = TypeVar("_T")
 _AWARE: Final = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
 
 
@@ -66,12 +67,26 @@ def query_session(spark: SparkSession, sources: Sequence[SourceNode]) -> SparkSe
     check_python(spark)
     for source in sources:
         if isinstance(source.connector, DataFrame):
-            check_zone(source.name, source.connector)
+            check_zone(source.name, refuse_connect(source.connector, f"source {source.name!r}"))
     ours = _copy(spark, _QUERY)
     theirs: Any = spark._jsparkSession
     for listener in theirs.streams().listListeners():
         ours._jsparkSession.streams().addListener(listener)
     return ours
+
+
+def refuse_connect(given: _T, where: str) -> _T:
+    """Give back what is no session or DataFrame of Spark Connect; of those the plans are not at hand.
+
+    Raises:
+        DeclarationError: It is one.
+    """
+    if type(given).__module__.startswith("pyspark.sql.connect."):
+        raise DeclarationError(
+            f"{where[0].upper()}{where[1:]} was given a {type(given).__name__} of Spark Connect, which penstock does not support; take one of a "
+            "session that was started without a remote."
+        )
+    return given
 
 
 def offer(ours: SparkSession, offered: Mapping[str, str]) -> None:
@@ -134,6 +149,21 @@ def give_back(theirs: SparkSession) -> None:
         SparkSession._activeSession = theirs
 
 
+def stopped(session: SparkSession, flow: str) -> PenstockError | None:
+    """What to tell of a flow whose session was stopped under it; None: it was not."""
+    from py4j.protocol import Py4JError
+
+    context: Any = session.sparkContext
+    try:
+        if context._jsc is not None and not context._jsc.sc().isStopped():
+            return None
+    except (Py4JError, OSError):  # Java itself is gone
+        pass
+    return PenstockError(
+        f"The Spark session was stopped while flow {flow!r} ran; the epoch that it was in was not committed, so start the flow again in another session."
+    )
+
+
 def check_zone(name: str, frame: DataFrame) -> None:
     """A source whose own steps go by another zone than UTC is refused: where the flow is started next, its records could be others.
 
@@ -151,10 +181,11 @@ def check_zone(name: str, frame: DataFrame) -> None:
 
 def _zoned(frame: DataFrame, plan: Any) -> str:
     """What in a plan, or below it, goes by the session's zone; empty: nothing."""
-    if plan.nodeName() == "StreamingRelation" and str(plan.sourceName()).lower() in _TEXT:
-        times = any(kind in str(plan.schema().simpleString()) for kind in ("timestamp", "date"))
-        if times and not plan.dataSource().options().contains("timeZone"):
-            return f"that reads times from {plan.sourceName()}"
+    if plan.nodeName() == "StreamingRelation":
+        kind, options = str(plan.dataSource().className()).lower(), plan.dataSource().options()
+        times = any(name in str(plan.schema().simpleString()) for name in ("timestamp", "date"))
+        if kind in _TEXT and times and not any(options.contains(name) for name in ("timeZone", "timezone")):
+            return f"that reads times from {kind}"
     for expression in _all(plan.expressions()):
         if step := _zoned_expression(frame, expression):
             return step

@@ -31,7 +31,7 @@ from penstock.spark.kept_input import KeptInput
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
-from penstock.spark.own import SHUFFLE, fit_shuffles, give_back, offer, query_session
+from penstock.spark.own import SHUFFLE, fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
 from penstock.spark.row_times import sources_alone
 from penstock.spark.ship import ship_user_code
 from penstock.spark.slices import Slices, one_stream
@@ -94,7 +94,7 @@ def start(
         from penstock.spark.session import session
 
         spark = session(app_name=f"penstock {plan.name}")
-    elif not isinstance(spark, SparkSession):
+    elif not isinstance(refuse_connect(spark, "start"), SparkSession):
         raise DeclarationError(f"start needs a SparkSession, or none, not {spark!r}.")
     ship_user_code(plan)
     ours = query_session(spark, plan.sources)
@@ -259,8 +259,8 @@ class Run:
             output.sink.close()
         self._ended.set()
 
-    def _replaced(self) -> FencedError | None:
-        """The newer run that took the checkpoint over, if the query ended for that or for no reason of its own."""
+    def _replaced(self) -> PenstockError | None:
+        """If the query ended for no reason of its own: that a newer run took the checkpoint over, or that the session was stopped."""
         unexplained = (
             type(self._error) is PenstockError
             or str(self._error) == SEEN_BY_SPARK
@@ -273,7 +273,7 @@ class Run:
             return error
         except (OSError, PenstockError):  # what is known says more
             return None
-        return None
+        return stopped(self._theirs, self._flow.plan.name) if unexplained else None
 
     def _where(self) -> tuple[Ends, bool]:
         return self._driver.last.ends_for(self._settings.since), bool(self._driver.last.going_back)
