@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import penstock as ps
 from penstock.errors import DeclarationError
 from penstock.schema import parse_schema
 from penstock.spark.options import interval_ms
+from penstock.testing import Harness
 
 
 def events():
@@ -109,3 +114,29 @@ def test_schema_when_a_name_has_a_dot_asks_for_backquotes():
         DeclarationError, match=r"has a column without a name: 'a.b string'; put a name with a dot in it between"
     ):
         parse_schema("a.b string", "The schema")
+
+
+def twice(batch):
+    """Of each row two: as it is, and 100 more."""
+    n = batch.num_rows
+    both = pa.concat_arrays([batch.column("v"), pc.add(batch.column("v"), 100)])
+    at = pa.concat_arrays([batch.column("at")] * 2)
+    return pa.record_batch({"v": both, "at": at, "_row": pa.array([*range(n), *range(n)])})
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4])
+def test_rows_of_a_record_that_come_by_several_streams_go_by_their_number_in_map_batches_and_then_by_stream(cut):
+    flow = ps.Flow("f")
+    source = flow.source("s", ps.files("none", "at timestamp, v long"), time="at")
+    rows = source.map_batches(twice, "v long, at timestamp")
+    large, small, every = rows.where("v >= 100"), rows.where("v < 100"), rows.where("v >= 0")
+    out = ps.memory(f"union {cut}")
+    keyed = large.union(small, every).with_columns(k="1").key_by("k")
+    keyed.stateful_map(lambda k, e, n: ((n or 0, e.v), (n or 0) + 1), "n long, v long").sink(out)
+    with Harness(flow) as harness:
+        for v in range(0, 4, cut):
+            harness.push("s", [{"at": dt.datetime(2024, 1, 1, 0, i, tzinfo=dt.UTC), "v": i} for i in range(v, v + cut)])
+            harness.epoch()
+        harness.finish()
+    by_number = [r["v"] for r in sorted(out.rows(), key=lambda r: r["n"])]
+    assert by_number == [v for x in range(4) for v in (x, x, x + 100, x + 100)]  # small, every; large, every

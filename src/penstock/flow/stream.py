@@ -113,8 +113,8 @@ class Stream:
     def union(self, *others: Stream) -> Stream:
         """Rows of this stream and of others with the same columns.
 
-        A record may come by several of them: its rows keep the order of the streams, this one first, the second rows that a stream
-        has of it after the first rows of all.
+        A record may come by several of them: its rows are in the order of their numbers among the rows that `map_batches` made of the
+        record, those of one number in the order of the streams, this one first.
 
         Raises:
             DeclarationError: The columns differ, or only some of the streams have an event time, or one is of another flow.
