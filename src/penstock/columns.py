@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.errors import OperatorError
+from penstock.types import FIRST_MOMENT, LAST_MOMENT
 
 _UTC: Final = pa.timestamp("us", "UTC")
 _FEW: Final = 1 << 12  # below, one sort by comparing is as fast
@@ -36,17 +37,39 @@ def values_of(column: Any) -> list[Any]:
 
     Args:
         column: An array, chunked or not.
+
+    Raises:
+        OperatorError: A time is none that Python has.
     """
     if column.type != _UTC:
-        return column.to_pylist()  # type: ignore[no-any-return]
+        try:
+            return column.to_pylist()  # type: ignore[no-any-return]
+        except OverflowError as error:
+            raise _beyond(error) from error
     since: Any = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
     try:
         values: list[Any] = list(map(_EPOCH.__add__, since.astype("timedelta64[us]").tolist()))
-    except OverflowError:  # beyond the year 9999
-        return column.to_pylist()  # type: ignore[no-any-return]
+    except OverflowError as error:
+        raise _beyond(error) from error
     for i in np.flatnonzero(column.is_null()).tolist() if column.null_count else ():
         values[i] = None
     return values
+
+
+def _beyond(error: Exception) -> OperatorError:
+    return OperatorError(
+        f"a time is outside of the years 1 to 9999, which are all that Python's times have ({error}); "
+        "leave such records out with where(...) before a step that is written in Python."
+    )
+
+
+def within_calendar(column: Any) -> Any:
+    """A column of times with those that Python does not have replaced by the nearest that it has; any other column as it is."""
+    if not pa.types.is_timestamp(column.type) or column.type.unit != "us":
+        return column
+    micros = column.cast(pa.int64())
+    first, last = (pa.scalar(moment, pa.int64()) for moment in (FIRST_MOMENT, LAST_MOMENT))
+    return pc.max_element_wise(pc.min_element_wise(micros, last, skip_nulls=False), first, skip_nulls=False).cast(column.type)
 
 
 def places(index: Any) -> Any:

@@ -16,6 +16,9 @@ from typing import Any, Final
 
 MIN_TIME: Final = -(2**63)
 MAX_TIME: Final = 2**63 - 1
+FIRST_MOMENT: Final = -62_135_596_800_000_000
+LAST_MOMENT: Final = 253_402_300_799_999_999
+"""The first microsecond of the year 1 and the last of the year 9999: the times that Python's ``datetime`` has."""
 
 BINS: Final = 4096
 """Key groups: ``bin = pmod(xxhash64(key), BINS)``."""
@@ -31,6 +34,8 @@ MASK: Final = "__ps_mask"
 
 PART_BITS: Final = 48
 PART_MASK: Final = (1 << PART_BITS) - 1
+ROW_BITS: Final = 33
+"""Of the offset of a record of a file: the lower bits are its row, the upper ones the file's number."""
 NULL_PARTITION: Final = 1 << (PART_BITS - 1)
 """Number of a source's partition null where partitions are whole numbers; these are less than this, and more than its negative."""
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import sqlite3
 from dataclasses import dataclass
 from decimal import Decimal
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.errors import StateError
+from penstock.errors import OperatorError, StateError
 from penstock.testing import Harness
 
 NUMBERS = itertools.count()
@@ -123,3 +125,78 @@ def test_mean_of_decimals_always_fits_in_its_type(precision, scale):
 def test_combining_before_the_shuffle_is_for_decimals_whose_sums_fit_there():
     assert ps.sum("v").bind(pa.decimal128(28, 2)).sql("v", ("", "", "", "")) is not None
     assert ps.sum("v").bind(pa.decimal128(29, 2)).sql("v", ("", "", "", "")) is None
+
+
+LAST = dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)
+FIRST = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
+DAY = dt.timedelta(days=1)
+BOUNDS = {
+    "tumbling": ("1 day", None, [(LAST.replace(hour=0, minute=0, second=0, microsecond=0), LAST)], [(FIRST, FIRST + DAY)]),
+    "sliding": (
+        "1 day",
+        "12 hours",
+        [(LAST - DAY / 2 + dt.timedelta(microseconds=1), LAST), (LAST - DAY + dt.timedelta(microseconds=1), LAST)],
+        [(FIRST, FIRST + DAY), (FIRST, FIRST + DAY / 2)],  # the second starts in a year that Python does not have
+    ),
+    "session": ("1 day", None, [(LAST, LAST)], [(FIRST, FIRST + DAY)]),
+}
+
+
+@pytest.mark.parametrize("kind", BOUNDS)
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_windows_at_both_ends_of_the_calendar_hold_their_records(kind, one_by_one, tmp_path):
+    size, slide, *bounds = BOUNDS[kind]
+    window = ps.session(size) if kind == "session" else ps.sliding(size, slide or size)
+    for moment_, wanted in zip((LAST, FIRST), bounds, strict=True):
+        rows = sums([1, 2], pa.int64(), one_by_one=one_by_one, window=window, times=[moment_, moment_])
+        assert sorted((row["window_start"], row["window_end"]) for row in rows) == sorted(wanted)
+        assert {(row["total"], row["n"]) for row in rows} == {(3, 2)}
+
+
+@pytest.mark.parametrize("moment_", [LAST, FIRST])
+def test_function_in_a_window_at_an_end_of_the_calendar_sees_times_of_the_calendar(moment_):
+    flow, sink = ps.Flow("ends"), ps.memory(f"ends{next(NUMBERS)}")
+    schema = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    keyed = flow.source("s", Reader(schema), time="at").key_by("k").window(ps.sliding("1 day", "12 hours"))
+    seen = "start timestamp, stop timestamp, n long"
+    keyed.stateful_map(lambda k, e, n: ((e.window_start, e.window_end, (n or 0) + 1), (n or 0) + 1), seen).sink(sink)
+    with Harness(flow) as harness:
+        for _ in range(2):
+            harness.push("s", [{"k": "a", "at": moment_}])
+            harness.epoch()
+        harness.finish()
+    assert sorted(row["n"] for row in sink.rows()) == [1, 1, 2, 2]
+    assert all(FIRST <= row["start"] <= moment_ <= row["stop"] <= LAST for row in sink.rows())
+
+
+def test_windows_at_both_ends_of_the_calendar_are_stored_in_sqlite_and_duckdb(tmp_path):
+    for system in ("sqlite", "duckdb"):
+        flow = ps.Flow("ends")
+        schema = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+        keyed = flow.source("s", Reader(schema), time="at").key_by("k").window(ps.sliding("1 day", "12 hours"))
+        key = ["k", "window_start"]
+        keyed.aggregate(n=ps.count(), emit="update").sink(
+            ps.sql(f"{system}:///{tmp_path}/{system}.db", "t", mode="upsert", key=key)
+        )
+        with Harness(flow) as harness:
+            harness.push("s", [{"k": "a", "at": LAST}], partition=1)
+            harness.push("s", [{"k": "a", "at": FIRST}], partition=2)
+            harness.finish()
+    with sqlite3.connect(tmp_path / "sqlite.db") as held:
+        found = held.execute("SELECT window_start, window_end, n FROM t ORDER BY 1").fetchall()
+    assert [row[0][:13] for row in found] == ["0000-12-31 12", "0001-01-01 00", "9999-12-31 00", "9999-12-31 12"]
+    assert [row[1] for row in found][2:] == ["9999-12-31 23:59:59.999999"] * 2
+    with duckdb.connect(str(tmp_path / "duckdb.db")) as held:
+        assert held.execute("SELECT count(*), sum(n) FROM t").fetchall() == [(4, 4)]
+
+
+def test_time_that_python_does_not_have_is_told_in_a_sentence():
+    flow = ps.Flow("beyond")
+    schema = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    flow.source("s", Reader(schema)).key_by("k").stateful_map(lambda k, e, s: (None, s), "n long").sink(ps.memory("beyond"))
+    with Harness(flow) as harness:
+        harness.push("s", pa.table({"k": ["a"], "at": pa.array([2**60]).cast(pa.timestamp("us", "UTC"))}, schema=schema))
+        with pytest.raises(
+            OperatorError, match=r"a time is outside of the years 1 to 9999, .* leave such records out with where"
+        ):
+            harness.finish()

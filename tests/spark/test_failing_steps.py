@@ -100,3 +100,13 @@ def test_words_of_spark_when_nothing_better_is_known_come_without_its_codes(said
     error = translated(RuntimeError(said))
     assert isinstance(error, PenstockError)
     assert str(error) == told
+
+
+@pytest.mark.spark
+def test_log_when_a_stop_interrupts_a_query_says_nothing_of_what_it_was_storing(spark):
+    loggers = spark._jvm.org.apache.logging.log4j.LogManager
+    levels = {
+        name: str(loggers.getLogger(f"org.apache.spark.{name}").getLevel())
+        for name in ("broadcast.TorrentBroadcast", "scheduler")
+    }
+    assert levels == {"broadcast.TorrentBroadcast": "OFF", "scheduler": "ERROR"}

@@ -76,7 +76,7 @@ def test_records_of_files_are_in_order_however_the_session_cuts_and_merges_files
 @pytest.mark.parametrize("settings", [CUT, MERGED], ids=["cut", "merged"])
 def test_position_of_a_record_is_its_file_and_its_row_however_the_session_cuts_and_merges_files(spark, tmp_path, settings):
     run = start(spark, tmp_path, "json", settings, careful, ps.memory(f"position {tmp_path}"))
-    with pytest.raises(OperatorError, match=f"at position events/0 @ {(2 << 33) + ROWS - 100}: ValueError: seen"):
+    with pytest.raises(OperatorError, match=f"at position events: 2.json row {ROWS - 99}: ValueError: seen"):
         run.await_termination(600)
 
 

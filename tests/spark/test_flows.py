@@ -408,7 +408,7 @@ def test_function_that_raises_names_operator_key_and_position_or_is_skipped_or_k
     for part in (
         "stateful_map(picky) of region 'k'",
         "key 'b'",
-        "position events/0 @ 3",
+        "position events: f000.parquet row 4",
         "ValueError: no threes",
         'on_error="skip"',
     ):
@@ -426,7 +426,7 @@ def test_function_that_raises_names_operator_key_and_position_or_is_skipped_or_k
     run.await_termination(600)
     assert (run.regions["k"]["skipped"], run.regions["k"]["first_skipped"]) == (
         1,
-        "key 'b' at events/0 @ 3: ValueError: no threes",
+        "key 'b' at events: f000.parquet row 4: ValueError: no threes",
     )
 
     with pytest.raises(errors.PenstockError) as caught:

@@ -19,10 +19,10 @@ from penstock.runtime.checkpoint import Checkpoint
 from penstock.runtime.compile import compile_flow
 from penstock.runtime.lateness import Base, late_rows
 from penstock.spark import backend
-from penstock.spark.file_times import ROW_BITS, FileTimes
+from penstock.spark.file_times import FileTimes
 from penstock.spark.files import read_footers
 from penstock.spark.row_times import JudgedFile, RowTimes, sources_alone
-from penstock.types import MIN_TIME
+from penstock.types import MIN_TIME, ROW_BITS
 
 COLUMNS = "k string, at timestamp, v long"
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v", pa.int64())])

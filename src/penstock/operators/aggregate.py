@@ -25,6 +25,7 @@ from penstock.operators.base import Context, KeyedState, Layout, Operator, Outpu
 from penstock.operators.keys import Ints, biased, unbiased
 from penstock.operators.rows import Emitted, Keys, Order, Rows
 from penstock.operators.windows import Sliding, window_text
+from penstock.types import LAST_MOMENT
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 PANE = "__ps_pane"
@@ -72,8 +73,11 @@ def result_schema(
 
 
 def as_times(values: Ints) -> Any:
-    """Microseconds as an Arrow timestamp column."""
-    return pa.array(values, pa.int64()).cast(TIMESTAMP)
+    """Bounds of windows (µs) as an Arrow timestamp column: what lies beyond the year 9999 is its last moment.
+
+    The window of the last day of 9999 would end in a year that SQLite and Python's times do not have.
+    """
+    return pa.array(np.minimum(values, LAST_MOMENT), pa.int64()).cast(TIMESTAMP)
 
 
 def concat_columns(parts: Sequence[Sequence[Columns]]) -> list[Columns]:

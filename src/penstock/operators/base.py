@@ -25,7 +25,7 @@ from penstock.operators.keys import BIN_BYTES, LONGEST_SUB_KEY, Ints, KeyCodec
 from penstock.operators.rows import Emitted, Keys, Order, Rows
 from penstock.routing.hashing import spark_xxhash64
 from penstock.schema import in_micros, parse_schema
-from penstock.types import MAX_TIME, MIN_TIME, PART_BITS, whole_partition
+from penstock.types import MAX_TIME, MIN_TIME, PART_BITS, ROW_BITS, whole_partition
 
 Output = Emitted | Iterable[Emitted] | None
 Layout = Mapping[str, str]
@@ -58,6 +58,7 @@ class Context:
         sources: Names of the flow's sources by ordinal, to name positions in errors.
         timed: Whether rows have an event time. If not, that in their order says how many epochs ago they came into the flow.
         skipped: Records whose function raised and that were left out, as (key, position, error, record as text).
+        files: By the number of a source of files, names of files by their numbers; files that are not there are told by their number.
         layouts: What stored values consist of: all layouts that the operator ever had in this checkpoint, the present one last.
     """
 
@@ -73,15 +74,20 @@ class Context:
     timed: bool = True
     skipped: list[tuple[str, str, str, str]] = field(default_factory=list)
     layouts: tuple[Layout, ...] = ()
+    files: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
 
     def position_text(self, order: Order, row: int) -> str:
-        """Where a row came from, for a person: ``source/partition @ offset``."""
+        """Where a row came from, for a person: ``source/partition @ offset``, or ``source: file row n``, from 1."""
         part = int(order.part[row])
         if part < 0:
             return "a result at the frontier"
         source = part >> PART_BITS
         name = self.sources[source] if source < len(self.sources) else f"source {source}"
-        return f"{name}/{whole_partition(part)} @ {int(order.offset[row])}"
+        offset = int(order.offset[row])
+        if source in self.files:
+            number, at = divmod(offset, 1 << ROW_BITS)
+            return f"{name}: {self.files[source].get(number, f'file {number + 1}')} row {at + 1}"
+        return f"{name}/{whole_partition(part)} @ {offset}"
 
     @property
     def marker(self) -> int:

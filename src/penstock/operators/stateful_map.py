@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import lexicographic, places, values_of
+from penstock.columns import lexicographic, places, values_of, within_calendar
 from penstock.errors import DeclarationError, OperatorError, raised
 from penstock.operators.aggregate import TIMESTAMP, as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
@@ -363,7 +363,7 @@ def _in_windows(rows: Rows, window: Sliding | None) -> tuple[_Spread, list[bytes
     group = rows.group[index]
     first = np.flatnonzero(np.concatenate(([True], (group[1:] != group[:-1]) | (starts[1:] != starts[:-1]))))
     data = rows.data.take(places(index))
-    data = data.append_column(pa.field("window_start", TIMESTAMP), as_times(starts))
+    data = data.append_column(pa.field("window_start", TIMESTAMP), within_calendar(as_times(starts)))
     data = data.append_column(pa.field("window_end", TIMESTAMP), as_times(starts + window.size_us))
     spread = _Spread(data, rows.order.take(index), np.append(first, len(index)), group[first], index)
     return spread, biased(starts[first]), starts[first] + window.size_us - 1

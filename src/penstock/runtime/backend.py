@@ -31,6 +31,7 @@ class Scan:
         malformed: Records that cannot be read or have no event time.
         first_malformed: One of them, for the error: where and what.
         files: Number of files read.
+        names: Names of the files, in the order of their numbers.
         rows: Number of records, if chunks do not say it and it costs nothing to know.
         order: The source's `SourceState.order` after the epoch; None: as before.
     """
@@ -40,6 +41,7 @@ class Scan:
     first_malformed: str = ""
     files: int = 0
     rows: int = 0
+    names: tuple[str, ...] = ()
     order: dict[str, Any] | None = None
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -36,6 +36,9 @@ from penstock.runtime.lateness import Judgement, behind, go_along, judge
 from penstock.runtime.record import EpochRecord, RegionState, SourceState, newest
 from penstock.state.deltas import FileRef, Version
 from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, PART_BITS, PART_MASK, Mark, time_text
+
+KEPT_NAMES: Final = 256
+"""Of so many files that were read last the epoch record has the names."""
 
 
 @dataclass
@@ -173,6 +176,7 @@ class EpochDriver:
             judged.state.malformed += scan.malformed
             judged.state.files += scan.files
             judged.state.rows += scan.rows
+            judged.state.names = [*before.names, *scan.names][-KEPT_NAMES:]
             judged.state.order = before.order if scan.order is None else scan.order
             decision.sources[source.name] = judged.state
             decision.judgements[source.name] = judged

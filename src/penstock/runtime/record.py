@@ -63,6 +63,7 @@ class SourceState:
         heard_us: Clock time at which records last came, or of the first epoch.
         idle: Whether it was idle as a whole, and so went along with the others.
         partitions: By name.
+        names: Of the files that were read last, for messages about records that have waited; the last of them is number ``files`` − 1.
         order: How far its files have been read, where that is not just what Spark gave; see `penstock.runtime.input_files.Order`.
     """
 
@@ -74,6 +75,7 @@ class SourceState:
     heard_us: int = 0
     idle: bool = False
     partitions: dict[str, PartitionState] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
     order: dict[str, Any] = field(default_factory=dict)
 
 

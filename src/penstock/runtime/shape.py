@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
+import xxhash
 
 from penstock.flow import plan as p
 from penstock.runtime.compile import CompiledFlow, CompiledRegion
@@ -40,6 +41,7 @@ class StepShape:
         kind: What it is.
         label: Tells it from others of its kind: with the name of its function.
         meaning: What its state means, as text by a word for each part.
+        path: A digest of all that its rows have come through; it tells apart steps that are alike.
         layouts: What stored values consist of; the present layout is the last.
         passes: Whether it can be taken away without loss to what follows.
         reads: Columns that its rows must have had.
@@ -50,6 +52,7 @@ class StepShape:
     named: bool
     kind: str
     label: str
+    path: str
     meaning: dict[str, str]
     layouts: list[dict[str, str]]
     passes: bool = False
@@ -65,7 +68,8 @@ class PortShape:
         waits: Whether rows wait for the frontier.
         columns: Types by column.
         ever: Types of all columns that its waiting rows may have, those of today among them.
-        readers: The steps that its rows come to, directly or through others, each as (slot, which of its inputs); `AS_IT_IS`.
+        direct: The steps that read it, each as (slot, which of its inputs); `AS_IT_IS`.
+        readers: Likewise, those that its rows come to through others among them.
         first: Slots of those that read its rows as they are, directly or through steps that pass rows on.
     """
 
@@ -73,6 +77,7 @@ class PortShape:
     waits: bool
     columns: dict[str, str]
     ever: dict[str, str]
+    direct: list[list[int]]
     readers: list[list[int]]
     first: list[int]
 
@@ -171,6 +176,7 @@ def _region(ordinal: int, compiled: CompiledRegion) -> RegionShape:
                 declared.name is not None,
                 operator.kind_name(),
                 operator.describe(),
+                _digest(p.RegionOutput(declared.schema, region.timed, region, slot)),
                 dict(operator.meaning(step.in_schemas, spec.keys)),
                 [layout],
                 operator.passes,
@@ -182,6 +188,27 @@ def _region(ordinal: int, compiled: CompiledRegion) -> RegionShape:
     return RegionShape(ordinal, types_of(spec.keys), spec.timed, sources, steps, ports, len(steps), len(ports))
 
 
+def _digest(node: p.Node) -> str:
+    """A digest of all that a node's rows have come through."""
+    return xxhash.xxh3_64_hexdigest(_path(node).encode())
+
+
+def _path(node: p.Node) -> str:
+    """All that a node's rows have come through, as text."""
+    if isinstance(node, p.RegionOutput):
+        region, at = node.region, node.operator
+        if at < 0:
+            return f"{_path(region.inputs[-1 - at])} by {region.name}"
+        step = region.steps[at]
+        inputs = [p.RegionOutput(node.schema, node.timed, region, -1 - n if kind == "port" else n) for kind, n in step.inputs]
+        return f"({'; '.join(map(_path, inputs))}) to {step.name or step.operator.describe()}"
+    if isinstance(node, p.SourceNode):
+        return node.name
+    does = {p.Where: "condition", p.Select: "columns", p.Numbered: "nth"}.get(type(node))
+    what = str(getattr(node, does)) if does else getattr(getattr(node, "fn", None), "__name__", "")
+    return f"({'; '.join(map(_path, p.inputs_of(node)))}) {type(node).__name__} {what}"
+
+
 def types_of(schema: pa.Schema) -> dict[str, str]:
     """Types by column, as text."""
     return {f.name: str(f.type) for f in schema}
@@ -190,12 +217,14 @@ def types_of(schema: pa.Schema) -> dict[str, str]:
 def _port(spec: RegionSpec, index: int) -> PortShape:
     """An input, with what its rows come to."""
     port, source = spec.ports[index], ("port", index)
+    direct: list[list[int]] = []
     readers: list[list[int]] = []
     first: list[int] = []
     through: set[tuple[str, int]] = {source}
     passed = {source}
     for i, step in enumerate(spec.steps):
         met = [[i, n] for n, given in enumerate(step.inputs) if given in through]
+        direct += [[i, n] for n, given in enumerate(step.inputs) if given == source]
         readers += met
         through |= {("operator", i)} if met else set()
         if any(given in passed for given in step.inputs):
@@ -203,8 +232,10 @@ def _port(spec: RegionSpec, index: int) -> PortShape:
             passed |= {("operator", i)} if step.operator.passes else set()
     if any(("port", o.port) == source if o.operator < 0 else ("operator", o.operator) in passed for o in spec.outs):
         readers.append(AS_IT_IS)
+    if any(o.operator < 0 and ("port", o.port) == source for o in spec.outs):
+        direct.append(AS_IT_IS)
     columns = types_of(port.schema)
-    return PortShape(index, port.waits, columns, columns, readers, first)
+    return PortShape(index, port.waits, columns, columns, direct, readers, first)
 
 
 def bind(flow: CompiledFlow, shape: FlowShape) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -108,7 +108,12 @@ class Out:
 
 @dataclass(frozen=True)
 class RegionSpec:
-    """One region, compiled. `timed`: whether its rows have an event time."""
+    """One region, compiled.
+
+    Attributes:
+        timed: Whether its rows have an event time.
+        files: By the number of a source of files, names of files by their numbers, for messages; not of all, and only in a task.
+    """
 
     name: str
     ordinal: int
@@ -118,6 +123,7 @@ class RegionSpec:
     outs: tuple[Out, ...]
     sources: tuple[str, ...] = ()
     timed: bool = True
+    files: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
 
     @property
     def in_schema(self) -> pa.Schema:

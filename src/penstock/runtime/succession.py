@@ -1,7 +1,8 @@
 """How a flow takes over the state of the flow before it on the same checkpoint; or why it cannot.
 
-A pure function of two shapes. Steps with a name are found by it. Others are found among those of their kind: first those that say and mean
-the same, then the only one that is left. Where several would do, none is taken.
+A pure function of two shapes. Steps with a name are found by it. Others are found among those of their kind: first those that are the same in
+all, then the only one that means the same, the only one that is called the same, the only one that is left. Where several would do, none is
+taken.
 
 Rows that wait at the start of a region were read by the flow before and are processed by this one, in its columns: they are found by name,
 and a column that they lack is null.
@@ -15,6 +16,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Final
 
 from penstock.errors import ChangedFlowError
@@ -242,11 +244,14 @@ class _Region:
     def _pairs_of_kind(self, had: list[StepShape], has: list[StepShape]) -> dict[int, int]:
         """Pair steps of one kind that have no names."""
         found: dict[int, int] = {}
-        for tells in (_exactly, _nearly):
+        labels, labels_now = Counter(s.label for s in had), Counter(s.label for s in has)
+        if any("<lambda>" in label and 0 < n != labels_now[label] > 0 for label, n in labels.items()):
+            raise self._ambiguous(had, has)  # a function without a name says nothing of which it is
+        for tells, most in ((_wholly, MOST_STEPS), (_exactly, 1), (_nearly, 1)):
             counts, counts_now = Counter(map(tells, had)), Counter(map(tells, has))
-            for what in [w for w in counts if w in counts_now]:
-                if counts[what] != counts_now[what]:
-                    raise self._ambiguous(had, has)
+            for what in counts:
+                if not counts[what] == counts_now[what] <= most:
+                    continue
                 pairs = zip([s for s in had if tells(s) == what], [s for s in has if tells(s) == what], strict=True)
                 found |= {new.slot: old.slot for old, new in pairs}
             had = [s for s in had if s.slot not in found.values()]
@@ -309,10 +314,7 @@ class _Region:
     def _ports(self, slots: Mapping[int, int]) -> tuple[list[PortShape], int]:
         """The inputs, with the slots of those whose rows they take over; and the next free slot."""
         before = self._before
-        ports = [
-            replace(x, readers=[[slots[s], n] for s, n in x.readers], first=[slots[s] for s in x.first])
-            for x in self._now.ports
-        ]
+        ports = [_renumbered(port, slots) for port in self._now.ports]
         if self._held:
             if list(map(_alike, ports)) != list(map(_alike, before.ports)):
                 raise self._error(
@@ -321,26 +323,9 @@ class _Region:
                     "The inputs",
                 )
             return [replace(x, slot=y.slot, ever=y.ever) for x, y in zip(ports, before.ports, strict=True)], before.next_port
-        taken: dict[int, PortShape] = {}
-        waiting = [i for i, x in enumerate(ports) if x.waits]
-        olds = [x for x in before.ports if x.waits]
-        for old in olds:
-            readers = [r for r in old.readers if r[0] not in self._forgotten]
-            to = (
-                waiting
-                if len(olds) == len(waiting) == 1
-                else [i for i in waiting if any(r in ports[i].readers for r in readers)]
-            )
-            if len(to) != 1 or to[0] in taken:
-                if not readers:
-                    continue
-                raise self._error(
-                    f"rows may wait for {self._readers(old)}, and {'nothing' if not to else 'more than one input'} would take them now",
-                    "leave that step where it reads its rows, or start on a new checkpoint",
-                    "Rows waiting at the start",
-                )
-            self._check_columns(old, ports[to[0]], slots)
-            taken[to[0]] = old
+        taken = self._takers(ports)
+        for at, old in taken.items():
+            self._check_columns(old, ports[at], slots)
         out, free = [], before.next_port
         unused = [x.slot for x in before.ports if not x.waits]  # nothing is kept there
         for i, port in enumerate(ports):
@@ -354,6 +339,31 @@ class _Region:
         if free > MOST_STEPS:
             raise self._error("the inputs that it has and ever had are more than 250", "start on a new checkpoint")
         return out, free
+
+    def _takers(self, ports: list[PortShape]) -> dict[int, PortShape]:
+        """By number of an input, the input of before whose waiting rows it takes over: that of which a step reads both, or is behind both."""
+        taken: dict[int, PortShape] = {}
+        waiting = [i for i, port in enumerate(ports) if port.waits]
+        olds = [port for port in self._before.ports if port.waits]
+        if len(olds) == len(waiting) == 1:
+            return {waiting[0]: olds[0]}
+        for read in (attrgetter("direct"), attrgetter("readers")):
+            for old in [port for port in olds if port not in taken.values()]:
+                to = [i for i in waiting if i not in taken and any(step in read(ports[i]) for step in read(old))]
+                if len(to) > 1:
+                    raise self._stranded(old, "more than one input")
+                taken |= dict.fromkeys(to, old)
+        for old in olds:
+            if old not in taken.values() and any(slot not in self._forgotten for slot, _ in old.readers):
+                raise self._stranded(old, "nothing")
+        return taken
+
+    def _stranded(self, port: PortShape, takes: str) -> ChangedFlowError:
+        return self._error(
+            f"rows may wait for {self._readers(port)}, and {takes} would take them now",
+            "leave that step where it reads its rows, or start on a new checkpoint",
+            "Rows waiting at the start",
+        )
 
     def _readers(self, port: PortShape) -> str:
         names = [repr(s.name) for s in self._before.steps if s.slot in [slot for slot, _ in port.readers]]
@@ -385,9 +395,19 @@ class _Region:
                     )
 
 
+def _renumbered(port: PortShape, slots: Mapping[int, int]) -> PortShape:
+    """An input whose steps have other slots."""
+    direct, readers = ([[slots[slot], n] for slot, n in steps] for steps in (port.direct, port.readers))
+    return replace(port, direct=direct, readers=readers, first=[slots[slot] for slot in port.first])
+
+
 def _alike(port: PortShape) -> PortShape:
     """An input without what does not matter to rows queued for it."""
     return replace(port, slot=0, first=[], ever={})
+
+
+def _wholly(step: StepShape) -> str:
+    return json.dumps([step.path, _exactly(step)])
 
 
 def _exactly(step: StepShape) -> str:

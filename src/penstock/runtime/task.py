@@ -146,7 +146,17 @@ class _Chain:
         self.codec = KeyCodec(spec.keys)
         about = (frontier.before, frontier.now, spec.sources, spec.timed)
         self.contexts = [
-            Context(spec.name, s.slot, spec.ordinal, self.codec, s.in_schemas, s.out_schema, *about, layouts=s.layouts)
+            Context(
+                spec.name,
+                s.slot,
+                spec.ordinal,
+                self.codec,
+                s.in_schemas,
+                s.out_schema,
+                *about,
+                layouts=s.layouts,
+                files=spec.files,
+            )
             for s in spec.steps
         ]
         self.operators = [copy.copy(s.operator) for s in spec.steps]

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import values_of
+from penstock.columns import values_of, within_calendar
 from penstock.errors import DeclarationError, SinkError
 from penstock.schema import as_text
 from penstock.sinks import marks
@@ -77,10 +77,11 @@ class MemorySink:
             return self._held.table
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows that are held, as dicts."""
+        """All rows that are held, as dicts. A time outside of the years 1 to 9999 is shown as the nearest that Python has."""
         table = self.table()
         names = table.column_names
-        return [dict(zip(names, row, strict=True)) for row in zip(*map(values_of, table.columns), strict=True)]
+        columns = [values_of(within_calendar(column)) for column in table.columns]
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def validate(self, schema: pa.Schema, *, updates: bool, key: tuple[str, ...]) -> None:
         """See `Sink.validate`. An updating output whose key is not known keeps every row.

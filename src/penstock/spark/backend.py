@@ -42,6 +42,8 @@ from penstock.types import MASK, OFFSET, ORDER, PART_BITS, SUB, TIME
 
 Assign = Callable[[CompiledRegion, Work], Assignment]
 _BACKENDS: Final = count()
+_NAMED_FILES: Final = 10_000
+"""Of so many files tasks know the names, for messages."""
 PAGED_ROWS: Final = 1 << 19
 """From so many records of an epoch on, its rows are shuffled in pages."""
 
@@ -85,6 +87,7 @@ class SparkBackend:
         self._readers: dict[str, SourceReader] = {}
         self._malformed: dict[str, int] = {}
         self._rows: dict[str, int] = {}
+        self._named: dict[int, dict[int, str]] = {}
         self._kept: list[DataFrame] = []
         self._from_region: dict[int, DataFrame] = {}  # by id; holding the frame keeps its id its own
 
@@ -111,6 +114,10 @@ class SparkBackend:
         reader = self._readers[source.name] = SourceReader(self._slices, source, ordinal, self._epoch, files, leave_times)
         found = reader.scan(state)
         self._malformed[source.name] = found.malformed
+        if files is not None and source.position is None:
+            told = [*state.names, *found.names][-_NAMED_FILES:]
+            end = state.files + len(found.names)
+            self._named[ordinal] = dict(enumerate(told, end - len(told)))
         self._rows[source.name] = found.rows or sum(chunk.rows for chunk in found.chunks)
         return found
 
@@ -164,7 +171,7 @@ class SparkBackend:
         else:
             to = F.expr(routing_sql(work.routing, hash_sql(spec)))
             shuffled = never_without_rows(whole).repartitionById(work.workers, to)
-        assignment = replace(self._assign(compiled, work), spec=spec)
+        assignment = replace(self._assign(compiled, work), spec=replace(spec, files=self._named))
         return self._mark(shuffled.mapInArrow(task(assignment, paged=paged), spark_schema(spec.out_schema)))
 
     def _row_times(self, compiled: CompiledRegion, spec: RegionSpec) -> RowTimes | None:

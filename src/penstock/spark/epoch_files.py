@@ -20,7 +20,16 @@ from penstock.runtime.record import SourceState
 from penstock.schema import sql_text
 from penstock.sources.connectors import Files
 from penstock.spark.columns import array_sql, case_counts
-from penstock.spark.files import Footer, check_columns, columns_of_folders, look_at, number_files, read_footers, why_no_parquet
+from penstock.spark.files import (
+    Footer,
+    check_columns,
+    columns_of_folders,
+    look_at,
+    number_files,
+    read_footers,
+    short_name,
+    why_no_parquet,
+)
 from penstock.spark.found_files import Found, found_in, normal, unread
 from penstock.spark.kept_input import KeptInput
 from penstock.spark.slices import ROW, Slices
@@ -88,6 +97,11 @@ class EpochFiles:
         if self.read.keys() != self._given:
             self._read_instead()
         self._kept.add(self._source.name, self._files, self.order)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all files for people, in the order of their numbers."""
+        return tuple(map(short_name, sorted(self.numbers, key=self.numbers.__getitem__)))
 
     @property
     def read(self) -> dict[str, int]:

@@ -20,8 +20,8 @@ from penstock.operators.keys import Ints
 from penstock.runtime.lateness import Base, Chunk, ChunkId
 from penstock.spark.files import CANNOT_READ, THREADS, Footer, columns_of_folders
 from penstock.state.files import resolve
+from penstock.types import ROW_BITS
 
-ROW_BITS: Final = 33
 """A record's offset is its file's number, shifted left by so many bits, and its row in the file: as many as Spark's own ids have for rows."""
 CHUNK_BITS: Final = 12
 """A chunk is so many bits of offsets."""

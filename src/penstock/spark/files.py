@@ -112,6 +112,19 @@ def check_columns(source: str, connector: Files, footers: Mapping[str, Footer | 
                 )
 
 
+def short_name(uri: str) -> str:
+    """A file's name for people, with the folders that columns are named after.
+
+    Example:
+        >>> short_name("file:///data/day%3D1/a%20b.csv")
+        'day=1/a b.csv'
+    """
+    *folders, name = unquote(uri).split("/")
+    while folders and "=" in folders[-1]:
+        name = f"{folders.pop()}/{name}"
+    return name
+
+
 def columns_of_folders(uri: str) -> list[str]:
     """The columns that the folders of a file are named after (``day=1``), as their names are spelled and as they may be meant."""
     folder = unquote(uri.rpartition("/")[0])  # Spark itself escapes what a folder's name cannot have

@@ -27,8 +27,8 @@ from penstock.operators.keys import Ints
 from penstock.runtime.compile import CompiledFlow, CompiledRegion
 from penstock.runtime.lateness import Base, late_rows
 from penstock.sources.connectors import Files
-from penstock.spark.file_times import CHUNK_BITS, ROW_BITS, FileColumn, Inexact
-from penstock.types import TIME
+from penstock.spark.file_times import CHUNK_BITS, FileColumn, Inexact
+from penstock.types import ROW_BITS, TIME
 
 Mask = NDArray[np.bool_]
 Counts = dict[tuple[str, int], int]

@@ -28,10 +28,11 @@ from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import array_sql, select_sql
 from penstock.spark.epoch_files import EpochFiles
 from penstock.spark.failures import OURS
-from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, ROW_BITS, FileColumn, FileTimes
+from penstock.spark.file_times import CHUNK_BITS, HELD_ROWS, FileColumn, FileTimes
 from penstock.spark.slices import ROW, Slices, as_rdd
 from penstock.spark.streams import CORRUPT, FILE, FILE_NAME
 from penstock.types import MIN_TIME, NULL_PARTITION, OFFSET, ORDER, PART, PART_BITS, PART_MASK, SUB, TIME, whole_partition
+from penstock.types import ROW_BITS as _ROW_BITS
 
 _EPOCHS_BITS: Final = 27  # of an offset that is local to its epoch: at five epochs per second almost a year
 _PARTS_BITS: Final = 10
@@ -146,12 +147,12 @@ class SourceReader:
             return f"{base}L", "value"
         if isinstance(source.connector, Files):
             # One partition of the scan per file, so the lower bits of the id are the row's number in its file.
-            row = f"({ROW} & {(1 << ROW_BITS) - 1}L)"
+            row = f"({ROW} & {(1 << _ROW_BITS) - 1}L)"
             assert self._of_files is not None
             # A file without a number would be processed out of order, so it is an error.
             told = f"concat('{OURS}The file ', {FILE}, ' came while the epoch was planned; start the flow again.')"
             known = f"coalesce({self._of_files.number_sql()}, cast(raise_error({told}) as bigint))"
-            return f"{base}L", f"(shiftleft({known}, {ROW_BITS}) + {row})"
+            return f"{base}L", f"(shiftleft({known}, {_ROW_BITS}) + {row})"
         return f"{base}L", self._local_offset()
 
     def _whole_number(self, column: str, bad: str) -> str:
@@ -180,7 +181,7 @@ class SourceReader:
         if self._source.position is not None or isinstance(connector, Rate):
             return 0
         if isinstance(connector, Files):
-            return 63 - ROW_BITS - max(self._files.values(), default=0).bit_length()
+            return 63 - _ROW_BITS - max(self._files.values(), default=0).bit_length()
         return _EPOCHS_BITS - self._epoch.bit_length()
 
     def _local_offset(self) -> str:
@@ -191,7 +192,7 @@ class SourceReader:
                 f"Source {self._source.name!r} has been read in {self._epoch:,} epochs, more than positions of a source without "
                 "position= can tell; start again with a new checkpoint, or declare position=."
             )
-        part, place = f"shiftright({ROW}, {ROW_BITS})", f"({ROW} & {(1 << ROW_BITS) - 1}L)"
+        part, place = f"shiftright({ROW}, {_ROW_BITS})", f"({ROW} & {(1 << _ROW_BITS) - 1}L)"
         # Always the first of one: the epoch's number as an array, so that the next epoch needs no other code.
         begin = f"get({array_sql([self._epoch << (_PARTS_BITS + _ROWS_BITS)])}, cast(shiftright({ROW}, 63) as int))"
         many = (
@@ -218,8 +219,9 @@ class SourceReader:
                 none = files.count()
                 first = found.first_malformed or files.first if none else found.first_malformed
                 order = files.order.to_json()
+                names = files.names
                 return replace(
-                    found, malformed=found.malformed + none, first_malformed=first, files=len(files.numbers), order=order
+                    found, malformed=found.malformed + none, first_malformed=first, files=len(names), names=names, order=order
                 )
 
     def _scan(self, before: SourceState) -> Scan:
@@ -326,7 +328,7 @@ class SourceReader:
             place = f"format_string('%s @ %s', {', '.join(f'cast({quoted(c)} as string)' for c in self._source.position)})"
             place = f"concat({FILE_NAME}, ' ', {place})" if FILE in rows.columns else place
         elif FILE in rows.columns:
-            place = f"format_string('%s row %d', {FILE_NAME}, ({OFFSET} & {(1 << ROW_BITS) - 1}L) + 1)"
+            place = f"format_string('%s row %d', {FILE_NAME}, ({OFFSET} & {(1 << _ROW_BITS) - 1}L) + 1)"
         name = sql_text(self._source.name)
         return rows.selectExpr(f"'{name}' as source", f"{place} as position", f"{error} as error", f"{record} as record")
 

@@ -1,0 +1,358 @@
+"""A flow whose code changes between two runs: recipes with two versions, what they give together, and how they are run.
+
+A recipe may hold `Changed` nodes, which are one step in the first version and another, or none, in the second. The oracle says "the code before
+up to the stop, the code after from then on": a stateless step is that of the run which read the record (or made the row), a stateful
+one that of the run which processed it, which is told by the frontier that its region had reached at the stop.
+
+Read next: `test_changed_recipes`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import drawing
+import oracle
+import recipes as r
+
+import penstock as ps
+from penstock.errors import ChangedFlowError
+from penstock.protocol.rescale import Limits
+from penstock.testing import Crash, Harness
+
+NUMBERS = itertools.count()
+Params = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Changed(r.Node):
+    """A step that is another one in the second version.
+
+    Attributes:
+        of: What is before it.
+        kind: The class of both.
+        before: Its attributes in the first version; None: it is not there.
+        after: Likewise in the second version.
+    """
+
+    of: r.Node
+    kind: type[r.Node]
+    before: Params | None
+    after: Params | None
+
+
+def project(recipe: r.Recipe, version: int) -> tuple[r.Recipe, dict[r.Node, r.Node]]:
+    """One version of a recipe, and what each node is in it."""
+    known: dict[r.Node, r.Node] = {}
+    nodes: list[r.Node] = []
+    for node in recipe.nodes:
+        if isinstance(node, Changed):
+            params = (node.before, node.after)[version]
+            if params is None:
+                known[node] = known[node.of]
+                continue
+            known[node] = node.kind(known[node.of], **mapped_nodes(params, known))
+        elif isinstance(node, r.Source):
+            known[node] = node
+        else:
+            links = {n: known[getattr(node, n)] for n in ("of", "other") if isinstance(getattr(node, n, None), r.Node)}
+            if isinstance(node, r.Union):
+                links = {"of": tuple(known[n] for n in node.of)}
+            known[node] = replace(node, **links)
+        nodes.append(known[node])
+    sinks = list(dict.fromkeys(known[s] for s in recipe.sinks))
+    return r.Recipe(nodes, sinks), known
+
+
+def mapped_nodes(params: Params, known: Mapping[r.Node, r.Node]) -> dict[str, Any]:
+    return {n: known[value] if isinstance(value, r.Node) else value for n, value in params.items()}
+
+
+class Oracle(oracle.Oracle):
+    """What both versions give together.
+
+    Args:
+        recipe: The recipe.
+        records: All records; those of an epoch up to `stop` are read by the first version.
+        markers: As in the other oracle.
+        stop: The last epoch of the first version.
+        frontiers: By region, how far it had processed then (µs).
+    """
+
+    def __init__(
+        self, recipe: r.Recipe, records: oracle.Records, markers: Mapping[r.Node, int], stop: int, frontiers: Mapping[str, int]
+    ) -> None:
+        super().__init__(recipe, records, markers)
+        self._frontiers = frontiers
+        self._late_read = {
+            (name, record["p"], record["o"]) for name, rows in records.items() for epoch, record in rows if epoch > stop
+        }
+        self._names = {i: s.name for s, i in self._ordinals.items()}
+        self.run: dict[tuple[Any, ...], int] = {}
+
+    def second(self, node: r.Node, row: oracle.Row) -> bool:
+        """Whether a node's row was made in the second run."""
+        region = _region(node)
+        if region is not None:
+            return row.time >= self._frontiers[region.name]
+        if isinstance(node, r.Source):
+            return (node.name, row.part & ((1 << 48) - 1), row.offset) in self._late_read
+        if isinstance(node, r.Local):
+            return self.second_out(node.of, row)
+        return self.second(node.of, row)
+
+    def second_out(self, node: r.Node, row: oracle.Row) -> bool:
+        """Whether a row left a region in the second run; those of a region without a step wait, too."""
+        region = oracle.region_of(node)
+        return row.time >= self._frontiers[region.name]
+
+    def tagged(self, node: r.Node) -> list[tuple[oracle.Row, bool]]:
+        """The rows of a node, and of each whether the second run made it."""
+        if isinstance(node, r.Union):
+            return [(replace(row, key=()), late) for n in node.of for row, late in self.tagged(n)]
+        if isinstance(node, r.Where | r.Columns | r.Standard | r.Repeat):
+            return self._stateless(node, self.tagged(node.of))
+        if isinstance(node, Changed) and node.kind in (r.Where, r.Columns):
+            out = []
+            for params, second in ((node.before, False), (node.after, True)):
+                mine = [pair for pair in self.tagged(node.of) if pair[1] == second]
+                out += mine if params is None else self._stateless(node.kind(node.of, **params), mine)
+            return out
+        if isinstance(node, r.KeyBy):
+            rows = self.tagged(node.of)
+            for step in node.then:
+                made = r.Where(node.of, step) if isinstance(step, str) else r.Columns(node.of, step)
+                rows = self._stateless(made, rows)
+            return [(replace(row, key=tuple(row.data[c] for c in node.keys)), late) for row, late in rows]
+        return [(row, self.second(node, row)) for row in self.rows(node)]
+
+    def _stateless(self, node: Any, rows: list[tuple[oracle.Row, bool]]) -> list[tuple[oracle.Row, bool]]:
+        if isinstance(node, r.Where):
+            return [(row, late) for row, late in rows if r.CONDITIONS[node.condition](row.data)]
+        if isinstance(node, r.Columns):
+            return [(oracle._with(row, node.new), late) for row, late in rows]
+        if isinstance(node, r.Standard):
+            return [(replace(row, data={n: row.data[n] for n in r.STANDARD}), late) for row, late in rows]
+        return [(child, late) for row, late in rows for child in oracle._repeated(row)]
+
+    def _rows(self, node: r.Node) -> list[oracle.Row]:
+        stateless = isinstance(node, r.Union | r.Where | r.Columns | r.Standard | r.Repeat | r.KeyBy)
+        if stateless or (isinstance(node, Changed) and node.kind in (r.Where, r.Columns)):
+            return [row for row, _ in self.tagged(node)]
+        if not isinstance(node, Changed):
+            return super()._rows(node)
+        rows = self.rows(node.of)
+        if node.kind is r.Map:
+            assert node.before is not None
+            assert node.after is not None
+            return [out for group in oracle._by_key(rows) for out in self._mapped(node, group)]
+        if node.kind is r.Distinct:
+            return self._distinct(node, rows)
+        return self._changed_totals(node)
+
+    def _mapped(self, node: Changed, group: list[oracle.Row]) -> list[oracle.Row]:
+        versions = [node.kind(node.of, **params) for params in (node.before, node.after)]  # type: ignore[arg-type]
+        edge = self._frontiers[oracle.region_of(node.of).name]
+
+        def both(key: Any, event: Any, state: Any) -> Any:
+            return r.FUNCTIONS[versions[event.second].fn](key, event, state)
+
+        name = f"both of {next(NUMBERS)}"
+        r.FUNCTIONS[name] = both
+        try:
+            marked = [replace(row, data={**row.data, "second": row.time >= edge}) for row in group]
+            return oracle._mapped(replace(versions[0], fn=name), marked)
+        finally:
+            del r.FUNCTIONS[name]
+
+    def _distinct(self, node: Changed, rows: list[oracle.Row]) -> list[oracle.Row]:
+        edge = self._frontiers[oracle.region_of(node.of).name]
+        out = []
+        for params, second in ((node.before, False), (node.after, True)):
+            mine = [row for row in rows if (row.time >= edge) == second]
+            if params is None:
+                out += [row.child(0, row.data) for row in mine]
+            else:
+                out += [x for group in oracle._by_key(mine) for x in oracle._distinct(node.kind(node.of, **params), group)]
+        return out
+
+    def _changed_totals(self, node: Changed) -> list[oracle.Row]:
+        """An aggregate that came is of rows of the second run alone; a window that was out before has it not."""
+        assert node.before is not None
+        assert node.after is not None
+        edge = self._frontiers[oracle.region_of(node.of).name]
+        both = self.tagged(node.of)
+        groups = oracle._by_key([row for row, _ in both])
+        late = {id(row) for row, second in both if second}
+        old = {name for name, _, _ in node.before["aggregates"]}
+        out = []
+        for group in groups:
+            for params, second in ((node.before, False), (node.after, True)):
+                whole = node.kind(node.of, **params)
+                for row in self._totals(whole, list(group)):
+                    if (row.time >= edge) != second:
+                        continue
+                    data = dict(row.data)
+                    for name, kind, column in params["aggregates"]:
+                        if name not in old:
+                            span = (r.micros(data["window_start"]), r.micros(data["window_end"]))
+                            window = whole.window
+                            last = span[1] - window.size_us if window.kind == "session" else span[1] - 1
+                            mine = [x for x in group if span[0] <= x.time <= last and id(x) in late]
+                            values = [
+                                True if column is None else x.data[column] for x in sorted(mine, key=lambda x: x.order[1:])
+                            ]
+                            data[name] = oracle.aggregate(kind, values) if values else ZERO.get(kind)
+                    out.append(replace(row, data=data))
+        return out
+
+
+ZERO = {"count": 0, "count_distinct": 0, "collect": []}
+
+
+def _region(node: Any) -> Any:
+    """The region whose step a node is."""
+    stateful = r.Map | r.Totals | r.Distinct | r.Join | r.Process
+    if isinstance(node, stateful) or (isinstance(node, Changed) and issubclass(node.kind, stateful)):
+        while not isinstance(node, r.KeyBy):
+            node = node.of
+        return node
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------- running
+
+
+@dataclass
+class Outcome:
+    """What a run with a change in the middle gave.
+
+    Attributes:
+        refusal: Why the second version was refused; the first one then went on.
+        contents: By node of the recipe, rows of all its sinks.
+        markers: As the oracles need them.
+        frontiers: By region, how far it had processed at the stop.
+    """
+
+    refusal: str
+    contents: dict[r.Node, Counter[Any]]
+    markers: dict[r.Node, int]
+    frontiers: dict[str, int]
+    notices: list[str] = field(default_factory=list)
+
+
+class Running:
+    """One checkpoint, and one version of a recipe on it after the other."""
+
+    def __init__(self, recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> None:
+        self.recipe, self.data, self.course = recipe, data, course
+        self.name = f"changing model {next(NUMBERS)}"
+        self.tables: dict[r.Node, set[str]] = {}
+        self.markers: dict[r.Node, int] = {}
+        self.shuffle = random.Random(course.seed)
+        self.seen = itertools.count()
+
+    def before(self, _: str) -> None:
+        if next(self.seen) in self.course.crashes:
+            raise Crash
+
+    @contextlib.contextmanager
+    def version(self, which: int, folder: str) -> Iterator[Harness]:
+        made, known = project(self.recipe, which)
+        flow, streams = ps.Flow(self.name), {}
+        for node in made.nodes:
+            streams[node] = r._declare(flow, node, streams)
+        back = {known[node]: node for node in reversed(self.recipe.sinks)}
+        for i, base in enumerate(self.recipe.sinks):
+            node = known[base]
+            if back[node] is base:
+                table = f"{self.name} {i} {streams[node].schema}"
+                streams[node].sink(ps.memory(table), name=f"out{i}")
+                self.tables.setdefault(base, set()).add(table)
+        step, hold = self.course.limits
+        limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
+        workers = self.course.workers
+        with _made(flow, workers, folder, self.before, limits, lmdb=self.course.lmdb) as harness:
+            for node, stream in streams.items():
+                at = getattr(stream._node, "operator", -1)
+                if isinstance(node, r.Map | r.Totals | r.Distinct | r.Join | r.Process) and at >= 0:
+                    spec = harness._compiled.regions[stream._node.region.name].spec
+                    self.markers |= {b: -(spec.ordinal * 256 + spec.steps[at].slot + 1) for b, k in known.items() if k is node}
+            yield harness
+
+    def epochs(self, harness: Harness, epochs: range, last: int) -> None:
+        """Run epochs with their records, and commands that steer."""
+        sources = {s.name: s for s in self.recipe.sources()}
+        for epoch in epochs:
+            for name, rows in self.data.items():
+                here = [record for e, record in rows if e == epoch]
+                self.shuffle.shuffle(here)
+                if here:
+                    harness.push(name, r.table(sources[name], here))
+            steered = drawing._steer(harness, self.course, epoch, timed=True)
+            ends = self.course.drain_last and epoch == last
+            drawing._survive(harness, self.course, [*steered, "end"] if ends else steered)
+
+
+@contextlib.contextmanager
+def _made(flow: Any, workers: int, folder: str, before: Any, limits: Any, *, lmdb: bool) -> Iterator[Harness]:
+    """A harness that is made again when a crash hits its making."""
+    harness = None
+    while harness is None:
+        with contextlib.suppress(Crash):
+            harness = Harness(flow, workers=workers, checkpoint=folder, before=before, limits=limits, lmdb=lmdb)
+    with harness:
+        yield harness
+
+
+def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: int) -> Outcome:
+    """Run the first version up to an epoch, and the second from there; if that is refused, the first one goes on."""
+    running = Running(recipe, data, course)
+    last = max((epoch for rows in data.values() for epoch, _ in rows), default=0)
+    refusal, notices = "", []
+    with tempfile.TemporaryDirectory(prefix="penstock-changes-") as folder:
+        with running.version(0, folder) as harness:
+            running.epochs(harness, range(stop + 1), last + 1)
+            while any(region.control.held for region in harness.record.regions.values()):
+                drawing._survive(
+                    harness, course, harness.copy()
+                )  # rows of keys on hold are processed whenever the copy is ready
+            frontiers = {name: region.frontier for name, region in harness.record.regions.items()}
+            kept = harness.record.to_bytes()
+        try:
+            with running.version(1, folder) as harness:
+                notices = harness.notices
+                _to_the_end(running, harness, stop, last)
+        except ChangedFlowError as error:
+            refusal = str(error)
+            with running.version(0, folder) as harness:
+                assert harness.record.to_bytes() == kept, "a refusal changed the checkpoint"
+                assert harness.notices == []
+                _to_the_end(running, harness, stop, last)
+        contents = {node: Counter[Any]() for node in running.tables}
+        for node, tables in running.tables.items():
+            for table in tables:
+                contents[node] += plain(ps.memory(table).rows())
+    return Outcome(refusal, contents, running.markers, frontiers, notices)
+
+
+def plain(rows: Any) -> Counter[Any]:
+    """Rows without order and without what is null: a column that was not there is null, too."""
+    return oracle.multiset({n: v for n, v in row.items() if v is not None} for row in rows)
+
+
+def _to_the_end(running: Running, harness: Harness, stop: int, last: int) -> None:
+    running.epochs(harness, range(stop + 1, last + 1), last)
+    drawing._survive(harness, running.course, ["end"])
+    for _ in range(drawing._MOST_EPOCHS):
+        if harness.record.finished:
+            return
+        drawing._survive(harness, running.course, harness.copy() if harness.record.ending else ["end"])
+    raise AssertionError("the flow does not come to its end")

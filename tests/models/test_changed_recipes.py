@@ -1,0 +1,67 @@
+"""Any flow, changed in any way between two runs: refused and left as it was, or what the code before the stop and the code after it give.
+
+Read next: `changes`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import changes
+import drawing
+import drawing_changes
+import oracle
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_against_oracle import compare, examples
+
+AMBIGUOUS = ("nothing says which is which", "would take them now")
+COUNTED: Counter = Counter()
+
+
+def check(data) -> None:
+    recipe = data.draw(drawing.recipes())
+    change = data.draw(drawing_changes.changes(recipe))
+    if change is None:
+        COUNTED["nothing to change"] += 1
+        return
+    records = data.draw(drawing.records(change.recipe, most=24))
+    course = data.draw(drawing.courses)
+    steering = {epoch: [c for c in commands if c[0] in ("scale", "move")] for epoch, commands in course.steering.items()}
+    course = replace(course, steering=steering, back=None)
+    last = max((epoch for rows in records.values() for epoch, _ in rows), default=0)
+    stop = data.draw(st.integers(0, last))
+    outcome = changes.run(change.recipe, records, course, stop)
+    if outcome.refusal:
+        assert change.must == "refused" or any(words in outcome.refusal for words in AMBIGUOUS), (
+            f"{change.what}: {outcome.refusal}"
+        )
+        first, known = changes.project(change.recipe, 0)
+        markers = {known[node]: marker for node, marker in outcome.markers.items() if node in known}
+        expected = oracle.Oracle(first, records, markers)
+        wanted = {node: expected.rows(known[node]) for node in outcome.contents}
+        COUNTED["refused" if change.must == "refused" else "ambiguous"] += 1
+    else:
+        assert change.must == "goes on", f"{change.what} was not refused"
+        both = changes.Oracle(change.recipe, records, outcome.markers, stop, outcome.frontiers)
+        wanted = {node: both.rows(node) for node in outcome.contents}
+        COUNTED["goes on"] += 1
+    for node, found in outcome.contents.items():
+        what = f"{change.what} after epoch {stop}: {type(node).__name__} {node}"
+        compare(what, found, changes.plain(row.data for row in wanted[node]))
+
+
+@pytest.mark.slow
+@examples(100)
+@given(data=st.data())
+def test_changed_flow_is_refused_or_gives_what_both_versions_give(data):
+    check(data)
+
+
+@pytest.mark.soak
+@settings(suppress_health_check=list(HealthCheck), max_examples=10_000)
+@given(data=st.data())
+def test_ten_thousand_changed_flows_are_refused_or_give_what_both_versions_give(data):
+    check(data)
