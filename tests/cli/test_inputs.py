@@ -13,6 +13,9 @@ from penstock.cli.inputs import check_beginnings, found_files, local, read_by_sp
 from penstock.errors import DeclarationError
 
 NAMED = [("order_by", "at"), ("type", "kind")]
+_buffer = pa.BufferOutputStream()
+pq.write_table(pa.table({"at": [1], "kind": ["A"]}), _buffer)
+PARQUET = _buffer.getvalue().to_pybytes()
 
 
 @pytest.fixture
@@ -77,6 +80,7 @@ def test_addresses_are_left_to_spark_but_those_of_this_machine(folder):
         ("json", ["7\n"], "'0' does not begin with a line of JSON but with '7';"),
         ("parquet", ["at,kind\n"], "'0' is not a Parquet file; give --format csv or json if it is one of these."),
         ("parquet", [""], "'0' is empty, not a Parquet file"),
+        ("parquet", [PARQUET, ""], "'1' is empty, not a Parquet file, which has columns even without rows; write it again, or"),
     ],
 )
 def test_file_that_holds_something_else_is_told_before_spark_is_started(kind, contents, message, folder):
@@ -103,6 +107,15 @@ def test_parquet_file_with_times_that_spark_does_not_read_is_told_with_what_to_d
     )
 
 
+def test_header_with_quotes_is_read_in_the_dialect_of_the_file(folder):
+    folder(rfc='"at","say ""kind"""\n', other='"at","say \\"kind\\""\n')
+    named = [("order_by", "at"), ("type", 'say "kind"')]
+    check_beginnings(["rfc"], "csv", named=named)
+    check_beginnings(["other"], "csv", named=named, escape="\\")
+    with pytest.raises(DeclarationError, match="type names column"):
+        check_beginnings(["other"], "csv", named=named)
+
+
 def test_packed_file_that_is_none_is_told(folder):
     folder(**{"a_csv.gz": "at,kind\n"})
     with pytest.raises(
@@ -117,7 +130,7 @@ def test_packed_file_that_is_none_is_told(folder):
         ("csv", ["", "\n\n", "\ufeffat,kind\n1,A\n", "at,kind\r\n", '"at","kind"\n', gzip.compress(b"at,kind\n")]),
         ("csv", ["at,kind,,x,X\n"]),
         ("json", ["", '\n{"at": 1}\n', '[{"at": 1}, {"at": 2}]\n', '{"x": "' + "x" * (1 << 20) + '"}\n', "{}\n"]),
-        ("parquet", [b"", b"PAR1..."]),
+        ("parquet", [b"PAR1..."]),
     ],
 )
 def test_file_that_may_be_what_it_is_taken_for_passes(kind, contents, folder):

@@ -98,10 +98,11 @@ def check_beginnings(
 
 
 def _check_parquet(files: Sequence[str], *, inferred: bool) -> None:
-    filled = [path for path in files if Path(path).stat().st_size]
-    if files and not filled:
-        raise DeclarationError(f"{files[0]!r} is empty, not a Parquet file, which has columns even without rows.")
-    for path in filled:
+    for path in files:
+        if not Path(path).stat().st_size:  # Spark would pass over it without a word
+            raise DeclarationError(
+                f"{path!r} is empty, not a Parquet file, which has columns even without rows; write it again, or leave it out."
+            )
         with _opened(path, plain=True) as file:
             if file.read(4) not in (b"PAR1", b"PARE"):
                 raise DeclarationError(f"{path!r} is not a Parquet file; give --format csv or json if it is one of these.")
