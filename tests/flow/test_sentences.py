@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import penstock as ps
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, RecordError
 from penstock.schema import parse_schema
 from penstock.spark.options import interval_ms
 from penstock.testing import Harness
@@ -140,3 +141,30 @@ def test_rows_of_a_record_that_come_by_several_streams_go_by_their_number_in_map
         harness.finish()
     by_number = [r["v"] for r in sorted(out.rows(), key=lambda r: r["n"])]
     assert by_number == [v for x in range(4) for v in (x, x, x + 100, x + 100)]  # small, every; large, every
+
+
+def harnessed(step):
+    flow = ps.Flow("f")
+    step(flow.source("s", ps.files("none", "k string, v long"))).sink(ps.memory("harnessed"))
+    with Harness(flow) as harness:
+        harness.push("s", [{"k": "a", "v": 1}, {"k": "b", "v": 0}, {"k": "c", "v": 2}])
+        harness.epoch()
+
+
+def test_expression_when_it_fails_on_a_record_in_the_harness_names_step_source_and_record():
+    with pytest.raises(RecordError) as caught:
+        harnessed(lambda s: s.with_columns(w="10 % v"))
+    assert re.fullmatch(
+        r"with_columns\(w='10 % v'\) failed on the record \{'k': 'b', 'v': 0\} of source 's': Division by zero in expression \(10 % v\); leave such records out "
+        r"with a where\(…\) before it. The epoch was not committed.",
+        str(caught.value),
+    )
+
+
+def test_expression_when_the_harness_cannot_run_it_says_so_and_where_to_test_it():
+    with pytest.raises(DeclarationError) as caught:
+        harnessed(lambda s: s.where("xxhash64(k) > 0"))
+    assert str(caught.value).startswith(
+        "where('xxhash64(k) > 0') cannot be run in this process, where DuckDB runs the SQL (Scalar Function with name xxhash64 does not exist)"
+    )
+    assert str(caught.value).endswith("; test this flow over Spark.")

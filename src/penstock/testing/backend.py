@@ -6,15 +6,17 @@ place of Spark SQL (which agree on common expressions; where they do not, test s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, RecordError
 from penstock.flow import plan as p
+from penstock.flow.naming import step_text
 from penstock.routing.hashing import spark_xxhash64
 from penstock.runtime.backend import Scan, SourceFrames, Work
 from penstock.runtime.batches import map_batch
@@ -138,10 +140,14 @@ class LocalBackend:
         table = inputs[0]
         hidden = ", ".join(ORDER)
         if isinstance(node, p.Where):
-            return run_sql(table, f"SELECT * FROM t WHERE {to_duckdb(node.condition)}")
+            return _by_sql(node, table, lambda: f"SELECT * FROM t WHERE {to_duckdb(node.condition)}")
         if isinstance(node, p.Select):
-            columns = ", ".join(f'{to_duckdb(sql)} AS "{name}"' for name, sql in node.columns)
-            return run_sql(table, f"SELECT {columns}, {hidden} FROM t")
+
+            def query() -> str:
+                columns = ", ".join(f'{to_duckdb(sql)} AS "{name}"' for name, sql in node.columns)
+                return f"SELECT {columns}, {hidden} FROM t"
+
+            return _by_sql(node, table, query)
         if isinstance(node, p.Numbered):
             return run_sql(table, f"SELECT * REPLACE ({node.sub()} AS {SUB}) FROM t")
         if isinstance(node, p.Union):
@@ -195,6 +201,41 @@ class LocalBackend:
 
     def done(self) -> None:
         """Nothing is kept."""
+
+
+def _by_sql(node: p.Node, table: pa.Table, query: Callable[[], str]) -> pa.Table:
+    """Run a step's SQL.
+
+    Raises:
+        DeclarationError: DuckDB cannot run it at all.
+        RecordError: It fails on a record.
+    """
+    try:
+        return run_sql(table, query())
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line]
+        first = re.match(r"(?:[A-Z][\w ]* Error: )?(.+?)(?:[.!](?= |$)|$)", lines[0]) if lines else None
+        told = first[1] if first else type(error).__name__
+        if not table.num_rows or _fails(table.slice(0, 0), query):
+            raise DeclarationError(
+                f"{step_text(node)} cannot be run in this process, where DuckDB runs the SQL ({told}); test this flow over Spark."
+            ) from error
+        rows = (table.slice(i, 1) for i in range(table.num_rows))
+        row = next((row for row in rows if _fails(row, query)), table.slice(0, 1)).to_pylist()[0]
+        names = " and ".join(repr(n.name) for n in p.upstream(node) if isinstance(n, p.SourceNode))
+        shown = {name: value for name, value in row.items() if not name.startswith("__ps_")}
+        raise RecordError(
+            f"{step_text(node)} failed on the record {shown} of source {names}: {told}; leave such records out with a where(…) before it. "
+            "The epoch was not committed."
+        ) from error
+
+
+def _fails(table: pa.Table, query: Callable[[], str]) -> bool:
+    try:
+        run_sql(table, query())
+    except Exception:  # noqa: BLE001  (DuckDB's own, of many kinds)
+        return True
+    return False
 
 
 def _empty(schema: pa.Schema) -> pa.Table:
