@@ -168,7 +168,7 @@ def test_query_that_is_stopped_from_outside_during_a_drain_leaves_the_flow_to_be
     options = {"checkpoint": str(tmp_path / "c"), "trigger": "available_now", "workers": 1}
     run = flow_of(tmp_path / "in", out).start(spark, **options)
     until(lambda: read(run) >= 2, run)
-    for query in spark.streams.active:
+    for query in run._spark.streams.active:  # the session that runs the flow
         query.stop()
     with suppress(PenstockError):
         run.await_termination(300)

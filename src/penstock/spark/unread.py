@@ -5,7 +5,6 @@ Read next: `penstock.spark.logs`.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -14,9 +13,11 @@ from pyspark.sql import SparkSession
 from penstock.errors import FinishedError
 from penstock.flow.plan import Plan
 from penstock.runtime.checkpoint import Checkpoint
+from penstock.runtime.input_files import Order
 from penstock.runtime.record import EpochRecord
 from penstock.sources.connectors import Files
 from penstock.spark.columns import spark_schema
+from penstock.spark.found_files import normal
 from penstock.spark.logs import files_read
 
 
@@ -26,10 +27,12 @@ def unread_files(spark: SparkSession, plan: Plan, checkpoint: Checkpoint, record
     Cost: lists the folders once.
     """
     found = {}
-    read = {_plain(path) for path in files_read(checkpoint, record)}
+    given = {normal(path) for path in files_read(checkpoint, record)}
     for source in plan.sources:
         if isinstance(source.connector, Files):
-            unread = {_plain(path) for path in _there(spark, source.connector)} - read
+            order = Order.from_json(record.sources[source.name].order) if source.name in record.sources else Order()
+            read = (given | {normal(uri) for uri in order.ahead}) - {normal(file.uri) for file in order.owed}
+            unread = {normal(path) for path in _there(spark, source.connector)} - read
             if unread:
                 found[source.name] = len(unread)
     return found
@@ -78,10 +81,6 @@ def _there(spark: SparkSession, files: Files) -> list[str]:
         if "PATH_NOT_FOUND" in str(error):
             return []
         raise
-
-
-def _plain(uri: str) -> str:
-    return re.sub("^file:/+", "file:///", uri)
 
 
 __all__ = ["ran_out", "refuse_finished", "unread_files"]
