@@ -39,7 +39,7 @@ def values_of(column: Any) -> list[Any]:
         column: An array, chunked or not.
 
     Raises:
-        OperatorError: A time is none that Python has.
+        OverflowError: A time is none that Python has, as of ``to_pylist``.
     """
     if column.type != _UTC:
         try:
@@ -56,10 +56,10 @@ def values_of(column: Any) -> list[Any]:
     return values
 
 
-def _beyond(error: Exception) -> OperatorError:
-    return OperatorError(
+def _beyond(error: Exception) -> OverflowError:
+    return OverflowError(
         f"a time is outside of the years 1 to 9999, which are all that Python's times have ({error}); "
-        "leave such records out with where(...) before a step that is written in Python."
+        "leave such records out with where(...) before a step that is written in Python"
     )
 
 
