@@ -192,3 +192,20 @@ def test_run_that_is_interrupted_with_control_c_during_a_drain_is_resumed_and_re
     assert "its input was read to the end." in terminal.said(*words)
     with sqlite3.connect(tmp_path / "out.db") as db:
         assert sorted(v for (v,) in db.execute("SELECT v FROM t")) == [*range(24)]
+
+
+def test_changed_flow_when_it_is_run_is_refused_in_a_sentence_or_says_what_is_forgotten(terminal, tmp_path):
+    words = ("run", "app.py:made", "--trigger", "available_now", "--master", "local[2]")
+    terminal.said(*words, "--no-drain")
+    changed = APP.replace('.key_by("k").stateful_map(', '.key_by("k", name="users").stateful_map(')
+    (tmp_path / "app.py").write_text(changed)
+    refused = terminal.said(*words, code=1)
+    assert (
+        "State of region 'k' of checkpoint ckpt cannot be taken over: the flow no longer has that region; declare it as before"
+        in refused
+    )
+    assert "Traceback" not in refused
+    said = terminal.said(*words, "--forget", "k")
+    assert "Region 'users' is new and starts empty.\nRegion 'k' is forgotten." in said
+    rows = sqlite3.connect(tmp_path / "out.db").execute("SELECT count(*), max(n) FROM t").fetchone()
+    assert rows == (KEYS + 1 - 1, 1)  # that which waited was in the region that is forgotten

@@ -22,7 +22,13 @@ import pytest
 import penstock as ps
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ["README.md", "docs/tutorial.md", "docs/guide-patterns.md", "docs/patterns-compared.md"]
+DOCUMENTS = [
+    "README.md",
+    "docs/tutorial.md",
+    "docs/guide-patterns.md",
+    "docs/patterns-compared.md",
+    "docs/guide-changing-flows.md",
+]
 _BLOCK = re.compile(r"((?:^<!-- [^\n]* -->\n)+)```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -64,6 +64,10 @@ def run(
         ),
     ] = True,
     master: Annotated[str | None, typer.Option(help="Spark master; all cores of this machine if not given.")] = None,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(help="A region, or a step as REGION/STEP, that the flow no longer has and whose state may be forgotten."),
+    ] = None,
 ) -> None:
     """Run a flow until it ends, fails or is stopped (Ctrl-C stops it after the epoch under way)."""
     from penstock.spark.options import interval_ms
@@ -71,7 +75,10 @@ def run(
     with as_typed():
         interval_ms(trigger)
     flow = load_flow(target)
-    running = flow.start(quiet_session(context, master), checkpoint=checkpoint, workers=workers, trigger=trigger, drain=drain)
+    options: dict[str, Any] = {"workers": workers, "trigger": trigger, "drain": drain, "forget": forget or ()}
+    running = flow.start(quiet_session(context, master), checkpoint=checkpoint, **options)
+    for change in running.changes:
+        print(change, file=sys.stderr)
     from penstock.cli.live import watch
 
     try:
