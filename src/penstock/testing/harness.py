@@ -84,7 +84,7 @@ class Harness:
         self._since = 0
         self._plan = flow.plan()
         self._forget = tuple(forget)
-        self.notices: list[str] = []
+        self._notices: list[str] = []
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-harness-") if checkpoint is None else None
         self._checkpoint = Checkpoint(checkpoint if self._folder is None else self._folder.name)  # type: ignore[arg-type]  # one is there
         self._workers = {
@@ -117,6 +117,11 @@ class Harness:
     def close(self) -> None:
         """Close its stores, and remove its temporary folder if it made one. A harness that is no longer used is closed by Python."""
         self._close()
+
+    @property
+    def notices(self) -> list[str]:
+        """What of the state starts empty or is forgotten because the flow has changed, a sentence each."""
+        return self._notices
 
     @property
     def record(self) -> EpochRecord:
@@ -338,7 +343,7 @@ class Harness:
             return why_not_back(self._checkpoint, record, command, self._compiled, forget=self._forget)
 
         found = ahead(self._checkpoint, last, why_not)
-        self.notices = take_over(self._compiled, found.kept if found else last, self._checkpoint.uri, self._forget)
+        self._notices = take_over(self._compiled, found.kept if found else last, self._checkpoint.uri, self._forget)
         self._plan = self._compiled.plan
         self._run = self._checkpoint.claim({"host": "here", "pid": 0})
         self._since = self._since or self._run
