@@ -41,7 +41,9 @@ def raised(error: BaseException) -> str:
     found, step = None, error.__traceback__
     while step is not None:
         file, ours = step.tb_frame.f_code.co_filename, step.tb_frame.f_globals.get("__name__", "").split(".")[0] == "penstock"
-        if not ours and (found is None or file == found[0]):  # not into the libraries that it calls
+        if (
+            not ours and not file.startswith("<frozen ") and (found is None or file == found[0])
+        ):  # not into the libraries that it calls
             found = file, step.tb_lineno
         step = step.tb_next
     where = "" if found is None else f" ({found[0].replace(chr(92), '/').rpartition('/')[2]}, line {found[1]})"

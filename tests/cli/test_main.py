@@ -87,6 +87,27 @@ def test_flow_that_is_declared_wrongly_or_a_folder_that_is_no_checkpoint_ends_wi
     assert capsys.readouterr().err == "nope is not a checkpoint of penstock; give the folder that the flow was started with.\n"
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "import penstock\n\n1 / 0\n",
+            "'app.py' cannot be loaded: ZeroDivisionError: division by zero (app.py, line 3); mend it.\n",
+        ),
+        ("def flow():\n    return {}['x']\n", "'app.py' cannot be loaded: KeyError: 'x' (app.py, line 2); mend it.\n"),
+        (
+            "import nowhere_at_all\n",
+            "'app.py' cannot be loaded: ModuleNotFoundError: No module named 'nowhere_at_all' (app.py, line 1); mend it.\n",
+        ),
+    ],
+)
+def test_file_of_a_flow_that_raises_is_told_with_its_line(body, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app.py").write_text(body)
+    assert cli.main(["run", "app.py", "--checkpoint", "ckpt"]) == 1
+    assert capsys.readouterr().err == said
+
+
 def test_penstock_error_is_one_sentence_on_stderr(say_no, capsys):
     assert cli.main(["fail", "penstock"]) == 1
     out, err = capsys.readouterr()

@@ -81,6 +81,24 @@ def test_function_that_raises_is_told_with_its_line_and_without_the_tracebacks_o
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (lambda frame: None, "transform(<lambda>) gave NoneType; it must give a DataFrame."),
+        (
+            lambda frame: {}["k"],
+            "transform(<lambda>) failed: KeyError: 'k' (test_failing_steps.py, line N); mend the function.",
+        ),
+    ],
+    ids=["nothing", "raises"],
+)
+def test_function_of_transform_when_it_fails_is_told_with_its_line(spark, tmp_path, fn, said):
+    with pytest.raises(DeclarationError) as caught:
+        start(spark, tmp_path, lambda s: s.transform(fn))
+    assert re.sub(r"line \d+", "line N", str(caught.value)) == said
+
+
+@pytest.mark.spark
 def test_folder_of_a_source_when_it_is_not_there_is_told_with_the_source(spark, tmp_path):
     with pytest.raises(DeclarationError) as caught:
         start(spark, tmp_path, lambda s: s, path="nowhere")

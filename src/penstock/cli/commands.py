@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,10 +16,21 @@ import typer
 
 from penstock.cli.matching import match, quiet_session
 from penstock.cli.misuse import MisuseError, as_typed
-from penstock.errors import CheckpointError, PenstockError
+from penstock.errors import CheckpointError, DeclarationError, PenstockError, raised
 
 _STOPS_IN_S: Final = 120
 CheckpointOption = Annotated[str, typer.Option("--checkpoint", help="Folder that keeps the flow's state.")]
+
+
+@contextlib.contextmanager
+def _made_by(path: str) -> Iterator[None]:
+    """What the user's own file raises is told with its line."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise DeclarationError(f"{path!r} cannot be loaded: {raised(error)}; mend it.") from error
 
 
 def load_flow(target: str) -> Any:
@@ -26,6 +38,7 @@ def load_flow(target: str) -> Any:
 
     Raises:
         MisuseError: There is no such file or name, or it is not a flow.
+        DeclarationError: The file itself raises.
     """
     path, _, name = target.partition(":")
     file = Path(path)
@@ -36,13 +49,15 @@ def load_flow(target: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     sys.path.insert(0, str(file.parent.resolve()))
-    spec.loader.exec_module(module)
+    with _made_by(path):
+        spec.loader.exec_module(module)
     flow = getattr(module, name or "flow", None)
     if flow is None:
         raise MisuseError(f"{path} has no {name or 'flow'!r}; give file.py:name of a penstock.Flow.")
     from penstock.flow.flow import Flow
 
-    flow = flow() if callable(flow) and not isinstance(flow, Flow) else flow
+    with _made_by(path):
+        flow = flow() if callable(flow) and not isinstance(flow, Flow) else flow
     if not isinstance(flow, Flow):
         raise MisuseError(f"{target} is a {type(flow).__name__}; it must be a penstock.Flow, or a function that gives one.")
     return flow

@@ -303,8 +303,12 @@ class Checkpoint:
         Args:
             text: The command.
             name: Its file name, unique and ascending.
+
+        Raises:
+            CheckpointError: The folder cannot be written. The command was not given.
         """
-        write_atomic(self.fs, self.path("control", name), json.dumps(text).encode() + b"\n")
+        with _reached(self.uri, "written"):
+            write_atomic(self.fs, self.path("control", name), json.dumps(text).encode() + b"\n")
 
     def deltas_of(self, region: str, epoch: int, run: int) -> dict[int, tuple[FileRef, Any]]:
         """The delta files that workers of a run wrote in an epoch, with their reports; one per worker, whichever attempt's."""

@@ -8,11 +8,12 @@ from itertools import count
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.columns import gathered
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, raised
 from penstock.flow import plan as p
 from penstock.flow.naming import step_text
 from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
@@ -300,13 +301,16 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
         plain = frame.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow does not quote names
         return plain.mapInArrow(run, spark_schema(with_order(schema)))
     if isinstance(node, p.Transform):
-        out: DataFrame = node.fn(frame)
+        out = node.fn(frame)
+        if not hasattr(out, "columns"):
+            raise DeclarationError(f"{step_text(node)} gave {type(out).__name__}; it must give a DataFrame.")
         missing = [n for n in ORDER if n not in out.columns]
         if missing:
             raise DeclarationError(
                 f"transform({getattr(node.fn, '__name__', 'fn')}) lost the column {missing[0]}; it must keep the columns that begin with __ps_."
             )
-        return out
+        transformed: DataFrame = out
+        return transformed
     raise DeclarationError(f"{type(node).__name__} is not a step that penstock knows over Spark.")
 
 
@@ -402,7 +406,9 @@ def schema_of(spark: SparkSession) -> Callable[[p.Node, dict[int, pa.Schema]], p
             return arrow_schema(apply_step(node, inputs).schema)
         except DeclarationError:
             raise
-        except Exception as error:  # noqa: BLE001  (whatever Spark's analyser raises)
+        except Exception as error:  # noqa: BLE001  (whatever Spark's analyser raises, or the user's function)
+            if isinstance(node, p.Transform) and not isinstance(error, PySparkException):
+                raise alone(DeclarationError(f"{step_text(node)} failed: {raised(error)}; mend the function."), error) from None
             first = plain(str(error).splitlines()[0]) if str(error) else type(error).__name__
             told = DeclarationError(f"Spark cannot run the step {step_text(node)}: {first.rstrip('.')}; correct it.")
             raise alone(told, error) from None
