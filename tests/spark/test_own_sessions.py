@@ -43,6 +43,7 @@ def test_flows_and_patterns_in_a_session_of_another_zone_and_an_old_dialect_are_
     answer = run_python(
         """
         import penstock as ps
+        from penstock.spark.matching import FileMatches
         from penstock.spark.session import session
 
         spark = users()
@@ -86,8 +87,9 @@ def test_flows_and_patterns_in_a_session_of_another_zone_and_an_old_dialect_are_
             "id", "timestamp_seconds(1772928000 + h * 3600) as at", "id / 0 as none")
         found = ps.match(nights, "SELECT * WHERE a ; b", order_by="at", define={"a": "hour(at) = 7", "b": "hour(at) = 8"})
         print(found.count(), found.sparkSession is spark, nights.first().none)
-        for settings in ({}, {"x": nights}):
-            assert spark.conf.getAll == before
+        files = FileMatches(spark, "SELECT NONE WHERE a ; b", ["in/a.csv"], "csv", order_by="at",
+                            define={"a": "hour(at) = 2", "b": "hour(at) = 3"})
+        print(list(files.lines()), spark.conf.getAll == before)
         """,
         tmp_path,
         TZ="America/New_York",
@@ -95,8 +97,9 @@ def test_flows_and_patterns_in_a_session_of_another_zone_and_an_old_dialect_are_
     rows = "[(1, 1, 2, 'one'), (2, 1, 3, 'two'), (3, 1, 12, 'three')]\n"
     texts = [f"2026-03-08 {at}:00" for at in ("02:30", "03:30", "12:00")]
     seen = f"{[(text, i + 2, f'{text[11:16]} UTC') for i, text in enumerate(texts)]}\n"
+    lines = """['{"match_start":"2026-03-08T02:30:00.000Z","match_end":"2026-03-08T03:30:00.000Z"}'] True\n"""
     each = rows + seen + "few tasks True\n"
-    assert answer.stdout == f"{each}True True True\n{each}1 True None\n", answer.stderr[-3000:]
+    assert answer.stdout == f"{each}True True True\n{each}1 True None\n{lines}", answer.stderr[-3000:]
 
 
 def test_workers_that_know_no_penstock_are_refused_in_a_sentence_before_anything_is_read(tmp_path):
