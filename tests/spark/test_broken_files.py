@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tempfile
 
 import pyarrow as pa
@@ -181,3 +182,25 @@ def test_parquet_file_when_it_is_damaged_inside_stops_the_flow_and_may_be_mended
     pq.write_table(pa.table({"k": ["a"], "v": [3]}), folder / "2.parquet")
     run()
     assert [r["v"] for r in out.rows()] == [3]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_files_when_some_are_none_and_names_are_odd_are_read_as_ever_with_the_columns_of_folders(spark, tmp_path, kind):
+    names = ["a b", "x[1]", "y{2,3}", "z*?", "100%", "a+b", "größe", "back\\slash", "plain"]
+    for i, name in enumerate(names):
+        path = tmp_path / "in" / f"day={i % 2}" / f"{name}.{kind}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "csv":
+            path.write_text("k,v\n" + f"a,{i}\n")
+        else:
+            pq.write_table(pa.table({"k": ["a"], "v": [i]}), path)
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        bad = path.with_name(f"bad {name}.{kind}")
+        bad.write_text("k,w\na,1\n")
+        os.utime(bad, (1_700_000_000, 1_700_000_000))
+    flow, out, bad = ps.Flow("odd"), ps.memory(f"odd {tmp_path}"), ps.memory(f"odd bad {tmp_path}")
+    source = ps.files(tmp_path / "in", "k string, v long, day int", kind, max_files_per_epoch=4)
+    flow.source("events", source, on_error=bad).sink(out)
+    flow.start(spark, checkpoint=tmp_path / "c", trigger="available_now").await_termination(600)
+    assert sorted((r["v"], r["day"]) for r in out.rows()) == [(i, i % 2) for i in range(len(names))]
+    assert sorted(r["position"].removesuffix(" row 1") for r in bad.rows()) == sorted(f"bad {name}.{kind}" for name in names)

@@ -180,3 +180,22 @@ def test_file_when_it_is_written_again_after_its_epoch_was_committed_is_not_read
         flow.start(spark, checkpoint=tmp_path / "c", trigger="available_now", drain=False).await_termination(600)
         put(tmp_path / "in", "1.csv", [1, 2, 3], 9_000)
     assert sorted(r["v"] for r in sink.rows()) == [1, 2]
+
+
+def test_files_of_one_moment_when_the_flow_goes_back_among_them_are_read_again_by_name(spark, tmp_path):
+    for i in random.Random(6).sample(range(14), 14):
+        put(tmp_path / "in", f"{i:02d}.csv", [i], 1_700_000_000)
+    out, flow = ps.memory(f"back {tmp_path}"), ps.Flow("files")
+    events = flow.source("events", ps.files(tmp_path / "in", SCHEMA, "csv", max_files_per_epoch=2))
+    events.key_by("k").stateful_map(lambda k, e, n: ((e.v, n or 0), (n or 0) + 1), "v long, n long").sink(out)
+    run = flow.start(spark, checkpoint=tmp_path / "c", workers=1, trigger="10 milliseconds")
+    assert run.snapshot("early").wait(300)
+    while len(out.rows()) < 10:
+        time.sleep(0.05)
+        assert run.exception is None
+    assert run.load("early").wait(300)
+    while len(out.rows()) < 14:
+        time.sleep(0.05)
+        assert run.exception is None
+    run.shutdown(drain=True)
+    assert in_order(out) == list(range(14))

@@ -65,6 +65,7 @@ class EpochFiles:
         self._left_out: dict[str, str] = {}
         self._headless: dict[str, str] = {}
         self._records: list[Any] | None = None
+        self._batch: DataFrame | None = None
         self.order = Order()
         """How far the source's files have been read after this epoch."""
         self.numbers: dict[str, int] = {}
@@ -137,9 +138,8 @@ class EpochFiles:
 
     def _compare(self, now: dict[str, InputFile]) -> None:
         """Refuse files that are not what they were when they were found first."""
-        others = [f.uri for f in self._files if f.uri not in now]
-        if others:
-            now = now | self._as_listed(others)
+        if any(f.uri not in now for f in self._files):
+            now = self._as_listed([f.uri for f in self._files])
         wrong = first_difference(self._files, now)
         if wrong is not None:
             was, is_now = wrong
@@ -147,9 +147,10 @@ class EpochFiles:
             raise gone(name, self._epoch, was.uri) if is_now is None else changed(name, self._epoch, was, is_now)
 
     def _as_listed(self, uris: Sequence[str]) -> dict[str, InputFile]:
-        """Files that Spark does not give in this epoch, as it finds them now."""
+        """Files of which Spark does not give all in this epoch, as it finds them now."""
         try:
-            plan = read_again(self._spark, self._connector, uris)._jdf.queryExecution().analyzed()  # noqa: SLF001
+            self._batch = read_again(self._spark, self._connector, uris)
+            plan = self._batch._jdf.queryExecution().analyzed()  # noqa: SLF001
             while str(plan.getClass().getSimpleName()) == "Project":
                 plan = plan.child()
             return {f.uri: f for f in found_in(self._spark, plan).files}
@@ -180,7 +181,9 @@ class EpochFiles:
             )
 
     def _read_instead(self) -> None:
-        self._slices.read_instead(self._tag, read_again(self._spark, self._connector, list(self.read)))
+        read = self.read
+        whole = self._batch if len(read) == len(self._files) else None
+        self._slices.read_instead(self._tag, whole or read_again(self._spark, self._connector, list(read)))
 
     def numbered(self, frame: DataFrame) -> DataFrame:
         """Rows as `number_sql` needs them: of many files with their file's number, from a table, as a long list would be searched from its start
