@@ -19,7 +19,7 @@ from penstock.testing import Crash, Harness
 
 NUMBERS = itertools.count()
 _MOST_EPOCHS = 2000  # after the last input; a flow that needs more hangs
-KEYS = [None, "", "a", "b", "é", "x" * 300]
+KEYS = [None, "", "a", "b", "é", "x" * 392]  # with a number 400 bytes, which is what a key may have
 WINDOWS = [
     r.Window("tumbling", 5 * r.SECOND),
     r.Window("sliding", 6 * r.SECOND, 2 * r.SECOND),
@@ -123,7 +123,7 @@ class Drawing:
         getattr(self, "_" + self.draw(st.sampled_from(kinds)))(node, about)
 
     def _key(self, node: r.Node, about: About) -> None:
-        keys = self.draw(st.sampled_from([("k",), ("j",), ("k", "j"), ("s",), ("k",)]))
+        keys = self.draw(st.sampled_from([("k",), ("j",), ("k", "j"), ("s",), ("k",), ("x",)]))
         if keys == ("s",):  # results may be long; keys may not
             node = self.add(r.Columns(self.standard(node), ("k", "substr(s, 1, 2)")), about)
             keys = ("k",)
@@ -200,7 +200,7 @@ class Drawing:
     def _distinct(self, node: r.Node, about: About) -> None:
         if (about.tied and not self.ties) or about.depth >= 3:
             return self._totals(node, about)
-        names = self.draw(st.sampled_from([(), ("v",), ("j", "v"), ("j",)]))
+        names = self.draw(st.sampled_from([(), ("v",), ("j", "v"), ("j",), ("x",)]))
         within = self.draw(st.sampled_from([None, 0, 3 * r.SECOND])) if self.timed else None
         self.add(r.Distinct(node, names, within), about.deeper())
         return None
@@ -266,23 +266,26 @@ def recipes(draw: Any, *, timed: bool = True, ties: bool = False, steps: int = 7
 # ------------------------------------------------------------------------------------------------------------------- data
 
 
+PLAIN = [0.1, 1.0, 1e16, -1e16, None, 0.3, -2.5]
+EDGES = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 5e-324, -1.7976931348623157e308, None, 0.1, 1e16]
 _RECORD = st.tuples(
     st.integers(-6, 4),
     st.sampled_from(KEYS),
     st.sampled_from([0, 1, 2, None, -(2**62)]),
     st.sampled_from([0, 1, 2, 3, 5, 4, None, 7]),
-    st.sampled_from([0.1, 1.0, 1e16, -1e16, None, 0.3, -2.5]),
+    st.sampled_from(PLAIN),
     st.sampled_from(["a", "b", "", None, "ü"]),
     st.sampled_from([0, 0, 0, 0, 1, 2]),
 )
 
 
 @st.composite
-def records(draw: Any, recipe: r.Recipe, *, most: int = 40) -> dict[str, list[tuple[int, dict[str, Any]]]]:
-    """By source, records with the epoch they come in: offsets never go back to an earlier epoch."""
+def records(draw: Any, recipe: r.Recipe, *, most: int = 40, edges: bool = False) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+    """By source, records with the epoch they come in: offsets never go back to an earlier epoch. `edges`: doubles at their limits."""
     base = draw(st.sampled_from([0, -20 * r.SECOND, 1_700_000_000 * r.SECOND]))
     cut = draw(st.sampled_from(["drawn", "drawn", "drawn", "all at once", "one by one"]))
     one_key = draw(st.sampled_from([False, False, False, True]))
+    at_edge = draw(st.booleans()) if edges else False
     out: dict[str, list[tuple[int, dict[str, Any]]]] = {}
     for source in recipe.sources():
         found: list[tuple[int, dict[str, Any]]] = []
@@ -294,7 +297,8 @@ def records(draw: Any, recipe: r.Recipe, *, most: int = 40) -> dict[str, list[tu
                 draw(st.lists(_RECORD, min_size=least, max_size=max(least, most // len(source.partitions))))
             ):
                 epoch += advance
-                record = {"p": p, "o": i * gap, "k": "a" if one_key else k, "j": j, "v": v, "x": x, "s": s}
+                edge = EDGES[(PLAIN.index(x) + i) % len(EDGES)]
+                record = {"p": p, "o": i * gap, "k": "a" if one_key else k, "j": j, "v": v, "x": edge if at_edge else x, "s": s}
                 if source.timed:
                     record["at"] = r.moment(base + (i * step + jitter) * r.SECOND // 2) if (i + jitter) % 29 else None
                 found.append(({"drawn": epoch, "all at once": 0, "one by one": i}[cut], record))

@@ -14,6 +14,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,7 +96,7 @@ class Oracle:
                 rows = (
                     [x for x in rows if r.CONDITIONS[step](x.data)] if isinstance(step, str) else [_with(x, step) for x in rows]
                 )
-            return [replace(row, key=tuple(row.data[c] for c in node.keys)) for row in rows]
+            return [replace(row, key=tuple(one_value(row.data[c]) for c in node.keys)) for row in rows]
         if isinstance(node, r.Map):
             return [out for group in _by_key(rows) for out in _mapped(node, group)]
         if isinstance(node, r.Totals):
@@ -142,7 +143,7 @@ class Oracle:
 
     def _joined(self, node: r.Join, lefts: list[Row]) -> list[Row]:
         keys = region_of(node).keys
-        rights = [replace(row, key=tuple(row.data[c] for c in keys)) for row in self.rows(node.other)]
+        rights = [replace(row, key=tuple(one_value(row.data[c]) for c in keys)) for row in self.rows(node.other)]
         left_names = columns(node.of)
         right_names = {n: f"{n}_right" if n in left_names else n for n in columns(node.other) if n not in keys}
         pairs: list[tuple[Row, Row, Row]] = []
@@ -234,7 +235,7 @@ def _distinct(node: r.Distinct, rows: list[Row]) -> list[Row]:
     kept: dict[tuple[Any, ...], int] = {}
     out = []
     for row in rows:
-        value = tuple(row.data[c] for c in node.columns)
+        value = tuple(one_value(row.data[c]) for c in node.columns)
         if value in kept and (node.within_us is None or row.time - kept[value] <= node.within_us):
             continue
         kept[value] = row.time
@@ -287,8 +288,34 @@ def aggregate(kind: str, values: list[Any]) -> Any:
     if kind == "quantile":
         return sorted(some)[math.floor(0.5 * (len(some) - 1))]
     if kind == "mean":
-        return math.fsum(some) / len(some)
-    return {"sum": sum, "fsum": math.fsum, "min": min, "max": max}[kind](some)
+        return exact_sum(some) / len(some)
+    if kind in ("min", "max"):
+        return {"min": min, "max": max}[kind](
+            some, key=lambda v: (math.isnan(v), v) if isinstance(v, float) else v
+        )  # NaN is greater than every number
+    return {"sum": sum, "fsum": exact_sum}[kind](some)
+
+
+def exact_sum(values: list[Any]) -> float:
+    """The sum rounded once; beyond what a double holds infinite, and with NaN or infinities what these give."""
+    total = sum((Fraction(v) for v in values if math.isfinite(v)), Fraction(0))
+    try:
+        rounded = float(total)
+    except OverflowError:
+        rounded = math.copysign(math.inf, total)
+    return rounded + sum(v for v in values if not math.isfinite(v))
+
+
+NAN = math.nan
+
+
+def one_value(value: Any) -> Any:
+    """A value that equals itself: there is one NaN, and one zero."""
+    if isinstance(value, list):
+        return tuple(map(one_value, value))
+    if isinstance(value, float):
+        return NAN if value != value else value + 0.0  # noqa: PLR0124
+    return value
 
 
 # ----------------------------------------------------------------------------------------------------------- looking at a recipe
@@ -328,10 +355,11 @@ def columns(node: Any) -> list[str]:
 
 def _hash(key: tuple[Any, ...]) -> int:
     """Rows that the frontier triggers at one time are ordered by their key's hash."""
-    kinds = [pa.int64() if isinstance(value, int) else pa.string() for value in key]
+    types = {int: pa.int64(), float: pa.float64()}
+    kinds = [types.get(type(value), pa.string()) for value in key]
     return int(spark_xxhash64([pa.array([v], kind) for v, kind in zip(key, kinds, strict=True)])[0])
 
 
 def multiset(rows: Iterable[Mapping[str, Any]]) -> Counter[Any]:
     """Rows without order, with their number."""
-    return Counter(tuple(sorted((n, tuple(v) if isinstance(v, list) else v) for n, v in row.items())) for row in rows)
+    return Counter(tuple(sorted((n, one_value(v)) for n, v in row.items())) for row in rows)

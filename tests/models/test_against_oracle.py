@@ -52,21 +52,21 @@ def compare(what: str, found: Counter, wanted: Counter) -> None:
 @given(data=st.data())
 def test_results_when_anything_happens_equal_one_sequential_pass(data):
     recipe = data.draw(drawing.recipes())
-    check(recipe, data.draw(drawing.records(recipe)), data.draw(drawing.courses))
+    check(recipe, data.draw(drawing.records(recipe, edges=True)), data.draw(drawing.courses))
 
 
 @examples(40)
 @given(data=st.data())
 def test_results_without_event_time_equal_one_pass_in_offset_order_per_epoch(data):
     recipe = data.draw(drawing.recipes(timed=False))
-    check(recipe, data.draw(drawing.records(recipe)), data.draw(drawing.courses))
+    check(recipe, data.draw(drawing.records(recipe, edges=True)), data.draw(drawing.courses))
 
 
 @examples(40)
 @given(data=st.data())
 def test_results_where_rows_share_a_place_are_the_same_whatever_happens(data):
     recipe = data.draw(drawing.recipes(ties=True))
-    records = data.draw(drawing.records(recipe))
+    records = data.draw(drawing.records(recipe, edges=True))
     at_once = {name: [(0, record) for _, record in rows] for name, rows in records.items()}
     calm = drawing.run(recipe, at_once, drawing.CALM).contents
     wild = drawing.run(recipe, records, data.draw(drawing.courses)).contents
@@ -103,7 +103,7 @@ def test_results_with_state_on_disk_equal_one_sequential_pass(data):
     recipe = data.draw(drawing.recipes(steps=4))
     course = data.draw(drawing.courses)
     course.lmdb, course.workers = True, min(course.workers, 2)
-    check(recipe, data.draw(drawing.records(recipe)), course)
+    check(recipe, data.draw(drawing.records(recipe, edges=True)), course)
 
 
 @examples(15)
@@ -157,7 +157,7 @@ def test_a_database_when_anything_happens_holds_what_one_sequential_pass_gives(d
 @given(data=st.data())
 def test_results_of_large_flows_when_anything_happens_equal_one_sequential_pass(data):
     recipe = data.draw(drawing.recipes(steps=14))
-    check(recipe, data.draw(drawing.records(recipe, most=80)), data.draw(drawing.courses))
+    check(recipe, data.draw(drawing.records(recipe, most=80, edges=True)), data.draw(drawing.courses))
 
 
 @examples(1)
