@@ -24,6 +24,11 @@ FAILING = {
         "with_columns(w='10 / v')",
         "division by zero; write try_divide(…), which gives null, or ",
     ),
+    "guarded": (
+        lambda s: s.where("k != 'b'").with_columns(w="if(k = 'd', 1, 10 div (v - 1))"),
+        "with_columns(w=\"if(k = 'd', 1, 10 div (v - 1))\")",
+        "division by zero; write try_divide(…), which gives null, or ",
+    ),
     "where": (
         lambda s: s.where("v > 0 or  10 / v > 1").select("k"),
         "where('v > 0 or 10 / v > 1')",
@@ -60,7 +65,12 @@ def test_expression_when_it_fails_on_a_record_is_told_with_its_step_and_source(s
     declare, step, why = FAILING[case]
     with pytest.raises(RecordError) as caught:
         start(spark, tmp_path, declare)
-    assert str(caught.value) == f"{step} failed on a record of source 's': {why}{OUT}"
+    record = {
+        "error of the user's own": "a record of source 's'",
+        "with_columns": "the record at s: 1.csv row 2",
+        "where": "the record at s: 1.csv row 2",
+    }
+    assert str(caught.value) == f"{step} failed on {record.get(case, 'the record at s: 1.csv row 1')}: {why}{OUT}"
 
 
 def dividing(key, event, state):

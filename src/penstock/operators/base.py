@@ -78,21 +78,24 @@ class Context:
 
     def position_text(self, order: Order, row: int) -> str:
         """Where a row came from, for a person: ``source/partition @ offset``, or ``source: file row n``, from 1."""
-        part = int(order.part[row])
-        if part < 0:
-            return "a result at the frontier"
-        source = part >> PART_BITS
-        name = self.sources[source] if source < len(self.sources) else f"source {source}"
-        offset = int(order.offset[row])
-        if source in self.files:
-            number, at = divmod(offset, 1 << ROW_BITS)
-            return f"{name}: {self.files[source].get(number, f'file {number + 1}')} row {at + 1}"
-        return f"{name}/{whole_partition(part)} @ {offset}"
+        return position_text(self.sources, self.files, int(order.part[row]), int(order.offset[row]))
 
     @property
     def marker(self) -> int:
         """The `part` of rows that a frontier, not a record, triggered; negative and unique within the flow."""
         return -(self.ordinal * 256 + self.operator + 1)
+
+
+def position_text(sources: Sequence[str], files: Mapping[int, Mapping[int, str]], part: int, offset: int) -> str:
+    """See `Context.position_text`."""
+    if part < 0:
+        return "a result at the frontier"
+    source = part >> PART_BITS
+    name = sources[source] if source < len(sources) else f"source {source}"
+    if source in files:
+        number, at = divmod(offset, 1 << ROW_BITS)
+        return f"{name}: {files[source].get(number, f'file {number + 1}')} row {at + 1}"
+    return f"{name}/{whole_partition(part)} @ {offset}"
 
 
 class KeyedState:

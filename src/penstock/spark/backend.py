@@ -17,6 +17,7 @@ from penstock.errors import DeclarationError, raised
 from penstock.flow import plan as p
 from penstock.flow.naming import step_text
 from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
+from penstock.operators.base import position_text
 from penstock.routing.table import SUBS, Routing
 from penstock.runtime.backend import Scan, SourceFrames, Work
 from penstock.runtime.batches import map_batch
@@ -27,10 +28,11 @@ from penstock.runtime.record import SourceState
 from penstock.runtime.spec import OUT, PACKED_BITS, Port, RegionSpec, key_columns, key_hashes
 from penstock.runtime.worker import Assignment
 from penstock.schema import quoted
-from penstock.sources.connectors import Files
+from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
 from penstock.spark.epoch_files import EpochFiles
 from penstock.spark.exchange import fits_pages, in_pages
+from penstock.spark.failing_record import failing_record
 from penstock.spark.failures import alone, plain
 from penstock.spark.kept_input import KeptInput
 from penstock.spark.logs import input_of
@@ -134,6 +136,18 @@ class SparkBackend:
     def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
         del ordinal
         return self._readers[source.name].frames(suspects, malformed=self._malformed[source.name] > 0)
+
+    def failing_record(self, node: p.Node, text: str) -> str:
+        """Where the record is from that a step failed on, for a person; empty: that was not found."""
+
+        def rows(source: p.SourceNode) -> DataFrame | None:
+            steady = source.position is not None or isinstance(
+                source.connector, Files | Rate
+            )  # read again, positions are the same
+            return self._readers[source.name].frames({}, malformed=self._malformed[source.name] > 0).on_time if steady else None
+
+        found = failing_record(node, text, rows, apply_step)
+        return "" if found is None else position_text(list(self._readers), self._named, *found)
 
     def late(self, source: p.SourceNode) -> int:
         left = self._readers[source.name].left

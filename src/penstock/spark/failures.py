@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from penstock import errors
 from penstock.errors import FencedError, PenstockError
 from penstock.flow.naming import steps_calling, steps_with
-from penstock.flow.plan import Plan
+from penstock.flow.plan import Node, Plan
 
 SEEN_BY_SPARK = "Another run uses the same checkpoint; this run stops."
 """Spark's own log was the first to notice; it does not know which run."""
@@ -22,6 +23,8 @@ _FINE_TIMES = f"Spark does not read times in nanoseconds; {COARSER}"
 
 OURS: Final = "penstock: "
 """What a sentence of ours begins with where Spark raises it, so that it is told from what users have raised."""
+
+Find = Callable[[Node, str], str]
 
 _INSTEAD: Final = {
     "DIVIDE_BY_ZERO": ("division by zero", "write try_divide(…), which gives null"),
@@ -41,7 +44,7 @@ def plain(line: str) -> str:
     return re.sub(r"^\[[A-Z0-9_.]+\] |\s*SQLSTATE: \w+.*", "", line.strip())
 
 
-def _of_step(text: str, plan: Plan | None) -> PenstockError | None:
+def _of_step(text: str, plan: Plan | None, find: Find) -> PenstockError | None:
     """An expression that failed on a record, told with its step; None: it is something else."""
     head = re.search(r"\[([A-Z0-9_]+)(?:\.\w+)*\] (.+)", text)
     if head is None or not re.search(r"SQLSTATE: (22|P0001)", text):
@@ -72,9 +75,11 @@ def _of_step(text: str, plan: Plan | None) -> PenstockError | None:
     step += "".join(f" or {other}" for _, other in steps[1:3])
     sources = sorted(plan.source_of(node))
     of = f" of source{'s' * (len(sources) > 1)} {' and '.join(map(repr, sources))}" if sources else ""
+    place = find(node, text) if len(steps) == 1 else ""
+    record = f"the record at {place}" if place else f"a record{of}"
     instead = f"{instead}, or leave" if instead else "leave"
     return errors.RecordError(
-        f"{step} failed on a record{of}: {told}; {instead} such records out with a where(…) before it. The epoch was not committed."
+        f"{step} failed on {record}: {told}; {instead} such records out with a where(…) before it. The epoch was not committed."
     )
 
 
@@ -101,13 +106,16 @@ def alone(error: PenstockError, cause: BaseException | None) -> PenstockError:
     return error.with_traceback(None)
 
 
-def translated(error: BaseException, what: str = "The flow", plan: Plan | None = None) -> PenstockError:
+def translated(
+    error: BaseException, what: str = "The flow", plan: Plan | None = None, find: Find = lambda *_: ""
+) -> PenstockError:
     """The error as penstock's own: from a task or from Spark's text if need be.
 
     Args:
         error: What was raised.
         what: What failed, if nothing better is known.
         plan: The flow, to find the step or source that is meant.
+        find: Gives, of a step and Spark's text, the position of the record that it failed on; empty: it is not known.
     """
     if isinstance(error, PenstockError):
         return error
@@ -117,7 +125,7 @@ def translated(error: BaseException, what: str = "The flow", plan: Plan | None =
         name, message = found[-1]
         kind = getattr(errors, name, PenstockError)
         return kind(message.strip())
-    if (ours := _of_step(text, plan) or _of_folder(text, plan)) is not None:
+    if (ours := _of_step(text, plan, find) or _of_folder(text, plan)) is not None:
         return ours
     if "Multiple streaming queries are concurrently using" in text or "CONCURRENT_STREAM_LOG_UPDATE" in text:
         return FencedError(SEEN_BY_SPARK)

@@ -198,6 +198,7 @@ class Run:
         if self._stopping.is_set():
             raise _Stopped  # returning would let Spark count as done what was not processed
         kept, self._listed = KeptInput(self._checkpoint, epoch, self._settings.run, first=not self._listed), True
+        backend: SparkBackend | None = None
         try:
             spark = frame.sparkSession
             spark.conf.set(SHUFFLE, self._tasks)  # Spark keeps the number of a query's first start
@@ -213,7 +214,8 @@ class Run:
             if not again and (ends.stopped or ends.finished or record.going_back or (self._following and ends.draining)):
                 self._stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
-            told = translated(error, plan=self._flow.plan)  # takes a while; meanwhile another run may have taken over
+            find = backend.failing_record if backend is not None else lambda *_: ""
+            told = translated(error, plan=self._flow.plan, find=find)  # meanwhile another run may have taken over
             kept.failed(told)
             self._error = self._error or told
             self._cause = self._cause or (error.__cause__ if error is self._error else error)
