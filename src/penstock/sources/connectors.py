@@ -82,7 +82,8 @@ def files(
     """Files in a folder, read as they appear.
 
     A file must appear complete (write it elsewhere, then move it in) and is read once. Its records' position is the file's
-    place in the order of (modification time, name), and the row in it.
+    place in the order of (modification time in ms, name), and the row in it. Until its epoch is committed it must stay as it is: an epoch
+    that runs again stops at a file that is gone, or has another size or time. Hidden files (``_SUCCESS``, ``.part``) are not looked at.
 
     Args:
         path: Folder, or a glob of files.

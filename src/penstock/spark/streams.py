@@ -31,7 +31,7 @@ EVERY_FILE: Final = {
 }
 _FORCED: Final = {
     **EVERY_FILE,
-    # Of the files that it has listed Spark remembers all that are left, so that those of one moment are known: see `Unread`.
+    # Of the files that it has listed Spark remembers all that are left, so that those of one moment are known: `found_files.unread`.
     "maxCachedFiles": str((1 << 31) - 1),
     "discardCachedInputRatio": "0",
     # The session's own settings would have a file that vanishes or is damaged read as none.
