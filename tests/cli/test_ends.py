@@ -11,6 +11,7 @@ import penstock as ps
 from penstock import cli
 from penstock.protocol.rescale import Limits
 from penstock.runtime.commands import Commander
+from penstock.runtime.record import EpochRecord, outcome_of
 from penstock.testing import Harness
 
 STEPS = Limits(first_bytes=50, least_bytes=50, most_bytes=50, measure_entries=20)
@@ -147,3 +148,11 @@ def test_stop_that_comes_after_its_run_does_not_stop_the_next_one(begun):
     assert [*record.refused.values()] == [
         f"The stop was given to run {harness._run - 1}, which has ended; run {harness._run} goes on."
     ]
+
+
+def test_outcome_of_a_start_that_had_nothing_to_read_is_not_that_of_the_stopped_one_before():
+    last = EpochRecord(epoch=4, run=2, stopped=True)
+    again = "started again on the same checkpoint the flow goes on"
+    assert outcome_of(last, 2, before=False, cut=False) == f"The flow stopped after epoch 4; {again}."
+    read = outcome_of(last, 3, before=False, cut=False)
+    assert read == f"What there was has been read, up to epoch 4; {again} with what has come."

@@ -239,11 +239,12 @@ def newest(before: dict[str, str], now: dict[str, str]) -> dict[str, str]:
     return dict([*before.items(), *now.items()][-KEPT_ANSWERS:])
 
 
-def outcome_of(last: EpochRecord, *, before: bool, cut: bool) -> str:
+def outcome_of(last: EpochRecord, run: int, *, before: bool, cut: bool) -> str:
     """How a run that did not fail has ended, in a sentence.
 
     Args:
         last: The last epoch's record.
+        run: The first run of the start that has ended.
         before: Whether the flow had finished before the run began.
         cut: Whether the engine's query was stopped by somebody else.
     """
@@ -252,7 +253,7 @@ def outcome_of(last: EpochRecord, *, before: bool, cut: bool) -> str:
         return f"The flow had finished in epoch {last.epoch}, before this start, and no file has come since: nothing was done."
     if last.finished:
         return f"The flow finished in epoch {last.epoch}: its input was read to the end."
-    if last.stopped:
+    if last.ends_for(run).stopped:
         return f"The flow stopped after epoch {last.epoch}; {again}."
     if cut:
         return f"The query was stopped from outside of penstock after epoch {last.epoch}; {again}."

@@ -266,7 +266,7 @@ class Run:
         unexplained = (
             type(self._error) is PenstockError
             or str(self._error) == SEEN_BY_SPARK
-            or (self._error is None and not (self._driver.last.stopped or self._driver.last.finished))
+            or (self._error is None and not (self._where()[0].stopped or self._driver.last.finished))
         )
         try:
             if unexplained:
@@ -460,7 +460,11 @@ class Run:
         """How the run has ended, in a sentence; empty while it runs."""
         if self.active:
             return ""
-        return str(self._error) if self._error else outcome_of(self._driver.last, before=self._was_finished, cut=self._cut)
+        return (
+            str(self._error)
+            if self._error
+            else outcome_of(self._driver.last, self._settings.since, before=self._was_finished, cut=self._cut)
+        )
 
     @property
     def exception(self) -> PenstockError | None:
