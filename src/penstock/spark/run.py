@@ -263,19 +263,17 @@ class Run:
 
     def _replaced(self) -> PenstockError | None:
         """If the query ended for no reason of its own: that a newer run took the checkpoint over, or that the session was stopped."""
-        unexplained = (
-            type(self._error) is PenstockError
-            or str(self._error) == SEEN_BY_SPARK
-            or (self._error is None and not (self._where()[0].stopped or self._driver.last.finished))
-        )
+        ends, _ = self._where()
+        quiet = self._error is None and not (ends.stopped or ends.finished)
+        if not (quiet or type(self._error) is PenstockError or str(self._error) == SEEN_BY_SPARK):
+            return None
         try:
-            if unexplained:
-                self._checkpoint.check_owner(self._settings.run)
+            self._checkpoint.check_owner(self._settings.run)
         except FencedError as error:
             return error
         except (OSError, PenstockError):  # what is known says more
             return None
-        return stopped(self._theirs, self._flow.plan.name) if unexplained else None
+        return stopped(self._theirs, self._flow.plan.name)
 
     def _where(self) -> tuple[Ends, bool]:
         return self._driver.last.ends_for(self._settings.since), bool(self._driver.last.going_back)
@@ -297,8 +295,8 @@ class Run:
         self._commander.tell({"command": "end", "run": self._settings.run})
 
     def _copy(self) -> None:
-        known = set(self._driver.last.control)
-        self._maintenance.wait_for_copies(lambda: not known.issuperset(self._checkpoint.control_names()))
+        known = self._driver.last.control
+        self._maintenance.wait_for_copies(lambda: bool(set(self._checkpoint.control_names()).difference(known)))
 
     def _ends(self, seconds: float | None) -> bool:
         """Wait for the query; that it was stopped between two epochs is no failure."""
@@ -460,11 +458,8 @@ class Run:
         """How the run has ended, in a sentence; empty while it runs."""
         if self.active:
             return ""
-        return (
-            str(self._error)
-            if self._error
-            else outcome_of(self._driver.last, self._settings.since, before=self._was_finished, cut=self._cut)
-        )
+        known = outcome_of(self._driver.last, self._settings.since, before=self._was_finished, cut=self._cut)
+        return str(self._error or known)
 
     @property
     def exception(self) -> PenstockError | None:
