@@ -196,3 +196,30 @@ def test_one_bad_value_among_many_of_one_key_costs_no_look_at_each():
         harness.finish()
     assert sink.table().num_rows == 49_999
     assert calls[0] == 100_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "sentence"), [("bigint", 1.5, "no whole number"), ("date", pd.NaT, "NaT"), ("string", b"\xff", "utf8")]
+)
+def test_result_of_a_users_aggregate_that_would_be_changed_is_refused_with_its_key(kind, value, sentence):
+    class Gives(ps.Aggregate):
+        type = kind
+
+        def zero(self):
+            return 0
+
+        def add(self, state, value):
+            return state + value
+
+        def merge(self, a, b):
+            return a + b
+
+        def finish(self, state):
+            return value if state == 2 else None
+
+    flow = ps.Flow("aggregates")
+    flow.source("s", Reader(SOURCE)).key_by("k").aggregate(x=Gives("n")).sink(ps.memory(f"returned{next(NUMBERS)}"))
+    with Harness(flow) as harness:
+        harness.push("s", [{"k": "a", "n": 1}, {"k": "b", "n": 2}])
+        with pytest.raises(OperatorError, match=rf"failed in Gives.finish on key 'b': .*{sentence}"):
+            harness.finish()

@@ -109,16 +109,24 @@ def to_column(values: Sequence[Any], field: pa.Field[Any]) -> Any:
     Raises:
         Unfit: A value does not fit the field's type, or would be changed.
     """
-    kind: Any = field.type
     try:
-        array: Any = pa.array(values, kind)
-        if pa.types.is_integer(kind):
-            if not _FRACTIONS.isdisjoint(map(type, values)):
-                _check_whole(values)
-        elif not pa.types.is_floating(kind) and not pa.types.is_boolean(kind):
-            _check_rest(array, values, kind)
+        return to_array(values, field.type)
     except Exception as error:
-        raise Unfit(f"returned a value for column {field.name!r} that is not {kind}: {error}") from error
+        raise Unfit(f"returned a value for column {field.name!r} that is not {field.type}: {error}") from error
+
+
+def to_array(values: Sequence[Any], kind: Any) -> Any:
+    """As `to_column`, of a type without a name.
+
+    Raises:
+        Exception: A value does not fit. (What converts it may raise anything.)
+    """
+    array: Any = pa.array(values, kind)
+    if pa.types.is_integer(kind):
+        if not _FRACTIONS.isdisjoint(map(type, values)):
+            _check_whole(values)
+    elif not pa.types.is_floating(kind) and not pa.types.is_boolean(kind):
+        _check_rest(array, values, kind)
     return array
 
 
@@ -175,4 +183,4 @@ def _copier(kind: Any) -> Callable[[Any], Any] | None:
     return copy.deepcopy
 
 
-__all__ = ["Returned", "Unfit", "to_column"]
+__all__ = ["Returned", "Unfit", "to_array", "to_column"]

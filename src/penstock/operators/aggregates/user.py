@@ -28,6 +28,7 @@ from penstock.operators.aggregates.base import (
     lengths,
     objects,
 )
+from penstock.operators.returned import to_array
 
 _SQL_NAMES: dict[str, pa.DataType] = {
     "tinyint": pa.int8(),
@@ -173,7 +174,7 @@ class UserBound(Bound):
         given: list[Any] = []
         try:
             given += map(self.aggregate.finish, columns[0].tolist())  # keeps those before the one that raises
-            return pa.array(given, type=self.output_type)
+            return to_array(given, self.output_type)
         except Exception as error:
             at = next((i for i, value in enumerate(given) if not _fits(value, self.output_type)), len(given))
             raise UserFailed(self.aggregate, "finish", at) from error
@@ -184,8 +185,8 @@ class UserBound(Bound):
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
     try:
-        pa.array([value], type=kind)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        to_array([value], kind)
+    except Exception:  # noqa: BLE001  (what converts a value may raise anything)
         return False
     return True
 
