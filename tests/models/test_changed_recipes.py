@@ -21,9 +21,10 @@ AMBIGUOUS = ("nothing says which is which", "would take them now")
 COUNTED: Counter = Counter()
 
 
-def check(data) -> None:
-    recipe = data.draw(drawing.recipes())
-    change = data.draw(drawing_changes.changes(recipe))
+def check(data, change: drawing_changes.Change | None = None) -> None:
+    """Run a flow with a change, any or the given one, and compare."""
+    if change is None:
+        change = data.draw(drawing_changes.changes(data.draw(drawing.recipes())))
     if change is None:
         COUNTED["nothing to change"] += 1
         return
