@@ -34,6 +34,7 @@ def environment(**more):
         **os.environ,
         "PYTHONPATH": os.pathsep.join(p for p in paths if p),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,  # of a cluster's workers; a local session finds it by itself
         "JAVA_TOOL_OPTIONS": QUICK,  # of executors too
         **more,
     }

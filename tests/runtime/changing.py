@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 import penstock as ps
+from penstock.protocol.rescale import STANDARD
 from penstock.testing import Harness
 
 COLUMNS = "k string, x int, v long, u long, id int, at timestamp"
@@ -43,7 +44,7 @@ class Changing:
         self.folder, self.lateness, self.time = str(folder / "checkpoint"), lateness, time
         self.table, self.tables = f"changing {next(NUMBERS)}", {}
 
-    def harness(self, declare, *, source="s", schema=SCHEMA, forget=(), name=None, **options):
+    def harness(self, declare, *, source="s", schema=SCHEMA, forget=(), name=None, limits=STANDARD, **options):
         flow = ps.Flow("changing")
         options = {"time": self.time, "lateness": self.lateness} | options
         stream = flow.source(source, Reader(schema), **options)
@@ -54,7 +55,7 @@ class Changing:
             table = f"{self.table} {stream.schema}"  # a memory sink keeps its columns
             self.tables.setdefault(table)
             stream.sink(ps.noop() if updates else ps.memory(table), name=name)
-        return Harness(flow, checkpoint=self.folder, workers=2, forget=forget)
+        return Harness(flow, checkpoint=self.folder, workers=2, forget=forget, limits=limits)
 
     def run(self, declare, *epochs, drain=False, source="s", **options):
         with self.harness(declare, source=source, **options) as harness:

@@ -7,6 +7,7 @@ from changing import Changing, counted, row
 
 import penstock as ps
 from penstock.errors import ChangedFlowError
+from penstock.protocol.rescale import Limits
 
 
 @pytest.fixture
@@ -209,7 +210,45 @@ def test_region_when_it_is_gone_or_has_another_name_is_refused_unless_it_may_be_
     assert [(r["x"], r["n"]) for r in changing.rows()] == [(1, 1), (60, 1)]
 
 
-def test_forget_when_it_names_nothing_is_refused(changing):
-    changing.run(lambda s: counted(s.key_by("k")), [row(1)])
-    with pytest.raises(ChangedFlowError, match=r"forget names 'k/other', which neither the checkpoint .* nor the flow has"):
-        changing.run(lambda s: counted(s.key_by("k")), forget=["k/other"])
+def test_forget_when_it_names_what_the_flow_has_is_refused_and_may_be_said_again_of_what_is_gone(changing):
+    plain = lambda s: counted(s.key_by("k"))  # noqa: E731
+    changing.run(plain, [row(1)], [row(50)])
+    anew = lambda s: counted(s.key_by("k"), name="anew")  # noqa: E731
+    for names in (["k"], ["k/stateful_map"]):
+        with pytest.raises(
+            ChangedFlowError, match=f"forget names '{names[0]}', which the flow has: its state would be forgotten"
+        ):
+            changing.run(plain, forget=names)
+    changing.run(anew, [row(60)], [row(90)], forget=["k/stateful_map"])
+    assert changing.run(anew, drain=True, forget=["k/stateful_map", "gone", "k/gone"]) == []
+    assert [(r["x"], r["n"]) for r in changing.rows()] == [(1, 1), (50, 1), (60, 2), (90, 3)]
+
+
+def test_inputs_that_change_while_a_key_is_on_hold_are_refused_until_its_rescale_has_ended(changing):
+    limits = Limits(first_bytes=40, least_bytes=40, most_bytes=80, hold_bytes=60)
+    plain = lambda s: counted(s.key_by("k"))  # noqa: E731
+    wider = lambda s: counted(s.with_columns(z="x + 1").key_by("k"))  # noqa: E731
+    rows = [row(i, k=f"{i}{'k' * 90}") for i in range(8)]
+    with changing.harness(plain, limits=limits) as harness:
+        harness.push("s", rows)
+        harness.epoch()
+        harness.push("s", [row(40)])
+        harness.scale(5)
+        for _ in range(20):
+            if harness.record.regions["k"].control.held:
+                break
+            harness.epoch()
+        harness.push("s", [{**r, "x": r["x"] + 40, "at": row(r["x"] + 40)["at"]} for r in rows])
+        harness.epoch()
+        assert harness.record.regions["k"].control.held
+    with pytest.raises(
+        ChangedFlowError, match=r"The inputs of region 'k' .* a key is on hold while it moves to another worker"
+    ):
+        changing.harness(wider, limits=limits)
+    with changing.harness(plain, limits=limits) as harness:
+        harness.settle()
+    with changing.harness(wider, limits=limits) as harness:
+        harness.finish()
+    assert sorted((r["x"], r["n"]) for r in changing.rows()) == sorted(
+        [(i, 1) for i in range(8)] + [(40, 1)] + [(i + 40, 2) for i in range(8)]
+    )

@@ -62,7 +62,8 @@ def succeed(
         before: The shape of the flow whose state is there; None: there is no state.
         now: The shape of the flow as declared, with any slots.
         uri: The checkpoint, for messages.
-        forget: Regions (``"k"``) and steps (``"k/name"``) whose state may be forgotten.
+        forget: Regions (``"k"``) and steps (``"k/name"``) that the flow no longer has and whose state may be forgotten; those that are
+            forgotten already do not matter, so that a start can be repeated as it is.
         held: Regions in which a key is on hold, so that rows of any input may be queued.
 
     Returns:
@@ -72,14 +73,6 @@ def succeed(
         ChangedFlowError: State would be lost or misread. Nothing was changed.
     """
     changed = _Changed(uri)
-    known = {*now.regions, *(before.regions if before else ())}
-    for forgotten in forget:
-        at, _, step = forgotten.partition("/")
-        steps = [s.name for shape in (before, now) if shape and at in shape.regions for s in shape.regions[at].steps]
-        if at not in known or (step and step not in steps):
-            raise ChangedFlowError(
-                f"forget names {forgotten!r}, which neither the checkpoint {uri} nor the flow has; name regions ('region') or steps ('region/step')."
-            )
     if before is None:
         return Succession(now)
     check_sources(before.sources, now.sources, uri)
@@ -87,11 +80,12 @@ def succeed(
     regions: dict[str, RegionShape] = {}
     ordinal = before.next_ordinal
     for name, region in now.regions.items():
-        if name in before.regions and name not in forget:
+        if name in forget:
+            raise _still_there(name)
+        if name in before.regions:
             regions[name] = _Region(name, before.regions[name], region, changed, forget, held).taken_over(notices)
         else:
-            again = name in before.regions
-            notices.append(f"Region {name!r} {'is forgotten and ' if again else 'is new and '}starts empty.")
+            notices.append(f"Region {name!r} is new and starts empty.")
             regions[name] = replace(region, ordinal=ordinal)
             ordinal += 1
     for name in before.regions:
@@ -182,6 +176,7 @@ class _Region:
     ) -> None:
         self._name, self._before, self._now = name, before, now
         self._changed, self._held = changed, name in held
+        self._forget = forget
         self._forgotten = {s.slot for s in before.steps if f"{name}/{s.name}" in forget}
         self._notices: list[str] = []
 
@@ -203,6 +198,9 @@ class _Region:
             self._notices.append(f"Step {name!r} of region {self._name!r} is new and starts empty.")
             steps.append(replace(step, slot=new, name=name))
             new += 1
+        for step in steps:
+            if f"{self._name}/{step.name}" in self._forget:
+                raise _still_there(f"{self._name}/{step.name}")
         if new > MOST_STEPS:
             raise self._error(
                 "the steps that it has and ever had are more than 250, the slots of a checkpoint", "start on a new checkpoint"
@@ -399,6 +397,13 @@ def _renumbered(port: PortShape, slots: Mapping[int, int]) -> PortShape:
     """An input whose steps have other slots."""
     direct, readers = ([[slots[slot], n] for slot, n in steps] for steps in (port.direct, port.readers))
     return replace(port, direct=direct, readers=readers, first=[slots[slot] for slot in port.first])
+
+
+def _still_there(name: str) -> ChangedFlowError:
+    """What is forgotten at this start would be forgotten at each, with all that it had come to remember."""
+    return ChangedFlowError(
+        f"forget names {name!r}, which the flow has: its state would be forgotten at every start; give what is new another name with name='…'."
+    )
 
 
 def _alike(port: PortShape) -> PortShape:
