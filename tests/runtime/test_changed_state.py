@@ -146,6 +146,22 @@ def test_deduplication_when_it_is_another_is_refused(before, after, differs, cha
         changing.run(declared(**after))
 
 
+def test_operator_of_another_kind_under_the_same_name_is_refused(changing):
+    class First(ps.Operator):
+        pass
+
+    class Second(ps.Operator):
+        pass
+
+    class Renamed(First):
+        kind = "First"
+
+    changing.run(lambda s: s.key_by("k").process(First(), name="mine"), [row(1)])
+    with pytest.raises(ChangedFlowError, match="was of the kind 'First' and is now of the kind 'Second'"):
+        changing.run(lambda s: s.key_by("k").process(Second(), name="mine"))
+    assert changing.run(lambda s: s.key_by("k").process(Renamed(), name="mine")) == []
+
+
 # --------------------------------------------------------------------------------------------------- keys, joins, patterns
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -122,6 +122,14 @@ class Checkpoint:
     def sources(self) -> list[SourceShape]:
         """What `keep_sources` kept."""
         return [SourceShape(**raw) for raw in json.loads(read_bytes(self.fs, self.path("sources.json")))]
+
+    def keep_fed(self, fed: Mapping[str, str]) -> None:
+        """Keep what feeds each output, by its name, in the run that is about to give out rows."""
+        write_atomic(self.fs, self.path("fed.json"), json.dumps(dict(fed)).encode())
+
+    def fed(self) -> dict[str, str]:
+        """What `keep_fed` kept of the last run that gave out rows; empty: there was none."""
+        return dict(json.loads(read_bytes(self.fs, self.path("fed.json")))) if "fed.json" in self._names("") else {}
 
     def keep_specs(self, run: int, data: bytes) -> None:
         """Keep what a run's regions are, so that their state can be read without the flow's code."""

@@ -3,6 +3,7 @@
 checkpoint/
   penstock.json           identity of the flow
   sources.json            what its positions are of
+  fed.json                what fed the outputs in the last run that gave out rows
   runs/000001.json        one per start; the highest number owns the checkpoint (fencing)
   control/*.json          the control log, read by the query as a stream
   epochs/<epoch>.json     the records; the last few are kept

@@ -91,6 +91,7 @@ class RegionShape:
         keys: Types by key column.
         timed: Whether its rows have an event time.
         sources: Names of the sources whose records come to it.
+        behind: Names of the regions whose rows come to it.
         steps: Its steps.
         ports: Its inputs.
         next_step: The least slot that no step ever had. Likewise for inputs `next_port`.
@@ -100,6 +101,7 @@ class RegionShape:
     keys: dict[str, str]
     timed: bool
     sources: list[str]
+    behind: list[str]
     steps: list[StepShape]
     ports: list[PortShape]
     next_step: int
@@ -184,8 +186,10 @@ def _region(ordinal: int, compiled: CompiledRegion) -> RegionShape:
             )
         )
     ports = [_port(spec, i) for i in range(len(spec.ports))]
-    sources = sorted({s.name for i in region.inputs for s in p.upstream(i) if isinstance(s, p.SourceNode)})
-    return RegionShape(ordinal, types_of(spec.keys), spec.timed, sources, steps, ports, len(steps), len(ports))
+    before = [node for i in region.inputs for node in p.upstream(i)]
+    sources = sorted({s.name for s in before if isinstance(s, p.SourceNode)})
+    behind = sorted({n.region.name for n in before if isinstance(n, p.RegionOutput) and n.region is not region})
+    return RegionShape(ordinal, types_of(spec.keys), spec.timed, sources, behind, steps, ports, len(steps), len(ports))
 
 
 def _digest(node: p.Node) -> str:

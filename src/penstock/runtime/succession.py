@@ -175,7 +175,7 @@ class _Region:
         held: Collection[str],
     ) -> None:
         self._name, self._before, self._now = name, before, now
-        self._changed, self._held = changed, name in held
+        self._changed, self._held, self._holding = changed, name in held, held
         self._forget = forget
         self._forgotten = {s.slot for s in before.steps if f"{name}/{s.name}" in forget}
         self._notices: list[str] = []
@@ -227,6 +227,13 @@ class _Region:
             raise self._error(
                 f"source {added[0]!r} is new to it, and its records may lie before the frontier that the region has reached",
                 other,
+            )
+        holding = [name for name in now.behind if name in self._holding and name not in before.behind]
+        if holding and now.timed:
+            raise self._error(
+                f"it comes to read region {holding[0]!r}, where a key is on hold while it moves to another worker, and rows of that key may lie "
+                "before the frontier that the region has reached",
+                "start the flow as it was until its rescale has ended, then change it",
             )
 
     def _pairs(self) -> dict[int, int]:
@@ -287,6 +294,8 @@ class _Region:
             f"give the changed step another name with name='…' and start with forget=['{self._name}/{old.name}'], "
             "or start on a new checkpoint"
         )
+        if old.kind != new.kind:
+            raise self._error(f"it was of the kind {old.kind!r} and is now of the kind {new.kind!r}", advice, where)
         for word in {**old.meaning, **new.meaning}:
             was, is_ = old.meaning.get(word, "none"), new.meaning.get(word, "none")
             if was != is_:

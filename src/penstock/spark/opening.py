@@ -29,7 +29,7 @@ from penstock.runtime.record import EpochRecord
 from penstock.runtime.shape import sources_of
 from penstock.runtime.spec import ERROR_SCHEMA
 from penstock.runtime.succession import check_sources
-from penstock.runtime.takeover import same_sink, take_over
+from penstock.runtime.takeover import check_ahead, same_sink, take_over
 from penstock.spark import logs
 from penstock.spark.backend import schema_of
 from penstock.spark.options import check_regions
@@ -109,10 +109,14 @@ class Opening:
         specs = {n: c.spec for n, c in self._flow.regions.items()}
         checkpoint.keep_specs(run, cloudpickle.dumps(specs))  # type: ignore[no-untyped-call]  # PySpark does not type it
         last = commit_intent(checkpoint, last, found, run) if found else last
+        marks = {}
         for output in plan.outputs:
-            mark = output.sink.open(Mark(identity.flow, output.name, run, last.epoch), self._schema(output.node))
+            mark = marks[output.name] = output.sink.open(
+                Mark(identity.flow, output.name, run, last.epoch), self._schema(output.node)
+            )
             if same_sink(last, output):
                 _check_mark(output, mark, last)
+        check_ahead(checkpoint, self._flow, last, {} if found else marks)
         if found:
             go_back(checkpoint, plan, found, self._engine, flow=identity.flow, run=run, now_us=_clock_us(), before=self._before)
             delete_quietly(checkpoint.fs, checkpoint.path(last.log))

@@ -36,7 +36,7 @@ from penstock.runtime.compile import compile_flow
 from penstock.runtime.copying import copies_due
 from penstock.runtime.driver import EpochDriver, Settings
 from penstock.runtime.record import EpochRecord
-from penstock.runtime.takeover import take_over
+from penstock.runtime.takeover import check_ahead, take_over
 from penstock.runtime.upkeep import TIDY_EVERY, adopt, due, remove_unused
 from penstock.runtime.worker import Assignment, local_states
 from penstock.state.compact import iterate
@@ -349,8 +349,11 @@ class Harness:
         self._since = self._since or self._run
         self._checkpoint.keep_specs(self._run, cloudpickle.dumps({n: c.spec for n, c in self._compiled.regions.items()}))
         last = commit_intent(self._checkpoint, last, found, self._run) if found else last
+        marks = {}
         for output in self._plan.outputs:
-            output.sink.open(Mark(identity.flow, output.name, self._run, last.epoch), self._schema(output.node))
+            claim = Mark(identity.flow, output.name, self._run, last.epoch)
+            marks[output.name] = output.sink.open(claim, self._schema(output.node))
+        check_ahead(self._checkpoint, self._compiled, last, {} if found else marks)
         if found:
             now_us, before = self._clock_us, self._before
             go_back(
