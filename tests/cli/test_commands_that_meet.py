@@ -23,7 +23,7 @@ class Running:
     def __init__(self, folder, backlog=0):
         self.checkpoint = str(folder / "c")
         self.leave = False
-        self.gate = threading.Event()
+        self.gate, self.reached = threading.Event(), threading.Event()
         self.gate.set()
         flow = ps.Flow("running")
         events = flow.source("events", ps.files("none", "k long"))
@@ -39,7 +39,15 @@ class Running:
 
     def _step(self, name):
         if name == "decide":
+            self.reached.set()
             assert self.gate.wait(60)
+
+    def start_held(self):
+        """Start it, and hold it before its next epoch, which has read the commands that there were."""
+        self.gate.clear()
+        self.reached.clear()
+        self.thread.start()
+        assert self.reached.wait(60)
 
     def _idle(self):
         if self.leave:
@@ -100,8 +108,7 @@ def begun(tmp_path):
 )  # fmt: skip
 def test_command_that_another_replaces_says_so_and_exits_with_one(begun, capsys, first, second, said):
     running = begun(backlog=30)
-    running.gate.clear()
-    running.thread.start()
+    running.start_held()
     code = running.beside(*first)
     after = running.beside(*second) if "--no-wait" not in second else None
     if after is None:
@@ -114,8 +121,7 @@ def test_command_that_another_replaces_says_so_and_exits_with_one(begun, capsys,
 
 def test_drain_from_a_terminal_waits_until_all_is_read_and_says_so(begun, capsys):
     running = begun(backlog=40)
-    running.gate.clear()
-    running.thread.start()
+    running.start_held()
     code, said = running.said(capsys, "stop", "--drain", "--timeout", "0.1")
     assert (code, said) == (1, "The flow did not end within 0.1 s; the command stays in its log and will be obeyed.")
     waiting = running.beside("stop", "--drain")
@@ -129,8 +135,7 @@ def test_drain_from_a_terminal_waits_until_all_is_read_and_says_so(begun, capsys
 
 def test_scale_when_the_flow_finishes_first_says_that_it_was_given_up(begun, capsys):
     running = begun()
-    running.gate.clear()
-    running.thread.start()
+    running.start_held()
     drained, scaled = running.beside("stop", "--drain"), running.beside("scale", "5")
     running.gate.set()
     assert (drained(), scaled()) == (0, 1)
