@@ -57,9 +57,9 @@ def as_text(value: Any, what: str) -> str:
     """A value that must be text, such as a name.
 
     Raises:
-        DeclarationError: It is something else, or empty.
+        DeclarationError: It is something else, or empty, or has half a character, which cannot be stored.
     """
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not value.strip() or any("\ud800" <= c <= "\udfff" for c in value):
         raise DeclarationError(f"{what} must be text, not {value!r}.")
     return value
 

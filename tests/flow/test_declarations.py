@@ -196,3 +196,20 @@ def test_declaration_when_it_cannot_work_is_refused_in_one_sentence(declare, mes
         declare(Flights())
     assert message[-1] in ".?"
     assert not re.search(r"[.?] [A-Z]", message), "one sentence"
+
+
+@pytest.mark.parametrize("name", ["a/b", ".a", "_a", "a\0b", "é" * 101])
+def test_region_whose_name_cannot_be_that_of_a_folder_is_refused(name):
+    with pytest.raises(DeclarationError, match="cannot be named .*, because its state is kept in a folder of that name"):
+        Flights().events.key_by("tail", name=name)
+
+
+def test_names_with_half_a_character_are_refused():
+    flights = Flights()
+    for declare in (
+        lambda name: flights.events.key_by("tail", name=name),
+        lambda name: flights.keyed.deduplicate(name=name),
+        lambda name: flights.flow.source(name, ps.files("none", COLUMNS)),
+    ):
+        with pytest.raises(DeclarationError, match=r"must be text, not 'a\\ud800'"):
+            declare("a\ud800")

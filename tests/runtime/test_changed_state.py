@@ -7,7 +7,7 @@ import pytest
 from changing import SCHEMA, Changing, Reader, counted, row
 
 import penstock as ps
-from penstock.errors import ChangedFlowError
+from penstock.errors import ChangedFlowError, OperatorError
 from penstock.testing import Harness
 
 
@@ -160,6 +160,22 @@ def test_operator_of_another_kind_under_the_same_name_is_refused(changing):
     with pytest.raises(ChangedFlowError, match="was of the kind 'First' and is now of the kind 'Second'"):
         changing.run(lambda s: s.key_by("k").process(Second(), name="mine"))
     assert changing.run(lambda s: s.key_by("k").process(Renamed(), name="mine")) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "gives", "sentence"),
+    [
+        ("meaning", {"window": 3}, "gave 3 in meaning, which is kept in the checkpoint; it must give text"),
+        ("layout", {"n": ("long",)}, r"gave \('long',\) in layout"),
+        ("layout", {1: "long"}, "gave 1 in layout"),
+        ("meaning", None, "failed in meaning: TypeError"),
+        ("reads", [pa.field("x", pa.int64())], "gave .* in reads"),
+    ],
+)
+def test_operator_that_does_not_say_in_text_what_its_state_means_is_refused_in_a_sentence(method, gives, sentence, changing):
+    odd = type("Odd", (ps.Operator,), {method: lambda *_: gives})
+    with pytest.raises(OperatorError, match=f"Operator Odd of region 'k' {sentence}"):
+        changing.run(lambda s: s.key_by("k").process(odd()), [row(1)])
 
 
 # --------------------------------------------------------------------------------------------------- keys, joins, patterns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -17,6 +17,8 @@ from penstock.types import NULL_PARTITION, duration_us
 if TYPE_CHECKING:
     from penstock.spark.run import Run
 
+LONGEST_NAME: Final = 200
+"""Bytes of a region's name, which is that of a folder."""
 MALFORMED = pa.schema([(n, pa.string()) for n in ("source", "position", "error", "record")])
 
 
@@ -151,10 +153,10 @@ class Flow:
             raise DeclarationError(
                 f"Flow {self.name!r} has two regions named {region.name!r}; give one of them a name: key_by(..., name='…')."
             )
-        if region.name.startswith(("_", ".")) or "/" in region.name:
-            raise DeclarationError(
-                f"A region cannot be named {region.name!r}, because its state is kept in a folder of that name."
-            )
+        too_long = len(region.name.encode()) > LONGEST_NAME
+        if region.name.startswith(("_", ".")) or too_long or "/" in region.name or "\0" in region.name:
+            shown = f"{region.name[:40]}…" if too_long else region.name
+            raise DeclarationError(f"A region cannot be named {shown!r}, because its state is kept in a folder of that name.")
         self._regions.append(region)
 
 

@@ -14,17 +14,18 @@ Read next: `penstock.runtime.succession`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
 import xxhash
 
+from penstock.errors import OperatorError, PenstockError, raised
 from penstock.flow import plan as p
 from penstock.runtime.compile import CompiledFlow, CompiledRegion
 from penstock.runtime.record import SourceShape
-from penstock.runtime.spec import RegionSpec
+from penstock.runtime.spec import RegionSpec, Step
 
 AS_IT_IS: Final = [-1, 0]
 """In place of a step and its input: the rows leave the region as they came."""
@@ -170,7 +171,6 @@ def _region(ordinal: int, compiled: CompiledRegion) -> RegionShape:
     steps: list[StepShape] = []
     for slot, (step, declared) in enumerate(zip(spec.steps, region.steps, strict=True)):
         operator = step.operator
-        layout = dict(operator.layout(step.in_schemas, spec.keys))
         steps.append(
             StepShape(
                 slot,
@@ -179,10 +179,10 @@ def _region(ordinal: int, compiled: CompiledRegion) -> RegionShape:
                 operator.kind_name(),
                 operator.describe(),
                 _digest(p.RegionOutput(declared.schema, region.timed, region, slot)),
-                dict(operator.meaning(step.in_schemas, spec.keys)),
-                [layout],
+                _texts(spec, step, "meaning"),
+                [_texts(spec, step, "layout")],
                 operator.passes,
-                list(operator.reads()),
+                _columns(spec, step),
             )
         )
     ports = [_port(spec, i) for i in range(len(spec.ports))]
@@ -190,6 +190,40 @@ def _region(ordinal: int, compiled: CompiledRegion) -> RegionShape:
     sources = sorted({s.name for s in before if isinstance(s, p.SourceNode)})
     behind = sorted({n.region.name for n in before if isinstance(n, p.RegionOutput) and n.region is not region})
     return RegionShape(ordinal, types_of(spec.keys), spec.timed, sources, behind, steps, ports, len(steps), len(ports))
+
+
+def _texts(spec: RegionSpec, step: Step, method: str) -> dict[str, str]:
+    """What an operator says of its state."""
+    says = getattr(step.operator, method)
+    found: dict[str, str] = _said(
+        spec, step, method, lambda: dict(says(step.in_schemas, spec.keys)), lambda said: [*said, *said.values()]
+    )
+    return found
+
+
+def _columns(spec: RegionSpec, step: Step) -> list[str]:
+    """The columns that an operator says it reads."""
+    found: list[str] = _said(spec, step, "reads", lambda: list(step.operator.reads()), lambda said: said)
+    return found
+
+
+def _said(spec: RegionSpec, step: Step, method: str, ask: Callable[[], Any], parts: Callable[[Any], list[Any]]) -> Any:
+    """What a method of an operator gives, which is kept in the checkpoint and must be text.
+
+    Raises:
+        OperatorError: It raises, or gives something else. Nothing was changed.
+    """
+    what = f"Operator {step.operator.describe()} of region {spec.name!r}"
+    try:
+        found = ask()
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise OperatorError(f"{what} failed in {method}: {raised(error)}; mend the operator.") from error
+    wrong = [part for part in parts(found) if not isinstance(part, str)]
+    if wrong:
+        raise OperatorError(f"{what} gave {wrong[0]!r} in {method}, which is kept in the checkpoint; it must give text.")
+    return found
 
 
 def _digest(node: p.Node) -> str:
