@@ -200,7 +200,7 @@ def test_declaration_when_it_cannot_work_is_refused_in_one_sentence(declare, mes
 
 @pytest.mark.parametrize("name", ["a/b", ".a", "_a", "a\0b", "é" * 101])
 def test_region_whose_name_cannot_be_that_of_a_folder_is_refused(name):
-    with pytest.raises(DeclarationError, match="cannot be named .*, because its state is kept in a folder of that name"):
+    with pytest.raises(DeclarationError, match=r"cannot be named .*, because its state is kept in a folder of that name"):
         Flights().events.key_by("tail", name=name)
 
 

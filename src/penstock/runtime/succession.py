@@ -333,6 +333,7 @@ class _Region:
         taken = self._takers(ports)
         for at, old in taken.items():
             self._check_columns(old, ports[at], slots)
+            self._check_readers(old, ports[at], ports)
         out, free = [], before.next_port
         unused = [x.slot for x in before.ports if not x.waits]  # nothing is kept there
         for i, port in enumerate(ports):
@@ -364,6 +365,22 @@ class _Region:
             if old not in taken.values() and any(slot not in self._forgotten for slot, _ in old.readers):
                 raise self._stranded(old, "nothing")
         return taken
+
+    def _check_readers(self, old: PortShape, new: PortShape, ports: Sequence[PortShape]) -> None:
+        """Rows that wait must come to each step that still waits for them, and to none that has seen them when they came in."""
+        at_once = [reader for port in self._before.ports if not port.waits for reader in port.readers]
+        lost = [x for x in old.readers if x not in new.readers and any(x in port.readers for port in ports)]
+        twice = [x for x in new.readers if x not in old.readers and x in at_once]
+        for (slot, _), told in [*((x, "and would not come to it now") for x in lost), *((x, "") for x in twice)]:
+            name = next((repr(s.name) for s in self._before.steps if s.slot == slot), "")
+            what = f"step {name}" if name else "what follows the region"
+            raise self._error(
+                f"they wait for {what}, {told}"
+                if told
+                else f"{what} has seen them when they came in, and would see them again",
+                "leave that step where it reads its rows and put what is new into a step of its own, or start on a new checkpoint",
+                "Rows waiting at the start",
+            )
 
     def _stranded(self, port: PortShape, takes: str) -> ChangedFlowError:
         return self._error(
