@@ -290,7 +290,7 @@ def test_text_files_when_read_give_what_the_harness_gives(spark, tmp_path, kind)
     texts = {"csv": "k,at,v\n", "json": ""}
     for row in rows:
         at = row["at"].strftime("%Y-%m-%dT%H:%M:%S.000Z")
-        csv_key = "" if row["k"] is None else '"' + row["k"].replace('"', '\\"') + '"'
+        csv_key = "" if row["k"] is None else '"' + row["k"].replace('"', '""') + '"'
         texts["csv"] += f"{csv_key},{at},{'' if row['v'] is None else row['v']}\n"
         texts["json"] += json.dumps({"k": row["k"], "at": at, "v": row["v"]}) + "\n"
     fr.write_text(tmp_path / "in", texts[kind], 0, kind)
@@ -362,7 +362,8 @@ def test_csv_file_without_a_declared_column_is_refused_by_name(spark, tmp_path):
     files = ps.files(str(tmp_path / "in"), "k string, at timestamp, v int", "csv")
     with pytest.raises(errors.RecordError) as caught:
         fr.over_spark(spark, tmp_path / "c", text_flow(files))
-    assert "f000.csv. Number of column in CSV header is not equal" in str(caught.value)
+    assert "f000.csv of source 'events'" in str(caught.value)
+    assert "k, at, v expected" in str(caught.value)
 
 
 def test_parquet_file_with_another_type_is_refused_by_name(spark, tmp_path):

@@ -46,7 +46,7 @@ def test_an_epoch_with_more_than_can_be_told_apart_is_refused(spark, monkeypatch
     try:
         fewer = rows - 1, max(partitions - 1, 1)
         assert len({row.offset for row in offsets(spark, LAST, *fewer).collect()}) == rows - 1
-        with pytest.raises(Exception, match="source numbers has more than 4 partitions or 16 records of one partition"):
+        with pytest.raises(Exception, match="Source 'numbers' has more than 4 partitions or 16 records of one partition"):
             offsets(spark, LAST, rows, partitions).collect()
     finally:
         spark.conf.set("spark.sql.ansi.enabled", before)

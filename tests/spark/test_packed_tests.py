@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from types import SimpleNamespace
 
 import flow_runs as fr
 import numpy as np
@@ -103,7 +104,7 @@ def test_offsets_tell_how_much_room_they_leave():
 
     def left(node, epoch=0, files=()):
         reader = SourceReader(None, node, 0, epoch)
-        reader._files = dict.fromkeys("ab", 0) | {f"f{n}": n for n in files}
+        reader._of_files = SimpleNamespace(read=dict.fromkeys("ab", 0) | {f"f{n}": n for n in files})
         return reader.bits_left()
 
     assert [left(node, files=[n]) for n in (0, 1, 2**22 - 1, 2**22, 2**30 - 1)] == [30, 29, 8, 7, 0]

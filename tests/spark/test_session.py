@@ -116,7 +116,8 @@ def test_active_session_of_another_zone_is_not_complained_of_as_nothing_goes_by_
 
 def test_active_session_whose_workers_are_not_kept_is_complained_of(spark):
     other = spark.newSession()
-    other.conf.set("spark.python.worker.reuse", "false")
+    # Spark lets nobody set it once a Python worker has run, so it is set behind its back.
+    other._jsparkSession.sessionState().conf().setConfString("spark.python.worker.reuse", "false")
     (complaint,) = complaints(other)
     assert complaint == (
         "The active Spark session has spark.python.worker.reuse=false, so every epoch would start its Python workers anew; start it "

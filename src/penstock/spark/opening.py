@@ -114,7 +114,7 @@ class Opening:
             mark = marks[output.name] = output.sink.open(
                 Mark(identity.flow, output.name, run, last.epoch), self._schema(output.node)
             )
-            if same_sink(last, output):
+            if mark is not None or same_sink(last, output):  # another sink that is empty begins now
                 _check_mark(output, mark, last)
         check_ahead(checkpoint, self._flow, last, {} if found else marks)
         if found:
