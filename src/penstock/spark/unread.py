@@ -39,9 +39,14 @@ def unread_files(spark: SparkSession, plan: Plan, checkpoint: Checkpoint, record
 
 
 def ran_out(query: Any) -> bool:
-    """Whether a query of what there is has ended because there was nothing more, and not because somebody has stopped it."""
+    """Whether a query of what there is has ended because there was nothing more, and not because somebody has stopped it.
+
+    Where a source cannot say what there is (the rate generator, sources in Python), Spark reads all that there is in one epoch and ends.
+    """
     try:
-        return bool(query._jsq.streamingQuery().noNewData())  # noqa: SLF001  (no other way to tell)
+        java = query._jsq.streamingQuery()  # noqa: SLF001  (no other way to tell)
+        once = "SingleBatch" in java.triggerExecutor().toString()
+        return bool(java.noNewData()) or (once and query.lastProgress is not None)
     except Exception:  # noqa: BLE001  (another version's internals: then it is taken for granted)
         return True
 
