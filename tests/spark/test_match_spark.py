@@ -375,7 +375,7 @@ def test_condition_in_python_that_fails_tells_the_match(spark):
     sentence = told(found)
     assert "The function of where failed on Row(match_start=" in sentence
     assert "AttributeError: 'dict' object has no attribute 'v' (test_match_spark.py, line " in sentence
-        r"AttributeError: 'dict' object has no attribute 'v' \(test_match_spark\.py, line \d+\); mend it\.$", sentence
+
 
 def test_window_of_time_over_numbers_is_refused_with_advice(spark):
     df = spark.createDataFrame([(1, "A")], "at long, kind string")
