@@ -77,3 +77,21 @@ def count(key, event, state):
 
 def counted(stream, **options):
     return stream.stateful_map(count, "x int, n long", "n long", **options)
+
+
+class Last(ps.Aggregate):
+    """In order, so that an aggregate with it waits for the frontier."""
+
+    type = "bigint"
+
+    def zero(self):
+        return None
+
+    def add(self, state, value):
+        return value
+
+    def merge(self, a, b):
+        return a if b is None else b
+
+    def finish(self, state):
+        return state

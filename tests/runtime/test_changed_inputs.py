@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from changing import Changing, counted, row
+from changing import Changing, Last, counted, row
 
 import penstock as ps
 from penstock.errors import ChangedFlowError
-
-
-class Last(ps.Aggregate):
-    """In order, so that an aggregate with it waits for the frontier."""
-
-    type = "bigint"
-
-    def zero(self):
-        return None
-
-    def add(self, state, value):
-        return value
-
-    def merge(self, a, b):
-        return a if b is None else b
-
-    def finish(self, state):
-        return state
 
 
 def flow(prepare=lambda keyed: keyed, beside=lambda keyed: keyed, **aggregates):

@@ -196,14 +196,29 @@ def compile_region(
     return CompiledRegion(spec, region, tuple(feeds), {(o.operator, o.errors): i for i, o in enumerate(outs)})
 
 
-def known_positions(node: Node, only_partition: Callable[[SourceNode], int | None]) -> Known:
-    """Hidden columns that say nothing that is not known, see `Port`; the event time is a column's until that column is replaced."""
+def known_positions(
+    node: Node, only_partition: Callable[[SourceNode], int | None], met: dict[int, Known] | None = None
+) -> Known:
+    """Hidden columns that say nothing that is not known, see `Port`; the event time is a column's until that column is replaced.
+
+    Args:
+        node: Whose rows.
+        only_partition: As `compile_flow` has it.
+        met: What is known of nodes, by id, that have been looked at: many ways may lead to one.
+    """
+    met = {} if met is None else met
+    if id(node) not in met:
+        met[id(node)] = _known(node, only_partition, met)
+    return met[id(node)]
+
+
+def _known(node: Node, only_partition: Callable[[SourceNode], int | None], met: dict[int, Known]) -> Known:
     if isinstance(node, SourceNode):
         part = only_partition(node)
         return {TIME: node.time or 0, SUB: 0} | ({} if part is None else {PART: part})
     if not isinstance(node, (Where, Select, Union, Numbered)):
         return {}
-    first, *others = (known_positions(before, only_partition) for before in inputs_of(node))
+    first, *others = (dict(known_positions(before, only_partition, met)) for before in inputs_of(node))
     if isinstance(node, Numbered):
         first.pop(SUB, None)
     kept = {(name, quoted(name)) for name in first.values() if isinstance(name, str)}

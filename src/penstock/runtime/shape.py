@@ -161,12 +161,13 @@ def _meaning(source: p.SourceNode) -> dict[str, str]:
 
 def shape_of(flow: CompiledFlow) -> FlowShape:
     """The shape of a flow that begins: slots in the order of declaration."""
-    regions = {name: _region(i, compiled) for i, (name, compiled) in enumerate(flow.regions.items())}
+    paths = _Paths()
+    regions = {name: _region(i, compiled, paths) for i, (name, compiled) in enumerate(flow.regions.items())}
     outputs = {o.name: repr(o.sink) for o in flow.plan.outputs}
     return FlowShape(sources_of(flow.plan), regions, outputs, len(regions))
 
 
-def _region(ordinal: int, compiled: CompiledRegion) -> RegionShape:
+def _region(ordinal: int, compiled: CompiledRegion, paths: _Paths) -> RegionShape:
     spec, region = compiled.spec, compiled.region
     steps: list[StepShape] = []
     for slot, (step, declared) in enumerate(zip(spec.steps, region.steps, strict=True)):
@@ -178,7 +179,7 @@ def _region(ordinal: int, compiled: CompiledRegion) -> RegionShape:
                 declared.name is not None,
                 operator.kind_name(),
                 operator.describe(),
-                _digest(p.RegionOutput(declared.schema, region.timed, region, slot)),
+                paths.of_step(region, slot),
                 _texts(spec, step, "meaning"),
                 [_texts(spec, step, "layout")],
                 operator.passes,
@@ -226,25 +227,40 @@ def _said(spec: RegionSpec, step: Step, method: str, ask: Callable[[], Any], par
     return found
 
 
-def _digest(node: p.Node) -> str:
-    """A digest of all that a node's rows have come through."""
-    return xxhash.xxh3_64_hexdigest(_path(node).encode())
+class _Paths:
+    """Digests of all that nodes' rows have come through. Each node is looked at once, however many ways lead to it."""
 
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], str] = {}
 
-def _path(node: p.Node) -> str:
-    """All that a node's rows have come through, as text."""
-    if isinstance(node, p.RegionOutput):
-        region, at = node.region, node.operator
+    def of(self, node: p.Node) -> str:
+        """The digest of a node."""
+        if isinstance(node, p.RegionOutput):
+            return self.of_step(node.region, node.operator)
+        return self._digest((id(node), 0), lambda: self._stateless(node))
+
+    def of_step(self, region: p.Region, at: int) -> str:
+        """The digest of a region's step, or input −1 − i."""
+        return self._digest((id(region), at), lambda: self._stateful(region, at))
+
+    def _digest(self, which: tuple[int, int], text: Callable[[], str]) -> str:
+        if which not in self._known:
+            self._known[which] = xxhash.xxh3_64_hexdigest(text().encode())
+        return self._known[which]
+
+    def _stateful(self, region: p.Region, at: int) -> str:
         if at < 0:
-            return f"{_path(region.inputs[-1 - at])} by {region.name}"
+            return f"{self.of(region.inputs[-1 - at])} by {region.name}"
         step = region.steps[at]
-        inputs = [p.RegionOutput(node.schema, node.timed, region, -1 - n if kind == "port" else n) for kind, n in step.inputs]
-        return f"({'; '.join(map(_path, inputs))}) to {step.name or step.operator.describe()}"
-    if isinstance(node, p.SourceNode):
-        return node.name
-    does = {p.Where: "condition", p.Select: "columns", p.Numbered: "nth"}.get(type(node))
-    what = str(getattr(node, does)) if does else getattr(getattr(node, "fn", None), "__name__", "")
-    return f"({'; '.join(map(_path, p.inputs_of(node)))}) {type(node).__name__} {what}"
+        inputs = [self.of_step(region, -1 - n if kind == "port" else n) for kind, n in step.inputs]
+        return f"({'; '.join(inputs)}) to {step.name or step.operator.describe()}"
+
+    def _stateless(self, node: p.Node) -> str:
+        if isinstance(node, p.SourceNode):
+            return node.name
+        does = {p.Where: "condition", p.Select: "columns", p.Numbered: "nth"}.get(type(node))
+        what = str(getattr(node, does)) if does else getattr(getattr(node, "fn", None), "__name__", "")
+        return f"({'; '.join(map(self.of, p.inputs_of(node)))}) {type(node).__name__} {what}"
 
 
 def types_of(schema: pa.Schema) -> dict[str, str]:
@@ -283,11 +299,6 @@ def bind(flow: CompiledFlow, shape: FlowShape) -> None:
         steps = [replace(step, slot=s.slot, layouts=tuple(s.layouts)) for step, s in zip(spec.steps, region.steps, strict=True)]
         ports = [replace(port, slot=s.slot) for port, s in zip(spec.ports, region.ports, strict=True)]
         compiled.spec = replace(spec, ordinal=region.ordinal, steps=tuple(steps), ports=tuple(ports))
-
-
-def text_of(meaning: dict[str, str]) -> str:
-    """Parts as a person reads them."""
-    return ", ".join(f"{word} {value}" for word, value in meaning.items())
 
 
 __all__: Sequence[str] = ["FlowShape", "PortShape", "RegionShape", "SourceShape", "StepShape", "bind", "shape_of", "sources_of"]
