@@ -30,6 +30,19 @@ def examples(n: int) -> settings:
     )
 
 
+def always_the_same(n: int) -> settings:
+    """So many fixed examples, for a search that must find what is broken."""
+    return settings(
+        max_examples=n,
+        derandomize=True,
+        database=None,
+        report_multiple_bugs=False,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+
+
 def check(recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> None:
     """Run the flow and compare every sink with the oracle."""
     ran = drawing.run(recipe, data, course)

@@ -10,8 +10,9 @@ import pytest
 import recipes as r
 import test_changed_recipes
 from changes import Changed
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from test_against_oracle import always_the_same
 
 from penstock.errors import PenstockError
 from penstock.operators import waiting
@@ -41,15 +42,7 @@ def a_change(behind: str) -> drawing_changes.Change:
 def search(behind: str) -> None:
     """Raise for the first difference that some dozen fixed examples show."""
 
-    @settings(
-        max_examples=60,
-        derandomize=True,
-        database=None,
-        report_multiple_bugs=False,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @always_the_same(60)
     @given(st.data())
     def compare(data):
         test_changed_recipes.check(data, a_change(behind))

@@ -9,9 +9,9 @@ import drawing
 import numpy as np
 import pytest
 import recipes as r
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from test_against_oracle import check
+from test_against_oracle import always_the_same, check
 
 from penstock.errors import PenstockError
 from penstock.operators import rows as rows_module
@@ -39,15 +39,7 @@ def a_flow() -> r.Recipe:
 def search() -> None:
     """Raise for the first difference that a few hundred fixed examples show."""
 
-    @settings(
-        max_examples=250,
-        derandomize=True,
-        database=None,
-        report_multiple_bugs=False,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @always_the_same(250)
     @given(st.data())
     def compare(data):
         recipe = a_flow()

@@ -43,14 +43,14 @@ class Succession:
     notices: list[str] = field(default_factory=list)
 
 
-class _Changed:
-    """Collects what is needed to say a refusal: where the state is."""
+def _not_taken_over(uri: str, where: str, differs: str, advice: str) -> ChangedFlowError:
+    return ChangedFlowError(f"{where} of checkpoint {uri} cannot be taken over: {differs}; {advice}.")
 
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
 
-    def error(self, where: str, differs: str, advice: str) -> ChangedFlowError:
-        return ChangedFlowError(f"{where} of checkpoint {self.uri} cannot be taken over: {differs}; {advice}.")
+def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str, str] | None:
+    """The first word that means something else now, with what it meant and means; None: there is none."""
+    words = ((word, before.get(word, "none"), now.get(word, "none")) for word in {**before, **now})
+    return next((each for each in words if each[1] != each[2]), None)
 
 
 def succeed(
@@ -72,7 +72,6 @@ def succeed(
     Raises:
         ChangedFlowError: State would be lost or misread. Nothing was changed.
     """
-    changed = _Changed(uri)
     if before is None:
         return Succession(now)
     check_sources(before.sources, now.sources, uri)
@@ -83,14 +82,15 @@ def succeed(
         if name in forget:
             raise _still_there(name)
         if name in before.regions:
-            regions[name] = _Region(name, before.regions[name], region, changed, forget, held).taken_over(notices)
+            regions[name] = _Region(name, before.regions[name], region, uri, forget, held).taken_over(notices)
         else:
             notices.append(f"Region {name!r} is new and starts empty.")
             regions[name] = replace(region, ordinal=ordinal)
             ordinal += 1
     for name in before.regions:
         if name not in now.regions and name not in forget:
-            raise changed.error(
+            raise _not_taken_over(
+                uri,
                 f"State of region {name!r}",
                 "the flow no longer has that region",
                 f"declare it as before (a region's name is its key columns, or key_by(..., name={name!r})), or start with forget=[{name!r}]",
@@ -113,12 +113,11 @@ def check_sources(before: list[SourceShape], now: list[SourceShape], uri: str) -
             f"The flow of checkpoint {uri} had the sources {', '.join(had)}, in this order, and now has {', '.join(has)}; {again}."
         )
     for old, new in zip(before, now, strict=True):
-        for word in {**old.meaning, **new.meaning}:
-            was, is_ = old.meaning.get(word, "none"), new.meaning.get(word, "none")
-            if was != is_:
-                raise ChangedFlowError(
-                    f"Source {old.name!r} of checkpoint {uri} had the {word} {was!r} and now has {is_!r}; {again}."
-                )
+        if differs := _difference(old.meaning, new.meaning):
+            word, was, is_ = differs
+            raise ChangedFlowError(
+                f"Source {old.name!r} of checkpoint {uri} had the {word} {was!r} and now has {is_!r}; {again}."
+            )
 
 
 def named_as_before(before: FlowShape | None, outputs: Sequence[Output], uri: str) -> list[Output]:
@@ -170,12 +169,12 @@ class _Region:
         name: str,
         before: RegionShape,
         now: RegionShape,
-        changed: _Changed,
+        uri: str,
         forget: Collection[str],
         held: Collection[str],
     ) -> None:
         self._name, self._before, self._now = name, before, now
-        self._changed, self._held, self._holding = changed, name in held, held
+        self._uri, self._held, self._holding = uri, name in held, held
         self._forget = forget
         self._forgotten = {s.slot for s in before.steps if f"{name}/{s.name}" in forget}
         self._notices: list[str] = []
@@ -211,7 +210,7 @@ class _Region:
         return replace(now, ordinal=before.ordinal, steps=steps, ports=ports, next_step=new, next_port=next_port)
 
     def _error(self, differs: str, advice: str, where: str = "") -> ChangedFlowError:
-        return self._changed.error(f"{where or 'State'} of region {self._name!r}", differs, advice)
+        return _not_taken_over(self._uri, f"{where or 'State'} of region {self._name!r}", differs, advice)
 
     def _check_region(self) -> None:
         before, now = self._before, self._now
@@ -296,10 +295,9 @@ class _Region:
         )
         if old.kind != new.kind:
             raise self._error(f"it was of the kind {old.kind!r} and is now of the kind {new.kind!r}", advice, where)
-        for word in {**old.meaning, **new.meaning}:
-            was, is_ = old.meaning.get(word, "none"), new.meaning.get(word, "none")
-            if was != is_:
-                raise self._error(f"its {word} was {was} and is now {is_}", advice, where)
+        if differs := _difference(old.meaning, new.meaning):
+            word, was, is_ = differs
+            raise self._error(f"its {word} was {was} and is now {is_}", advice, where)
         had, has = old.layouts[-1], new.layouts[-1]
         for part in had:
             if part in has and not same(had[part], has[part]):
@@ -371,16 +369,19 @@ class _Region:
         at_once = [reader for port in self._before.ports if not port.waits for reader in port.readers]
         lost = [x for x in old.readers if x not in new.readers and any(x in port.readers for port in ports)]
         twice = [x for x in new.readers if x not in old.readers and x in at_once]
-        for (slot, _), told in [*((x, "and would not come to it now") for x in lost), *((x, "") for x in twice)]:
-            name = next((repr(s.name) for s in self._before.steps if s.slot == slot), "")
-            what = f"step {name}" if name else "what follows the region"
-            raise self._error(
-                f"they wait for {what}, {told}"
-                if told
-                else f"{what} has seen them when they came in, and would see them again",
-                "leave that step where it reads its rows and put what is new into a step of its own, or start on a new checkpoint",
-                "Rows waiting at the start",
-            )
+        if not lost and not twice:
+            return
+        step = self._named((lost or twice)[0][0])
+        differs = (
+            f"they wait for {step}, and would not come to it now"
+            if lost
+            else f"{step} has seen them when they came in, and would see them again"
+        )
+        raise self._error(
+            differs,
+            "leave that step where it reads its rows and put what is new into a step of its own, or start on a new checkpoint",
+            "Rows waiting at the start",
+        )
 
     def _stranded(self, port: PortShape, takes: str) -> ChangedFlowError:
         return self._error(
@@ -390,8 +391,12 @@ class _Region:
         )
 
     def _readers(self, port: PortShape) -> str:
-        names = [repr(s.name) for s in self._before.steps if s.slot in [slot for slot, _ in port.readers]]
-        return f"step {names[0]}" if names else "what follows the region"
+        readers = [slot for slot, _ in port.readers]
+        return self._named(next((s.slot for s in self._before.steps if s.slot in readers), AS_IT_IS[0]))
+
+    def _named(self, slot: int) -> str:
+        """A reader of an input of before, in words."""
+        return next((f"step {s.name!r}" for s in self._before.steps if s.slot == slot), "what follows the region")
 
     def _check_columns(self, old: PortShape, new: PortShape, slots: Mapping[int, int]) -> None:
         for column, kind in new.columns.items():

@@ -101,7 +101,8 @@ class Opening:
             check_sources(checkpoint.sources(), sources_of(plan), checkpoint.uri)
         self.notices = take_over(self._flow, goes_on, checkpoint.uri, self._forget)
         plan = self._flow.plan
-        checkpoint.keep_sources(sources_of(plan))
+        if last.epoch < 0:  # from then on the records say it
+            checkpoint.keep_sources(sources_of(plan))
         check_regions(goes_on, plan, self.workers, checkpoint.uri, given=given)
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         run = checkpoint.claim({"host": socket.gethostname(), "pid": os.getpid(), "started": now, "plan": plan.describe()})
