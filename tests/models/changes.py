@@ -263,12 +263,16 @@ class Running:
         if next(self.seen) in self.course.crashes:
             raise Crash
 
-    @contextlib.contextmanager
-    def version(self, which: int, folder: str) -> Iterator[Harness]:
+    def declared(self, flow: ps.Flow, node: r.Node, streams: dict[r.Node, Any]) -> Any:
+        """The stream of a node of a version."""
+        return r._declare(flow, node, streams)
+
+    def declare(self, which: int) -> tuple[ps.Flow, dict[r.Node, r.Node], dict[r.Node, Any]]:
+        """A version's flow, what each node is in it, and the streams of these."""
         made, known = project(self.recipe, which)
         flow, streams = ps.Flow(self.name), {}
         for node in made.nodes:
-            streams[node] = r._declare(flow, node, streams)
+            streams[node] = self.declared(flow, node, streams)
         back = {known[node]: node for node in reversed(self.recipe.sinks)}
         for i, base in enumerate(self.recipe.sinks):
             node = known[base]
@@ -276,15 +280,30 @@ class Running:
                 table = f"{self.name} {i} {streams[node].schema}"
                 streams[node].sink(ps.memory(table), name=f"out{i}")
                 self.tables.setdefault(base, set()).add(table)
+        return flow, known, streams
+
+    def mark(self, known: dict[r.Node, r.Node], streams: dict[r.Node, Any], regions: Mapping[str, Any]) -> None:
+        """Note the `part` of rows that the frontier triggers, by node; `regions`: as compiled, by name."""
+        for node, stream in streams.items():
+            at = getattr(stream._node, "operator", -1)
+            if isinstance(node, r.Map | r.Totals | r.Distinct | r.Join | r.Process) and at >= 0:
+                spec = regions[stream._node.region.name].spec
+                self.markers |= {b: -(spec.ordinal * 256 + spec.steps[at].slot + 1) for b, k in known.items() if k is node}
+
+    def contents(self) -> dict[r.Node, Counter[Any]]:
+        """What the sinks of each node hold."""
+        return {
+            node: sum((plain(ps.memory(table).rows()) for table in tables), Counter()) for node, tables in self.tables.items()
+        }
+
+    @contextlib.contextmanager
+    def version(self, which: int, folder: str) -> Iterator[Harness]:
+        flow, known, streams = self.declare(which)
         step, hold = self.course.limits
         limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
         workers = self.course.workers
         with _made(flow, workers, folder, self.before, limits, lmdb=self.course.lmdb) as harness:
-            for node, stream in streams.items():
-                at = getattr(stream._node, "operator", -1)
-                if isinstance(node, r.Map | r.Totals | r.Distinct | r.Join | r.Process) and at >= 0:
-                    spec = harness._compiled.regions[stream._node.region.name].spec
-                    self.markers |= {b: -(spec.ordinal * 256 + spec.steps[at].slot + 1) for b, k in known.items() if k is node}
+            self.mark(known, streams, harness._compiled.regions)
             yield harness
 
     def epochs(self, harness: Harness, epochs: range, last: int) -> None:
@@ -336,10 +355,7 @@ def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: in
                 assert harness.record.to_bytes() == kept, "a refusal changed the checkpoint"
                 assert harness.notices == []
                 _to_the_end(running, harness, stop, last)
-        contents = {node: Counter[Any]() for node in running.tables}
-        for node, tables in running.tables.items():
-            for table in tables:
-                contents[node] += plain(ps.memory(table).rows())
+        contents = running.contents()
     return Outcome(refusal, contents, running.markers, frontiers, notices)
 
 

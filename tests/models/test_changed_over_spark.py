@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections import Counter
 from pathlib import Path
 
 import changes
@@ -49,24 +48,11 @@ class Running(changes.Running):
                     os.utime(path, (1_700_000_000 + self.files,) * 2)
 
     def start(self, which: int, *, drain: bool) -> tuple[str, ...]:
-        made, known = changes.project(self.recipe, which)
-        flow, streams = ps.Flow(self.name), {}
-        for node in made.nodes:
-            streams[node] = self.declared(flow, node, streams)
-        back = {known[node]: node for node in reversed(self.recipe.sinks)}
-        for i, base in enumerate(self.recipe.sinks):
-            if back[known[base]] is base:
-                table = f"{self.name} {i} {streams[known[base]].schema}"
-                streams[known[base]].sink(ps.memory(table), name=f"out{i}")
-                self.tables.setdefault(base, set()).add(table)
+        flow, known, streams = self.declare(which)
         run = flow.start(
             self.spark, checkpoint=str(self.folder / "checkpoint"), trigger="available_now", drain=drain, workers=2
         )
-        for node, stream in streams.items():
-            at = getattr(stream._node, "operator", -1)
-            if isinstance(node, r.Map | r.Totals | r.Distinct | r.Join | r.Process) and at >= 0:
-                spec = run._flow.regions[stream._node.region.name].spec
-                self.markers |= {b: -(spec.ordinal * 256 + spec.steps[at].slot + 1) for b, k in known.items() if k is node}
+        self.mark(known, streams, run._flow.regions)
         run.await_termination()
         return run.changes
 
@@ -111,9 +97,9 @@ def check(data, spark, folder: Path) -> None:
     else:
         both = changes.Oracle(change.recipe, records, running.markers, stop, frontiers)
         wanted = {node: both.rows(node) for node in running.tables}
-    for node, tables in running.tables.items():
-        found: Counter = sum((changes.plain(ps.memory(table).rows()) for table in tables), Counter())
-        compare(f"{change.what}: {type(node).__name__} {node}", found, changes.plain(row.data for row in wanted[node]))
+    for node, found in running.contents().items():
+        what = f"{change.what}: {type(node).__name__} {node}"
+        compare(what, found, changes.plain(row.data for row in wanted[node]))
 
 
 def search(n: int, spark, folder: Path) -> None:
