@@ -111,7 +111,7 @@ logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)  # it prints w
 
 
 class _Stopped(Exception):  # noqa: N818  (no error: the flow was told to)
-    """Raised into Spark instead of an epoch after the flow was stopped."""
+    """Raised into Spark instead of an epoch after the flow, or its query, was stopped."""
 
 
 class Run:
@@ -160,10 +160,10 @@ class Run:
 
     def _open(self, *, given: bool) -> None:
         """Begin a run: of a start, or after going back to a snapshot."""
-        spark, checkpoint = self._spark, self._checkpoint
-        self._settings = self._opening.open(given=given)
-        self._driver = EpochDriver(self._flow, checkpoint, self._settings)
-        self._maintenance = Maintenance(checkpoint, self._settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))
+        spark, settings = self._spark, self._opening.open(given=given)
+        checkpoint, self._settings = self._checkpoint, settings
+        self._driver = EpochDriver(self._flow, checkpoint, settings)
+        self._maintenance = Maintenance(checkpoint, settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))
 
     def _go_back(self) -> None:
         """Go back to the snapshot that the last epoch was told to load; the query has ended, and another one is to be started."""
@@ -199,17 +199,17 @@ class Run:
             raise _Stopped  # returning would let Spark count as done what was not processed
         kept, self._listed = KeptInput(self._checkpoint, epoch, self._settings.run, first=not self._listed), True
         backend: SparkBackend | None = None
+        query = self._running_query()
         try:
             spark = frame.sparkSession
             spark.conf.set(SHUFFLE, self._tasks)  # Spark keeps the number of a query's first start
-            slices = Slices(frame, self._running_query(), epoch)
+            slices = Slices(frame, query, epoch)
             log = self._driver.last.log
             backend = SparkBackend(spark, slices, epoch, self._checkpoint, log, self._assign(epoch), self._alone, kept)
             self._maintenance.hold_back(self._driver.last)
             self._driver.last = self._maintenance.adopt(self._driver.last)
             again = epoch <= self._driver.last.epoch  # committed, but Spark was stopped before it could note that
-            record = self._driver.run(epoch, backend)
-            self._maintenance.look(record)
+            self._maintenance.look(record := self._driver.run(epoch, backend))
             ends = record.ends
             if not again and (ends.stopped or ends.finished or record.going_back or (self._following and ends.draining)):
                 self._stopping.set()
@@ -217,6 +217,9 @@ class Run:
             find = backend.failing_record if backend is not None else lambda *_: ""
             told = translated(error, plan=self._flow.plan, find=find)  # meanwhile another run may have taken over
             kept.failed(told)
+            if type(told) is PenstockError and query is not None and not query.isActive():
+                self._cut = True
+                raise _Stopped from None  # whoever stopped the query interrupted the epoch: no failure of the flow
             self._error = self._error or told
             self._cause = self._cause or (error.__cause__ if error is self._error else error)
             raise self._error from None  # Spark chokes on the text of a long chain of causes
@@ -299,14 +302,14 @@ class Run:
         self._maintenance.wait_for_copies(lambda: bool(set(self._checkpoint.control_names()).difference(known)))
 
     def _ends(self, seconds: float | None) -> bool:
-        """Wait for the query; that it was stopped between two epochs is no failure."""
+        """Wait for the query; that it was stopped is no failure."""
         ended = True
         try:
             ended = not seconds or bool(self._query.awaitTermination(seconds))
             if ended:  # so says Spark of a query that another one stops while its last epoch still runs
                 self._query.awaitTermination()
         except Exception:
-            if not self._stopping.is_set() or self._error is not None:
+            if self._error is not None or not (self._stopping.is_set() or self._cut):
                 raise
         return ended
 
