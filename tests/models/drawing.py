@@ -252,6 +252,7 @@ def recipes(draw: Any, *, timed: bool = True, ties: bool = False, steps: int = 7
     for _ in range(draw(st.integers(1, steps))):
         drawing.step()
     recipe = drawing.recipe
+    recipe.tied = [n for n, about in drawing.about.items() if about.tied]
     nodes = [n for n in drawing.about if not isinstance(n, r.Source)] or recipe.nodes[:1]
     recipe.sinks = [nodes[-1], *draw(st.lists(st.sampled_from(nodes), max_size=2))]
     recipe.sinks += [n for n in drawing.about if drawing.about[n].updating and n not in recipe.sinks]

@@ -156,6 +156,8 @@ def _other_aggregates(draw: Any, recipe: r.Recipe) -> Change | None:
         ("mean", "v"),
         ("count_distinct", "s"),
     ]
+    if any(node.of is n for n in recipe.tied):
+        kinds = [k for k in kinds if k[0] not in r.ORDERED_AGGREGATES]
     extra = ("more", *draw(st.sampled_from(kinds)))
     after = draw(st.sampled_from([kept, (*node.aggregates, extra), (extra, *kept)]))
     changed = Changed(node.of, r.Totals, params_of(node), {**params_of(node), "aggregates": after})

@@ -165,10 +165,11 @@ class Local(Node):
 
 @dataclass
 class Recipe:
-    """A flow: nodes in the order of declaration, and those that have a sink."""
+    """A flow: nodes in the order of declaration, those that have a sink, and those whose rows may share a place, in no order."""
 
     nodes: list[Node]
     sinks: list[Node] = field(default_factory=list)
+    tied: list[Node] = field(default_factory=list)
 
     def sources(self) -> list[Source]:
         return [n for n in self.nodes if isinstance(n, Source)]
