@@ -20,7 +20,7 @@ from typing import Self
 from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
 
 import penstock as ps
-from penstock.spark.session import session
+from penstock.spark.session.local import session
 
 EVENTS = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
 QUERY = "SELECT {} WHERE T0 ; T1 ; T2 ; T3 ; T4 WITHIN 250 EVENTS"

@@ -30,14 +30,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
 
 import penstock as ps
-from penstock.cer.automaton import build
-from penstock.cer.determine import Determiniser
-from penstock.cer.recogniser import Batch, Recogniser
-from penstock.cer.reference import Seen, evaluate
-from penstock.cer.shape import list_of
-from penstock.cer.syntax import Everything, Window
-from penstock.cer.tables import Tables
-from penstock.spark.session import session
+from penstock.patterns.algebra import Everything, Window
+from penstock.patterns.automaton.build import build
+from penstock.patterns.automaton.determine import Determiniser
+from penstock.patterns.recogniser.recogniser import Batch, Recogniser
+from penstock.patterns.recogniser.tables import Tables
+from penstock.patterns.reference import Seen, evaluate
+from penstock.patterns.result_columns import list_of
+from penstock.spark.session.local import session
 
 REPEATS = 5
 BEGIN_US = 1_700_000_000_000_000

@@ -33,8 +33,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 import penstock as ps
-from penstock.spark.java import ensure_java
-from penstock.spark.session import session
+from penstock.spark.session.java import ensure_java
+from penstock.spark.session.local import session
 
 EVENTS = int(sys.argv[2]) if len(sys.argv) > 2 else 5_000_000
 WORKERS = os.cpu_count() or 2

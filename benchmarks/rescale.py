@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.spark.session import session
+from penstock.spark.session.local import session
 from penstock.types import BINS
 
 SCHEMA = "k long, at timestamp, v double"

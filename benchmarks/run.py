@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
 
 import penstock as ps
-from penstock.spark.session import session
+from penstock.spark.session.local import session
 
 WARM_UP = 3
 SCHEMA = "k long, at timestamp, v double"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import penstock as ps
 from penstock.demo.data import SCHEMA, read_flights, write_replay
-from penstock.spark.session import session
+from penstock.spark.session.local import session
 
 KINDS = {"on_time": "dep_delay <= 15", "late": "dep_delay > 15", "awful": "dep_delay > 60"}
 CASCADES = """

@@ -23,7 +23,7 @@ def make():
     import pyarrow.parquet as pq
 
     import penstock as ps
-    from penstock.spark.session import session
+    from penstock.spark.session.local import session
 
     options = f"{QUICK} -XX:ArchiveClassesAtExit={ARCHIVE} -Xlog:disable"
     spark = session("local[2]", "archive", **{"spark.driver.extraJavaOptions": options})

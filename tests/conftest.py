@@ -31,7 +31,7 @@ os.fsync = lambda _: None  # nothing here loses power, and on a busy disk it tak
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A local session with two cores."""
-    from penstock.spark.session import session
+    from penstock.spark.session.local import session
 
     started = session("local[2]", "penstock-tests", **{"spark.driver.memory": "3g"})
     yield started

@@ -43,12 +43,12 @@ _HOME = {
     **dict.fromkeys(("console", "foreach_epoch", "memory", "noop", "parquet", "sql"), "penstock.sinks"),
     **dict.fromkeys(("files", "rate"), "penstock.sources"),
     "read_state": "penstock.spark.state",
-    "match": "penstock.spark.match",
-    "parse": "penstock.cer.parsing",
-    "explain": "penstock.cer.explain",
-    "CountedSplit": "penstock.cer.work",
-    "Maximal": "penstock.cer.maximal",
-    "MaximalDisjoint": "penstock.cer.maximal",
+    "match": "penstock.spark.patterns.match",
+    "parse": "penstock.patterns.ceql.parsing",
+    "explain": "penstock.patterns.ceql.explain",
+    "CountedSplit": "penstock.patterns.enumeration.work",
+    "Maximal": "penstock.patterns.enumeration.maximal",
+    "MaximalDisjoint": "penstock.patterns.enumeration.maximal",
 }
 __all__ = list(_HOME)
 _PLANNED = frozenset(

@@ -9,9 +9,9 @@ import pytest
 
 import penstock as ps
 from penstock import cli
+from penstock.checkpoint.record import EpochRecord, outcome_of
+from penstock.driver.commands import Commander
 from penstock.protocol.rescale import Limits
-from penstock.runtime.commands import Commander
-from penstock.runtime.record import EpochRecord, outcome_of
 from penstock.testing import Harness
 
 STEPS = Limits(first_bytes=50, least_bytes=50, most_bytes=50, measure_entries=20)

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from penstock.cli.live import rescale_line, status_lines
+from penstock.serve.terminal import rescale_line, status_lines
 
 MANY = {
     "phase": "move", "to_workers": 5, "moved_bins": 364, "bins_left": 250, "keys_left": 2, "moved_keys": 1010, "moved_bytes": 159642,

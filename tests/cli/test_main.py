@@ -10,7 +10,7 @@ import pytest
 from penstock import cli
 from penstock.cli import commands
 from penstock.errors import SinkError
-from penstock.spark.complaining import complain
+from penstock.spark.session.complaining import complain
 
 ROOT = Path(__file__).parents[2]
 

@@ -18,7 +18,7 @@ import pytest
 from penstock import cli
 from penstock.cli.matching import _print_table
 from penstock.errors import PenstockError, RecordError
-from penstock.spark.matching import FileMatches
+from penstock.spark.patterns.match_files import FileMatches
 
 EVENTS = pa.table(
     {
@@ -131,7 +131,7 @@ def test_what_does_not_fit_the_columns_is_refused_before_anything_runs(spark, tm
 )
 def test_wrong_words_are_refused_before_spark_is_started(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "penstock.spark.matching", None)
+    monkeypatch.setitem(sys.modules, "penstock.spark.patterns.match_files", None)
     for name in ("a.csv", "b.json", "c.log"):
         (tmp_path / name).touch()
     (tmp_path / "h.csv").write_text("at,kind\n")

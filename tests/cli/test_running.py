@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock
-from penstock.runtime.checkpoint import Checkpoint
+from penstock.checkpoint.folder import Checkpoint
 
 pytestmark = pytest.mark.spark
 

@@ -58,9 +58,9 @@ def kill_executor_once(marker):
 
 def phase_now(checkpoint):
     """The phase in which the region is in the epoch under way: what its commands have made of the last one's."""
-    from penstock.protocol.lifecycle import Now, decide
+    from penstock.checkpoint.folder import Checkpoint
+    from penstock.protocol.controller import Now, decide
     from penstock.protocol.rescale import STANDARD
-    from penstock.runtime.checkpoint import Checkpoint
 
     opened = Checkpoint(checkpoint)
     record = opened.last()
@@ -106,7 +106,7 @@ def main(
     kill_executors=False,
     workers=None,
 ):
-    from penstock.spark.session import session
+    from penstock.spark.session.local import session
 
     spark = session(master, "failing", **{"spark.driver.memory": "1g", **(conf or {})})
     fn = faulty(faults, once) if faults else killed_flow.keyed

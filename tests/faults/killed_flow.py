@@ -207,8 +207,8 @@ def kill_at(step, count, *, stop_java=False):
 
 def steer_at(checkpoint, scales, before):
     """A hook that gives scale commands before the epochs of these numbers, once each, and says in which phase it is killed."""
-    from penstock.runtime.checkpoint import Checkpoint
-    from penstock.runtime.commands import Commander
+    from penstock.checkpoint.folder import Checkpoint
+    from penstock.driver.commands import Commander
 
     opened = Checkpoint(checkpoint)
 
@@ -229,7 +229,7 @@ def steer_at(checkpoint, scales, before):
 
 def hold_now(checkpoint):
     """How far a key's hold is in the epoch under way: None, held, reported (its copy is, and nobody has obeyed) or released."""
-    from penstock.runtime.checkpoint import Checkpoint
+    from penstock.checkpoint.folder import Checkpoint
 
     opened = Checkpoint(checkpoint)
     record = opened.last()
@@ -262,7 +262,7 @@ def kill_when(checkpoint, moment):
 
 def copy_slowly(seconds, first=lambda: None):
     """Make the job that copies a key's state take so long; its task begins with `first`."""
-    from penstock.runtime.checkpoint import Checkpoint
+    from penstock.checkpoint.folder import Checkpoint
     from penstock.spark import run
 
     def slow(spark, uri, copy):
@@ -299,7 +299,7 @@ def run_child(
     copy_s=0,
 ):
     """Run the flow until its input ends, or until it is killed."""
-    from penstock.spark.session import session
+    from penstock.spark.session.local import session
 
     spark = session(master, "killed", **{"spark.driver.memory": "1g", **(conf or {})})
     before = None

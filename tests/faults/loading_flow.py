@@ -14,8 +14,8 @@ import killed_flow
 import pyarrow.parquet as pq
 
 import penstock as ps
-from penstock.runtime.checkpoint import Checkpoint
-from penstock.runtime.commands import Commander
+from penstock.checkpoint.folder import Checkpoint
+from penstock.driver.commands import Commander
 
 
 def sinks_in(folder):
@@ -48,7 +48,7 @@ def content(folder):
 
 def run_child(*, folder, out, checkpoint, commands, kill=None):
     """Run until the input ends or it is killed; `commands` are given before the epochs of these numbers, once each."""
-    from penstock.spark.session import session
+    from penstock.spark.session.local import session
 
     spark = session("local[2]", "loading", **{"spark.driver.memory": "1g"})
     opened, killing = Checkpoint(checkpoint), killed_flow.kill_at(*kill) if kill else lambda _: None

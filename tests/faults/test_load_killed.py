@@ -9,8 +9,8 @@ import killed_flow
 import loading_flow
 import pytest
 
-from penstock.runtime.checkpoint import Checkpoint
-from penstock.runtime.commands import Commander
+from penstock.checkpoint.folder import Checkpoint
+from penstock.driver.commands import Commander
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
 

@@ -16,7 +16,7 @@ import killed_flow
 import pytest
 
 from penstock import errors
-from penstock.runtime.checkpoint import Checkpoint
+from penstock.checkpoint.folder import Checkpoint
 from penstock.spark.failures import translated
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
@@ -99,7 +99,7 @@ def cluster(tmp_path):
     """A standalone cluster of two workers with one core each, on loopback."""
     import pyspark
 
-    from penstock.spark.java import ensure_java
+    from penstock.spark.session.java import ensure_java
 
     ensure_java()
     home = Path(pyspark.__file__).parent

@@ -11,8 +11,8 @@ import pytest
 
 import penstock as ps
 from penstock.errors import DeclarationError, RecordError
-from penstock.schema import parse_schema
 from penstock.spark.options import interval_ms
+from penstock.sql_text.schema import parse_schema
 from penstock.testing import Harness
 
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.driver.commands import hashes_of
 from penstock.errors import DeclarationError, OperatorError
-from penstock.runtime.commands import hashes_of
 from penstock.spark.options import workers_of
 from penstock.testing import Harness
 

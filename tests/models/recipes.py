@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 import penstock as ps
-from penstock.operators.keys import biased, unbiased
+from penstock.rows.keys import biased, unbiased
 
 STANDARD = ("k", "j", "v", "x", "s")
 STANDARD_SCHEMA = "k string, j long, v long, x double, s string"

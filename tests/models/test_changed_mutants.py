@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_against_oracle import always_the_same
 
+from penstock.driver import succession, takeover
 from penstock.errors import PenstockError
-from penstock.operators import waiting
 from penstock.operators.aggregates.codec import Codec
-from penstock.runtime import succession, takeover
+from penstock.worker import waiting_rows
 
 
 def a_change(behind: str) -> drawing_changes.Change:
@@ -71,7 +71,7 @@ def waiting_rows_by_place(patch):
         ]
         return pa.RecordBatch.from_arrays(kept, schema=schema)
 
-    patch.setattr(waiting, "conformed", by_place)
+    patch.setattr(waiting_rows, "conformed", by_place)
 
 
 def meaning_is_not_compared(patch):

@@ -22,8 +22,8 @@ from test_against_oracle import compare
 from test_changed_recipes import AMBIGUOUS
 
 import penstock as ps
+from penstock.checkpoint.folder import Checkpoint
 from penstock.errors import ChangedFlowError
-from penstock.runtime.checkpoint import Checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

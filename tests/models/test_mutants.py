@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_against_oracle import always_the_same, check
 
+from penstock.driver import epoch
 from penstock.errors import PenstockError
-from penstock.operators import rows as rows_module
-from penstock.operators.waiting import Waiting
 from penstock.routing.table import Routing
-from penstock.runtime import driver
+from penstock.rows import rows as rows_module
 from penstock.sinks import marks
 from penstock.state.worker import MemoryState
-from penstock.testing import Harness, backend
+from penstock.testing import Harness, engine
 from penstock.types import MAX_TIME, MIN_TIME
+from penstock.worker.waiting_rows import Waiting
 
 
 def a_flow() -> r.Recipe:
@@ -61,7 +61,7 @@ def lateness_judged_per_epoch(patch):
             bool,
         )
 
-    patch.setattr(backend, "late_rows", late)
+    patch.setattr(engine, "late_rows", late)
 
 
 def lateness_judged_by_the_whole_source(patch):
@@ -73,11 +73,11 @@ def lateness_judged_by_the_whole_source(patch):
             greatest = max(greatest, int(time[i]))
         return out
 
-    patch.setattr(backend, "late_rows", late)
+    patch.setattr(engine, "late_rows", late)
 
 
 def frontier_of_the_fastest_partition(patch):
-    judge = driver.judge
+    judge = epoch.judge
 
     def fastest(before, chunks, **how):
         judged = judge(before, chunks, **how)
@@ -85,7 +85,7 @@ def frontier_of_the_fastest_partition(patch):
         judged.state.frontier = max([judged.state.frontier, *seen])
         return judged
 
-    patch.setattr(driver, "judge", fastest)
+    patch.setattr(epoch, "judge", fastest)
 
 
 def sink_ignores_its_mark(patch):
@@ -130,17 +130,17 @@ def ties_in_event_time_in_order_of_arrival(patch):
 
 
 def rows_do_not_wait(patch):
-    patch.setattr("penstock.runtime.task.Waiting.keep", lambda *_: None)
+    patch.setattr("penstock.worker.task.Waiting.keep", lambda *_: None)
 
 
 def rows_released_twice(patch):
     release = Waiting.release
-    patch.setattr("penstock.operators.waiting._SPANS", 2)  # many rows to a chunk, so that some stay when others go
+    patch.setattr("penstock.worker.waiting_rows._SPANS", 2)  # many rows to a chunk, so that some stay when others go
     patch.setattr(Waiting, "release", lambda self, _, frontier: release(self, MIN_TIME, frontier))
 
 
 def epoch_committed_before_it_is_stored(patch):
-    store = driver.EpochDriver._store
+    store = epoch.EpochDriver._store
 
     def early(self, epoch, backend_, frames, decision):
         for name in self._flow.regions:
@@ -148,16 +148,16 @@ def epoch_committed_before_it_is_stored(patch):
         self._checkpoint.commit(self._record(epoch, decision), self._settings.run)
         store(self, epoch, backend_, frames, decision)
 
-    patch.setattr(driver.EpochDriver, "_store", early)
+    patch.setattr(epoch.EpochDriver, "_store", early)
 
 
 def late_records_lost(patch):
-    source = backend.LocalBackend.source
+    source = engine.LocalBackend.source
 
     def lost(self, *args):
-        return backend.SourceFrames(source(self, *args).on_time)
+        return engine.SourceFrames(source(self, *args).on_time)
 
-    patch.setattr(backend.LocalBackend, "source", lost)
+    patch.setattr(engine.LocalBackend, "source", lost)
 
 
 MUTANTS = [

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from penstock.protocol.controller import Now, decide, still_open
 from penstock.protocol.ends import Ends, Reader, Step, Told, next_step, supervise
-from penstock.protocol.lifecycle import Now, decide, still_open
 from penstock.protocol.rescale import STANDARD, Control, scaled
 
 

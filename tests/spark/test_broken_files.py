@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
+from penstock.checkpoint.folder import Checkpoint
 from penstock.errors import RecordError
-from penstock.runtime.checkpoint import Checkpoint
-from penstock.spark.matching import FileMatches
+from penstock.spark.patterns.match_files import FileMatches
 
 pytestmark = pytest.mark.spark
 

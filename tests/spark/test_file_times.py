@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.file_times import HELD_ROWS, FileTimes
-from penstock.spark.files import read_footers
+from penstock.spark.sources.file_times import HELD_ROWS, FileTimes
+from penstock.spark.sources.footers import read_footers
 
 COLUMN = pa.field("at", pa.timestamp("us", "UTC"))
 MOMENTS = [1_700_000_000_000_000, 1_600_000_000_001_000]
@@ -66,7 +66,7 @@ def test_times_of_a_file_are_read_by_the_driver_only_if_spark_is_sure_to_read_th
 @pytest.mark.parametrize("odd", [None, -2_200_000_000_000_000])
 @pytest.mark.parametrize("place", [0, 699, 700, 4_999])
 def test_one_time_that_spark_may_read_otherwise_is_enough_wherever_it_stands(tmp_path, monkeypatch, odd, place):
-    monkeypatch.setattr("penstock.spark.file_times._READ_ROWS", 700)
+    monkeypatch.setattr("penstock.spark.sources.file_times._READ_ROWS", 700)
     path, values = tmp_path / "1.parquet", MOMENTS * 2_500
     values[place] = odd
     pq.write_table(pa.table({"at": of_type("us", values=values)}), path)
@@ -104,7 +104,9 @@ def test_chunks_of_files_are_whole_pieces_of_4096_rows_with_the_offsets_that_spa
         table = pa.table({"v": times, "at": pa.array(times).cast(pa.timestamp("us", "UTC"))})
         pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=group)
     held = data.draw(st.sampled_from([0, 1 << 23]))
-    monkeypatch.setattr("penstock.spark.file_times._READ_ROWS", data.draw(st.sampled_from([700, 4_096, 5_000, 1 << 20])))
+    monkeypatch.setattr(
+        "penstock.spark.sources.file_times._READ_ROWS", data.draw(st.sampled_from([700, 4_096, 5_000, 1 << 20]))
+    )
     files = times_of({(tmp_path / f"{n}.parquet").as_uri(): n for n in at}, COLUMN, held)
 
     def seen(of, begin, rows):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock import errors
-from penstock.runtime.checkpoint import Checkpoint
+from penstock.checkpoint.folder import Checkpoint
 
 sys.path.append(str(Path(__file__).parent.parent / "models"))  # random flows and their oracle
 import drawing

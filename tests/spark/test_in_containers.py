@@ -11,7 +11,7 @@ from penstock.spark.task import local_folder
 
 KERNELS = """
 import numpy as np
-from penstock.jit import jit
+from penstock.arrow.jit import jit
 
 @jit
 def doubled(values):

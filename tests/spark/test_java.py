@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import MissingToolError
-from penstock.spark import java
+from penstock.spark.session import java
 
 
 @pytest.fixture
@@ -146,8 +146,8 @@ def test_spark_when_machine_has_no_java_runs_python_on_the_packaged_one(bare):
                 (tools / tool).symlink_to(path)
     (tools / "python3").symlink_to(sys.executable)
     code = textwrap.dedent("""\
-        from penstock.spark.java import ensure_java
-        from penstock.spark.session import session
+        from penstock.spark.session.java import ensure_java
+        from penstock.spark.session.local import session
 
         spark = session("local[2]", **{"spark.driver.memory": "1g"})
         rows = spark.range(1000, numPartitions=2).mapInArrow(lambda batches: batches, "id long")

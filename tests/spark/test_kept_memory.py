@@ -51,7 +51,7 @@ class Node:
 before = len(gc.get_objects())
 begin_task()
 first, frozen = len(gc.get_objects()), gc.get_freeze_count()
-import penstock.cer.kernel
+import penstock.patterns.recogniser.kernel
 grown = len(gc.get_objects())
 begin_task()
 again, more = len(gc.get_objects()), gc.get_freeze_count()

@@ -15,8 +15,8 @@ import pytest
 from test_live_rescale import SCHEMA, STEPS, Feeder, batches, counted
 
 import penstock as ps
+from penstock.checkpoint.folder import Checkpoint
 from penstock.errors import DeclarationError
-from penstock.runtime.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
+from penstock.checkpoint.folder import Checkpoint
 from penstock.errors import DeclarationError, FinishedError, ReplacedError
 from penstock.protocol.rescale import Limits
-from penstock.runtime.checkpoint import Checkpoint
 from penstock.spark import run as spark_run
 
 pytestmark = pytest.mark.spark

@@ -7,9 +7,9 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.flow.plan import SourceNode
-from penstock.spark import source
-from penstock.spark.slices import ROW
-from penstock.spark.source import SourceReader
+from penstock.spark.sources import source
+from penstock.spark.sources.slices import ROW
+from penstock.spark.sources.source import SourceReader
 
 pytestmark = pytest.mark.spark
 

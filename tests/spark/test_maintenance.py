@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.record import EpochRecord, RegionState
+from penstock.driver.epoch import Settings
 from penstock.protocol.rescale import Control
-from penstock.runtime.checkpoint import Checkpoint
-from penstock.runtime.driver import Settings
-from penstock.runtime.record import EpochRecord, RegionState
 from penstock.spark.maintenance import Maintenance
 from penstock.state.deltas import SCHEMA, Metadata, Version, write_file
-from penstock.state.layers import HELD_DELTAS
+from penstock.state.recent_changes import HELD_DELTAS
 from penstock.types import MAX_TIME, MIN_TIME
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from penstock.cer.parsing import parse
-from penstock.cer.reference import Seen, evaluate
 from penstock.errors import QueryError
+from penstock.patterns.ceql.parsing import parse
+from penstock.patterns.reference import Seen, evaluate
 
-sys.path.append(str(Path(__file__).parent.parent / "cer"))  # random queries and how to judge answers
+sys.path.append(str(Path(__file__).parent.parent / "patterns"))  # random queries and how to judge answers
 from ceql_drawing import Case, draw
 from ceql_running import answers_in, complaint, pattern_of
 

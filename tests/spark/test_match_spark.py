@@ -13,8 +13,8 @@ from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
 
 import penstock as ps
-from penstock.cer.sorting import Sorting
 from penstock.errors import DeclarationError, QueryError
+from penstock.patterns.sorting import Sorting
 from penstock.spark import exchange
 
 pytestmark = pytest.mark.spark
@@ -439,7 +439,7 @@ def test_matches_are_the_same_when_events_are_sorted_over_files(spark, monkeypat
 
     in_memory = found()
     assert len(in_memory) > 2000
-    monkeypatch.setattr("penstock.spark.match.Sorting", partial(Sorting, held_bytes=40_000))
+    monkeypatch.setattr("penstock.spark.patterns.match.Sorting", partial(Sorting, held_bytes=40_000))
     assert found() == in_memory
 
 

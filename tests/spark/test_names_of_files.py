@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import RecordError
-from penstock.spark.files import look_at, number_files
+from penstock.spark.sources.footers import look_at, number_files
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 
 AT_NIGHT = "id,at\n1,2026-03-08 02:30:00\n2,2026-03-08 03:30:00\n3,2026-03-08 12:00:00\n"  # New York has no 02:30 on this day
 SESSION = """
-    from penstock.spark.java import ensure_java
+    from penstock.spark.session.java import ensure_java
     ensure_java()
     from pyspark.sql import SparkSession
     def users(**conf):
@@ -43,8 +43,8 @@ def test_flows_and_patterns_in_a_session_of_another_zone_and_an_old_dialect_are_
     answer = run_python(
         """
         import penstock as ps
-        from penstock.spark.matching import FileMatches
-        from penstock.spark.session import session
+        from penstock.spark.patterns.match_files import FileMatches
+        from penstock.spark.session.local import session
 
         spark = users()
         spark.conf.set("spark.sql.ansi.enabled", "false")

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.flow.plan import SourceNode
-from penstock.runtime.spec import PACKED_BITS, Port, RegionSpec
-from penstock.runtime.task import _unpack
-from penstock.spark import backend
-from penstock.spark.source import SourceReader
+from penstock.spark import engine
+from penstock.spark.sources.source import SourceReader
 from penstock.types import MASK, OFFSET
+from penstock.worker.spec import PACKED_BITS, Port, RegionSpec
+from penstock.worker.task import _unpack
 
 SCHEMA = pa.schema([("k", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("kind", pa.string())])
 BYTES = pa.schema([("k", pa.int64()), (f"{MASK}0", pa.int8()), ("v", pa.string())])
@@ -51,10 +51,8 @@ def run_beside_batch(spark, folder, queries, **options):
 @pytest.mark.spark
 @pytest.mark.parametrize("ports", [1, 2])
 def test_matches_do_not_depend_on_how_tests_are_sent(spark, tmp_path, monkeypatch, ports):
-    sent, frame = [], backend.port_frame
-    monkeypatch.setattr(
-        backend, "port_frame", lambda spec, i, *rest: sent.append(spec.ports[i].packed) or frame(spec, i, *rest)
-    )
+    sent, frame = [], engine.port_frame
+    monkeypatch.setattr(engine, "port_frame", lambda spec, i, *rest: sent.append(spec.ports[i].packed) or frame(spec, i, *rest))
     left = SourceReader.bits_left
     monkeypatch.setattr(SourceReader, "bits_left", lambda reader: left(reader) * (reader._epoch % 2))
     queries = ["SELECT * WHERE A ; B ; C {} WITHIN 0.3 SECONDS", "SELECT * WHERE A : B {}"][:ports]
@@ -66,13 +64,13 @@ def test_matches_do_not_depend_on_how_tests_are_sent(spark, tmp_path, monkeypatc
 @pytest.mark.spark
 @pytest.mark.parametrize("ports", [1, 2])
 def test_matches_do_not_depend_on_whether_rows_come_in_pages(spark, tmp_path, monkeypatch, ports):
-    sent, in_pages = [], backend.in_pages
-    monkeypatch.setattr(backend, "in_pages", lambda *given: sent.append(given) or in_pages(*given))
-    monkeypatch.setattr("penstock.spark.match.can_be_paged", lambda *_: False)  # batch, beside it, as rows
+    sent, in_pages = [], engine.in_pages
+    monkeypatch.setattr(engine, "in_pages", lambda *given: sent.append(given) or in_pages(*given))
+    monkeypatch.setattr("penstock.spark.patterns.match.can_be_paged", lambda *_: False)  # batch, beside it, as rows
     monkeypatch.setattr("penstock.spark.run.sources_alone", lambda _: {})  # these always come in pages
-    whether, number = backend.SparkBackend._in_pages, iter(range(100))
-    monkeypatch.setattr(backend, "PAGED_ROWS", 1)
-    monkeypatch.setattr(backend.SparkBackend, "_in_pages", lambda own, region: next(number) % 3 != 1 and whether(own, region))
+    whether, number = engine.SparkBackend._in_pages, iter(range(100))
+    monkeypatch.setattr(engine, "PAGED_ROWS", 1)
+    monkeypatch.setattr(engine.SparkBackend, "_in_pages", lambda own, region: next(number) % 3 != 1 and whether(own, region))
     # Of each event there is a match, so that none can be lost unseen.
     queries = ["SELECT * WHERE A OR B OR C OR other {}", "SELECT a[at], c[at] WHERE A AS a ; B ; C AS c {} WITHIN 0.3 SECONDS"]
     queries = queries[:ports]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import penstock as ps
-from penstock.runtime.compile import compile_flow
+from penstock.driver.compile import compile_flow
 from penstock.spark.options import query_settings
-from penstock.spark.own import offer, query_session
-from penstock.spark.session import HANDING, LOCAL_LOG
+from penstock.spark.session.local import HANDING, LOCAL_LOG
+from penstock.spark.session.own import offer, query_session
 
 ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 FEW = HANDING[ROWS]

@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.checkpoint.folder import Checkpoint
+from penstock.driver.compile import compile_flow
 from penstock.errors import RecordError
-from penstock.runtime.checkpoint import Checkpoint
-from penstock.runtime.compile import compile_flow
-from penstock.runtime.lateness import Base, late_rows
-from penstock.spark import backend
-from penstock.spark.file_times import FileTimes
-from penstock.spark.files import read_footers
-from penstock.spark.row_times import JudgedFile, RowTimes, sources_alone
+from penstock.progress.lateness import Base, late_rows
+from penstock.spark import engine
+from penstock.spark.sources.file_times import FileTimes
+from penstock.spark.sources.footers import read_footers
+from penstock.spark.sources.row_times import JudgedFile, RowTimes, sources_alone
 from penstock.types import MIN_TIME, ROW_BITS
 
 COLUMNS = "k string, at timestamp, v long"
@@ -66,11 +66,11 @@ def records(files, seed=5):
 @pytest.mark.parametrize(("kind", "reached"), [("all", True), ("some", True), ("pattern", True), ("all", False)])
 def test_flow_whose_tasks_judge_times_gives_and_counts_what_the_harness_does(spark, tmp_path, monkeypatch, kind, reached):
     monkeypatch.setenv("PENSTOCK_LOCAL_DIR", str(tmp_path / "local"))
-    monkeypatch.setattr(backend, "PAGED_ROWS", 1)
+    monkeypatch.setattr(engine, "PAGED_ROWS", 1)
     if not reached:  # by tasks, perhaps: the files are in another kind of store than the checkpoint
-        monkeypatch.setattr(backend, "resolve", lambda _: (SimpleNamespace(type_name="another"), ""))
+        monkeypatch.setattr(engine, "resolve", lambda _: (SimpleNamespace(type_name="another"), ""))
     left = []
-    monkeypatch.setattr(backend, "RowTimes", lambda *given: left.append(given) or RowTimes(*given))
+    monkeypatch.setattr(engine, "RowTimes", lambda *given: left.append(given) or RowTimes(*given))
     files = records(6)
     for number, rows in enumerate(files):
         fr.write_parquet(tmp_path / "in", rows, SCHEMA, number)
@@ -87,10 +87,10 @@ def test_flow_whose_tasks_judge_times_gives_and_counts_what_the_harness_does(spa
 
 @pytest.mark.spark
 def test_flow_whose_file_is_changed_before_tasks_read_its_times_stops_with_a_sentence(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(backend, "PAGED_ROWS", 1)
+    monkeypatch.setattr(engine, "PAGED_ROWS", 1)
     (rows,) = records(1)
     fr.write_parquet(tmp_path / "in", rows, SCHEMA, 0)
-    scan = backend.SparkBackend.scan
+    scan = engine.SparkBackend.scan
 
     def changed(self, *given):
         found = scan(self, *given)
@@ -99,7 +99,7 @@ def test_flow_whose_file_is_changed_before_tasks_read_its_times_stops_with_a_sen
         return found
 
     made = declare("all", ps.files(str(tmp_path / "in"), COLUMNS))
-    monkeypatch.setattr(backend.SparkBackend, "scan", changed)
+    monkeypatch.setattr(engine.SparkBackend, "scan", changed)
     with pytest.raises(
         RecordError, match=r"event times of file .*f000.parquet can no longer be read; put the file back as it was"
     ):
@@ -122,8 +122,8 @@ class Counts:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_rows_get_the_times_of_their_file_and_lose_those_that_are_late(tmp_path, monkeypatch, data):
-    monkeypatch.setattr("penstock.spark.file_times._READ_ROWS", data.draw(st.integers(1, 9)))
-    monkeypatch.setattr("penstock.spark.row_times.CHUNK_BITS", data.draw(st.integers(0, 3)))
+    monkeypatch.setattr("penstock.spark.sources.file_times._READ_ROWS", data.draw(st.integers(1, 9)))
+    monkeypatch.setattr("penstock.spark.sources.row_times.CHUNK_BITS", data.draw(st.integers(0, 3)))
     times = [np.array(data.draw(st.lists(st.integers(0, 60), min_size=1, max_size=40)), np.int64) + 10**15 for _ in range(2)]
     lateness, floor = data.draw(st.integers(0, 30)), data.draw(st.sampled_from([MIN_TIME, 10**15 + 20]))
     for number, at in enumerate(times):

@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.checkpoint.record import Version
+from penstock.driver.compile import compile_flow
 from penstock.errors import StateError
 from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.table import Routing
-from penstock.runtime.compile import compile_flow
-from penstock.runtime.record import Version
-from penstock.runtime.worker import Assignment
 from penstock.spark.task import _checked
+from penstock.worker.run import Assignment
 
 ROUTING = Routing.even(2)
 KEYS = pa.array([None, *(f"key {i}" for i in range(200))])

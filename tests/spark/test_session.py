@@ -8,10 +8,10 @@ import textwrap
 import pyarrow as pa
 import pytest
 
-from penstock.columns import gathered
+from penstock.arrow.columns import gathered
 from penstock.errors import DeclarationError
-from penstock.spark import session as module
-from penstock.spark.session import complaints, session
+from penstock.spark.session import local as module
+from penstock.spark.session.local import complaints, session
 
 pytestmark = pytest.mark.spark
 
@@ -32,7 +32,7 @@ def test_new_session_is_silent_and_leaves_nothing_in_the_directory(tmp_path):
     answer = run_python(
         """
         from pyspark.sql import Window, functions as F
-        from penstock.spark.session import session
+        from penstock.spark.session.local import session
 
         spark = session("local[3]", "quiet", **{"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-Dmine=1"})
         rows = spark.range(10).mapInArrow(lambda batches: batches, "id long")
@@ -53,7 +53,7 @@ def test_new_session_is_silent_and_leaves_nothing_in_the_directory(tmp_path):
 def test_errors_of_spark_are_still_logged(tmp_path):
     answer = run_python(
         """
-        from penstock.spark.session import session
+        from penstock.spark.session.local import session
 
         spark = session("local[1]", **{"spark.driver.memory": "1g"})
         logger = spark.sparkContext._jvm.org.apache.logging.log4j.LogManager.getLogger("flow")
@@ -69,7 +69,7 @@ def test_errors_of_spark_are_still_logged(tmp_path):
 def test_submitted_script_keeps_what_was_submitted(tmp_path):
     (tmp_path / "job.py").write_text(
         textwrap.dedent("""\
-        from penstock.spark.session import session
+        from penstock.spark.session.local import session
 
         spark = session(**{"spark.sql.shuffle.partitions": 7})
         print(spark.sparkContext.master, spark.sparkContext.appName, spark.conf.get("spark.sql.session.timeZone"))
@@ -82,7 +82,7 @@ def test_submitted_script_keeps_what_was_submitted(tmp_path):
         import subprocess, sys
         from pathlib import Path
         import pyspark
-        from penstock.spark.java import ensure_java
+        from penstock.spark.session.java import ensure_java
 
         ensure_java()
         submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
@@ -160,7 +160,7 @@ def test_log_of_epochs_in_a_local_folder_starts_no_processes_unless_the_session_
         """
         from pathlib import Path
         import penstock as ps
-        from penstock.spark.session import session
+        from penstock.spark.session.local import session
 
         spark = session("local[1]")
         spark.range(0, 12, 1, 12).write.parquet("in")
@@ -195,7 +195,7 @@ def test_local_files_that_spark_writes_have_the_permissions_that_hadoop_gives(tm
         """
         import os
         os.umask(0o027)
-        from penstock.spark.session import session
+        from penstock.spark.session.local import session
 
         spark = session("local[1]", **{"spark.hadoop.fs.permissions.umask-mode": "027"})
         jvm, conf = spark.sparkContext._jvm, spark.sparkContext._jsc.hadoopConfiguration()

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.spark import slices
-from penstock.spark.backend import SparkBackend
-from penstock.spark.slices import Slices
+from penstock.spark.engine import SparkBackend
+from penstock.spark.sources import slices
+from penstock.spark.sources.slices import Slices
 
 pytestmark = pytest.mark.spark
 

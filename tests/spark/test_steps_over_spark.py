@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 import penstock as ps
+from penstock.driver.compile import compile_flow
 from penstock.errors import DeclarationError
-from penstock.runtime.compile import compile_flow
-from penstock.spark.backend import partial_schema, port_frame, schema_of
 from penstock.spark.columns import spark_schema, with_order
+from penstock.spark.engine import partial_schema, port_frame, schema_of
 
 pytestmark = pytest.mark.spark
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
+from penstock.checkpoint.folder import Checkpoint
 from penstock.errors import RecordError
-from penstock.runtime.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
 

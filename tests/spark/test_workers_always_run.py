@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.spark.backend import SparkBackend
+from penstock.spark.engine import SparkBackend
 
 pytestmark = pytest.mark.spark
 

@@ -69,7 +69,7 @@ CHANGES = st.dictionaries(KEYS, st.none() | st.binary(max_size=40) | st.tuples(s
 @given(base=st.dictionaries(KEYS, st.binary(max_size=40)), changed=st.lists(st.tuples(CHANGES, st.booleans()), max_size=6))
 def test_compact_when_batches_are_tiny_then_equals_a_dict(base, changed):
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        for module in (deltas, importlib.import_module("penstock.state.compact")):
+        for module in (deltas, importlib.import_module("penstock.state.compaction")):
             patch.setattr(module, "BATCH_ROWS", 4)
             patch.setattr(module, "BATCH_BYTES", 100)
         compare_with_a_dict(pafs.LocalFileSystem(), root, base, changed)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock.state import LocalStore, MemoryState, Metadata, Version, compact, iterate, layers, write_file
+from penstock.state import LocalStore, MemoryState, Metadata, Version, compact, iterate, recent_changes, write_file
 from penstock.types import MAX_TIME, MIN_TIME
 
 KEYS = [bytes([0, b, op]) + tail for b in range(3) for op in (1, 2) for tail in (b"", b"a", b"\xff", b"ab")]
@@ -86,13 +86,13 @@ class StateOfOneWorker(RuleBasedStateMachine):
         for host in (0, 1):
             LocalStore.open(self.host(host), "me", "boot", 1 << 26).close()
         shutil.rmtree(self.root)
-        layers._held = {}
+        recent_changes._held = {}
 
     def host(self, number):
         return f"{self.root}/host-{number}"
 
     def store(self, host, identity="me", boot="boot"):
-        layers._held = self.processes[self.process]
+        recent_changes._held = self.processes[self.process]
         return LocalStore.open(self.host(host), identity, boot, 1 << 26)
 
     def path(self, kind):

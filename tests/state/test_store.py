@@ -17,7 +17,7 @@ import pytest
 from state_rows import content, rows, times, versions, write
 
 from penstock.errors import StateError, TornFileError
-from penstock.state import CatchUp, LocalStore, Metadata, Version, compact, environment, layers
+from penstock.state import CatchUp, LocalStore, Metadata, Version, compact, environment, recent_changes
 from penstock.state import store as state_store
 from penstock.types import MAX_TIME
 
@@ -151,14 +151,14 @@ def test_at_when_directory_was_deleted_then_what_this_process_holds_is_not_read_
     store, last = open_store(local), versions(fs, root, *EPOCHS)[-1]
     for version in (Version(), last):
         store.at(fs, root, version).close()
-    held = layers.held(local)
+    held = recent_changes.held(local)
     assert held.lineage == last.lineage()
     shutil.rmtree(local)
     for delta in last.deltas:
         Path(root, delta.path).unlink()
     with store.at(fs, root, last) as state:
         assert content(state) == LAST
-    layers.let_go(local)
+    recent_changes.let_go(local)
     shutil.rmtree(local)
     with pytest.raises(TornFileError, match="d0 is missing"):
         store.at(fs, root, last)
@@ -196,7 +196,7 @@ def stored_lineage(store):
 
 
 def held_rows(local):
-    layer = layers.held(local)
+    layer = recent_changes.held(local)
     return None if layer is None else len(layer.changes.values)
 
 
@@ -239,12 +239,12 @@ def test_at_when_a_base_is_adopted_that_the_store_lacks_then_what_is_held_brings
 
 
 def test_at_when_a_process_holds_none_of_many_deltas_then_they_are_put_into_the_store(fs, root, local, monkeypatch):
-    most = layers.READ_DELTAS
+    most = recent_changes.READ_DELTAS
     made = versions(fs, root, *({b"00a": b"%d" % n} for n in range(2 * most + 2)))
     store = open_store(local)
     store.at(fs, root, made[0]).close()
     for at, stored in ((most, 0), (2 * most + 1, 2 * most + 1)):  # so many are read, one more is not
-        monkeypatch.setattr(layers, "_held", {})
+        monkeypatch.setattr(recent_changes, "_held", {})
         with store.at(fs, root, made[at]) as state:
             assert content(state) == {b"00a": b"%d" % at}
         assert stored_lineage(store) == made[stored].lineage()
@@ -264,11 +264,11 @@ def test_held_when_another_process_moves_the_store_then_not_put_over_it(fs, root
     store = open_store(local)
     mine, others = {}, {}
     for version in made[:9]:
-        monkeypatch.setattr(layers, "_held", mine)
+        monkeypatch.setattr(recent_changes, "_held", mine)
         store.at(fs, root, version).close()
-    monkeypatch.setattr(layers, "_held", others)
+    monkeypatch.setattr(recent_changes, "_held", others)
     store.catch_up(fs, root, made[10])
-    monkeypatch.setattr(layers, "_held", mine)
+    monkeypatch.setattr(recent_changes, "_held", mine)
     with store.at(fs, root, made[11]) as state:
         assert content(state) == {b"00a": b"11"}
     with store.at(fs, root, made[10]) as state:

@@ -94,7 +94,7 @@ def run(
     running = flow.start(quiet_session(context, master), checkpoint=checkpoint, **options)
     for change in running.changes:
         print(change, file=sys.stderr)
-    from penstock.cli.live import watch
+    from penstock.serve.terminal import watch
 
     try:
         watch(running)
@@ -107,8 +107,8 @@ def run(
 
 def status(checkpoint: CheckpointOption, as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
     """Show how far a flow is."""
-    from penstock.runtime.inspect import read_progress
-    from penstock.runtime.record import progress_of
+    from penstock.checkpoint.record import progress_of
+    from penstock.driver.inspect import read_progress
 
     record, about = read_progress(checkpoint)
     progress = progress_of(record)
@@ -118,7 +118,7 @@ def status(checkpoint: CheckpointOption, as_json: Annotated[bool, typer.Option("
         return
     from rich.console import Console
 
-    from penstock.cli.live import progress_table, status_lines
+    from penstock.serve.terminal import progress_table, status_lines
 
     for line in status_lines(progress, about, alive=alive, now=dt.datetime.now(dt.UTC)):
         print(line)
@@ -139,11 +139,11 @@ def stop(
     ] = None,
 ) -> None:
     """Stop a running flow after an epoch; works from another terminal."""
-    from penstock.cli.live import follow, progress_table
-    from penstock.runtime.checkpoint import open_checkpoint
-    from penstock.runtime.commands import Commander
-    from penstock.runtime.inspect import read_progress
-    from penstock.runtime.record import progress_of
+    from penstock.checkpoint.folder import open_checkpoint
+    from penstock.checkpoint.record import progress_of
+    from penstock.driver.commands import Commander
+    from penstock.driver.inspect import read_progress
+    from penstock.serve.terminal import follow, progress_table
 
     record, about = read_progress(checkpoint)
     if record.finished:
@@ -184,7 +184,7 @@ def move(
     wait: Annotated[bool, typer.Option(help="Follow it to its end.")] = True,
 ) -> None:
     """Place single keys at a worker of their own, or back, while the flow runs."""
-    from penstock.runtime.inspect import key_schema
+    from penstock.driver.inspect import key_schema
 
     def ask(commander: Any, opened: Any) -> Any:
         schema = key_schema(opened, region)
@@ -202,7 +202,7 @@ def snapshot(
 ) -> None:
     """Keep a named, consistent copy of all state, routing and positions of a running flow, or remove one."""
     if remove:
-        from penstock.runtime.checkpoint import open_checkpoint
+        from penstock.checkpoint.folder import open_checkpoint
 
         open_checkpoint(checkpoint)[0].remove_snapshot(name)
         print(f"Removed snapshot {name}.")
@@ -229,10 +229,10 @@ def load(
 
 def _give(checkpoint: str, ask: Callable[[Any, Any], Any], done: str, *, wait: bool) -> None:
     """Give a command to a running flow and follow it."""
-    from penstock.cli.live import follow
-    from penstock.runtime.checkpoint import open_checkpoint
-    from penstock.runtime.commands import Commander
-    from penstock.runtime.inspect import read_progress
+    from penstock.checkpoint.folder import open_checkpoint
+    from penstock.driver.commands import Commander
+    from penstock.driver.inspect import read_progress
+    from penstock.serve.terminal import follow
 
     opened, _ = open_checkpoint(checkpoint)
     _, about = read_progress(checkpoint)
@@ -253,7 +253,7 @@ def state(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
     """Show what a region remembers, as of the last committed epoch."""
-    from penstock.runtime.inspect import view_region
+    from penstock.driver.inspect import view_region
 
     view = view_region(checkpoint, region)
     rows = (row for worker in range(len(view.versions)) for batch in view.rows(worker) for row in batch.to_pylist())

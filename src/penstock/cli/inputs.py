@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from penstock.errors import DeclarationError
-from penstock.schema import unknown_column
+from penstock.sql_text.schema import unknown_column
 
 FORMATS: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 _OPENED: Final[dict[str, Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": None}

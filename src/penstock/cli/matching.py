@@ -19,7 +19,7 @@ from penstock.cli.misuse import MisuseError, as_typed
 from penstock.errors import DeclarationError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.spark.matching import FileMatches
+    from penstock.spark.patterns.match_files import FileMatches
 
 _MASTER: Final = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|spark://.+|k8s://.+")
 _LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -36,7 +36,7 @@ def quiet_session(context: typer.Context, master: str | None, **conf: str) -> An
         raise MisuseError(
             f"--master {master!r} is no Spark master; give local[2], local[*], spark://HOST:PORT, k8s://… or yarn."
         )
-    from penstock.spark.session import session
+    from penstock.spark.session.local import session
 
     if not context.obj:
         logging.getLogger().addFilter(_not_of_py4j)
@@ -81,7 +81,7 @@ def match(
     master: Annotated[str | None, typer.Option(help="Spark master; all cores of this machine if not given.")] = None,
 ) -> None:
     """Find the matches of a CEQL query in files, without a flow."""
-    from penstock.cer.parsing import parse
+    from penstock.patterns.ceql.parsing import parse
 
     files = [local(name) for name in files]
     with as_typed():  # before Java is started
@@ -99,7 +99,7 @@ def match(
             raise DeclarationError(f"--escape must be one character, such as '\\', not {escape!r}.")
         check_beginnings(there, kind, named=named if schema is None else (), escape=escape)
 
-    from penstock.spark.matching import FileMatches
+    from penstock.spark.patterns.match_files import FileMatches
 
     spark = quiet_session(context, master, **{"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()})
     how = {"order_by": order_by, "type": of_type, "define": types, "where": where}
@@ -131,7 +131,7 @@ def _refused_by_spark(files: list[str], schema: str | None) -> Iterator[None]:
         if type(error.__cause__).__name__ not in {"AnalysisException", "ParseException"}:
             raise
         if schema is not None:
-            from penstock.schema import parse_schema
+            from penstock.sql_text.schema import parse_schema
 
             parse_schema(schema, "--schema")  # says it better, if that is what is wrong
         raise MisuseError(text) from error

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import MissingToolError
-from penstock.schema import parse_schema
+from penstock.sql_text.schema import parse_schema
 
 SCHEMA: Final = parse_schema(
     "at timestamp, carrier string, flight int, tailnum string, origin string, dest string, dep_delay int", "the demo's schema"

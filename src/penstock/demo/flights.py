@@ -15,13 +15,13 @@ from typing import Any, Final
 import pandas as pd
 from rich.console import Console
 
-from penstock.cli.live import watch
 from penstock.demo.check import differences, expected_tables, stored_tables
 from penstock.demo.data import read_flights, write_replay
 from penstock.demo.flow import declare
 from penstock.demo.report import Watch, print_findings, print_places, print_rescales, print_speed
 from penstock.demo.rescale import Rescale
 from penstock.errors import PenstockError
+from penstock.serve.terminal import watch
 
 _SHOWN: Final = 20
 _INTRODUCTION: Final = """\
@@ -65,7 +65,7 @@ def run_on(flights: pd.DataFrame, folder: Path, workers: int) -> None:
     console.print(_INTRODUCTION.format(flights=len(flights), files=files))
     console.print(f"Everything is kept in {folder}\n", soft_wrap=True, markup=False)
     with _doing("Starting Spark"):
-        from penstock.spark.session import session  # noqa: PLC0415  (Spark loads when it is needed)
+        from penstock.spark.session.local import session  # noqa: PLC0415  (Spark loads when it is needed)
 
         spark = session(app_name="penstock demo")
     laps.lap("Spark")

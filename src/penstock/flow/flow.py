@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
+from penstock.flow.keyed import KeyedStream
 from penstock.flow.stream import Stream
-from penstock.schema import as_text, parse_schema, quoted, unknown_column
+from penstock.sql_text.schema import as_text, parse_schema, quoted, unknown_column
 from penstock.types import NULL_PARTITION, duration_us
 
 if TYPE_CHECKING:
@@ -148,7 +149,8 @@ class Flow:
             raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
         return start(self, spark, **options)
 
-    def _add_region(self, region: p.Region) -> None:
+    def _in_region(self, region: p.Region, stream: Stream) -> KeyedStream:
+        """A stream's rows where a new region begins."""
         if any(r.name == region.name for r in self._regions):
             raise DeclarationError(
                 f"Flow {self.name!r} has two regions named {region.name!r}; give one of them a name: key_by(..., name='…')."
@@ -158,6 +160,7 @@ class Flow:
             shown = f"{region.name[:40]}…" if too_long else region.name
             raise DeclarationError(f"A region cannot be named {shown!r}, because its state is kept in a folder of that name.")
         self._regions.append(region)
+        return KeyedStream(self, p.RegionOutput(stream.schema, stream._node.timed, region, -1))
 
 
 def _connector_schema(source: Any, name: str) -> pa.Schema:

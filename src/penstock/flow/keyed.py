@@ -24,11 +24,11 @@ from penstock.operators.join import IntervalJoin
 from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.windows import Session, Window
-from penstock.schema import as_function, as_schema, as_text, quoted, unknown_column
+from penstock.sql_text.schema import as_function, as_schema, as_text, quoted, unknown_column
 from penstock.types import MASK, PART, PART_BITS, PART_MASK, duration_us
 
 if TYPE_CHECKING:
-    from penstock.cer.syntax import Query
+    from penstock.patterns.algebra import Query
 
 _ONE = "these rows are one stream, those of a source or of a region; to read several, put sources together with union before key_by"
 _SEVERAL = "these sources come together here"
@@ -334,10 +334,10 @@ class KeyedStream(Stream):
             QueryError: The query is wrong, does not fit the columns or the key, or cannot be answered key by key.
             DeclarationError: The stream has no event time, or something stands between ``key_by`` and this step.
         """
-        from penstock.cer.plan import WHEN, word_type, words_sql  # noqa: PLC0415  (numba takes half a second to load)
-        from penstock.cer.streams import streams_read  # noqa: PLC0415
         from penstock.operators.match import Match, keyed_pattern  # noqa: PLC0415
         from penstock.operators.timeouts import Timeouts  # noqa: PLC0415
+        from penstock.patterns.plan import WHEN, word_type, words_sql  # noqa: PLC0415  (numba takes half a second to load)
+        from penstock.patterns.streams import streams_read  # noqa: PLC0415
 
         if self._node.operator >= 0:
             raise DeclarationError("match must come right after key_by, as its conditions are evaluated before the shuffle.")
@@ -394,8 +394,8 @@ class KeyedStream(Stream):
 
     def _streams(self, query: Query) -> dict[str, str]:
         """Where several sources come together: the condition for a row to come from each, by name. Empty: it is one stream."""
-        from penstock.cer.places import error_in  # noqa: PLC0415
-        from penstock.cer.streams import streams_named  # noqa: PLC0415
+        from penstock.patterns.source_locations import error_in  # noqa: PLC0415
+        from penstock.patterns.streams import streams_named  # noqa: PLC0415
 
         roots = p.roots(self._region.inputs[self._input[1]])
         if len(roots) < 2:

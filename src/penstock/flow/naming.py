@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.flow import plan as p
-from penstock.schema import quoted
+from penstock.sql_text.schema import quoted
 
 _SHOWN = 200
 

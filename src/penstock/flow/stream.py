@@ -15,7 +15,16 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import AggregateStep
-from penstock.schema import as_function, as_number, as_schema, as_sql, as_text, check_condition, check_expression, quoted
+from penstock.sql_text.schema import (
+    as_function,
+    as_number,
+    as_schema,
+    as_sql,
+    as_text,
+    check_condition,
+    check_expression,
+    quoted,
+)
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
@@ -173,13 +182,10 @@ class Stream:
             as_number(workers, "key_by's workers")
         if name is not None:
             as_text(name, "key_by's name")
-        from penstock.flow.keyed import KeyedStream  # noqa: PLC0415  (it is built on this module)
-
         region = p.Region(
             name or "_".join(f.name for f in fields), pa.schema(fields), [stream._node], workers=workers, distribute=distribute
         )
-        self._flow._add_region(region)
-        return KeyedStream(self._flow, p.RegionOutput(stream.schema, stream._node.timed, region, -1))
+        return self._flow._in_region(region, stream)
 
     @property
     def late(self) -> Stream:

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import lexicographic, places
+from penstock.arrow.columns import lexicographic, places
 from penstock.errors import DeclarationError, OperatorError, StateError, raised
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import Codec, layout
 from penstock.operators.aggregates.user import Aggregate, UserFailed
 from penstock.operators.base import Context, KeyedState, Layout, Operator, Output
-from penstock.operators.keys import Ints, biased, unbiased
-from penstock.operators.rows import Emitted, Keys, Order, Rows
 from penstock.operators.windows import Sliding, window_text
+from penstock.rows.keys import Ints, biased, unbiased
+from penstock.rows.rows import Emitted, Keys, Order, Rows
 from penstock.types import LAST_MOMENT
 
 TIMESTAMP = pa.timestamp("us", "UTC")

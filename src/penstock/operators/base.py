@@ -7,7 +7,7 @@ Inside a task a region's operators form a chain. Messages travel along it; an op
 State is keyed: it belongs to one key of the region and moves with it. An operator never sees another worker's keys and keeps
 nothing outside `KeyedState`, so it is rescalable, recoverable and replayable with no code of its own.
 
-Read next: `penstock.operators.stateful_map` (the simplest operator), `penstock.runtime.task`.
+Read next: `penstock.operators.stateful_map` (the simplest operator), `penstock.worker.task`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import StateError
-from penstock.operators.keys import BIN_BYTES, LONGEST_SUB_KEY, Ints, KeyCodec
-from penstock.operators.rows import Emitted, Keys, Order, Rows
 from penstock.routing.hashing import spark_xxhash64
-from penstock.schema import in_micros, parse_schema
+from penstock.rows.keys import BIN_BYTES, LONGEST_SUB_KEY, Ints, KeyCodec
+from penstock.rows.rows import Emitted, Keys, Order, Rows
+from penstock.sql_text.schema import in_micros, parse_schema
 from penstock.types import MAX_TIME, MIN_TIME, PART_BITS, ROW_BITS, whole_partition
 
 Output = Emitted | Iterable[Emitted] | None

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import lexicographic, places
+from penstock.arrow.columns import lexicographic, places
 from penstock.errors import DeclarationError
 from penstock.operators.base import KeyedState, Operator, Output
-from penstock.operators.keys import LONGEST_SUB_KEY, Ints, KeyCodec, biased, unbiased
-from penstock.operators.rows import Emitted, Rows
+from penstock.rows.keys import LONGEST_SUB_KEY, Ints, KeyCodec, biased, unbiased
+from penstock.rows.rows import Emitted, Rows
 from penstock.types import MAX_TIME, time_text
 
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import lexicographic, values_of
+from penstock.arrow.columns import lexicographic, values_of
 from penstock.errors import DeclarationError
 from penstock.operators.base import Context, KeyedState, Layout, Operator, Output
-from penstock.operators.keys import Ints
-from penstock.operators.rows import Emitted, Keys, Order, Rows, numbered
+from penstock.rows.keys import Ints
+from penstock.rows.rows import Emitted, Keys, Order, Rows, numbered
 from penstock.types import MAX_TIME
 
 LEFT, RIGHT = 0, 1

@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.cer.memory import checksum, describe, dump, load
-from penstock.cer.parsing import parse
-from penstock.cer.places import error_in_clause
-from penstock.cer.plan import Pattern, check_source_of_types, ready
-from penstock.cer.predicates import check_query
-from penstock.cer.recogniser import Batch, Recogniser
-from penstock.cer.shape import summed
-from penstock.cer.syntax import Query
-from penstock.cer.tables import Tables
-from penstock.cer.windows import earliest, step_back_text, steps_back, times, without_text
-from penstock.columns import places, whole
+from penstock.arrow.columns import places, whole
 from penstock.errors import DeclarationError, OperatorError
 from penstock.operators.base import Context, KeyedState, Operator, Output
-from penstock.operators.keys import Ints
-from penstock.operators.rows import Rows
-from penstock.schema import as_number
+from penstock.patterns.algebra import Query
+from penstock.patterns.ceql.parsing import parse
+from penstock.patterns.memory import checksum, describe, dump, load
+from penstock.patterns.plan import Pattern, check_source_of_types, ready
+from penstock.patterns.predicates import check_query
+from penstock.patterns.recogniser.recogniser import Batch, Recogniser
+from penstock.patterns.recogniser.tables import Tables
+from penstock.patterns.result_columns import summed
+from penstock.patterns.source_locations import error_in_clause
+from penstock.patterns.windows import earliest, step_back_text, steps_back, times, without_text
+from penstock.rows.keys import Ints
+from penstock.rows.rows import Rows
+from penstock.sql_text.schema import as_number
 from penstock.types import MAX_TIME
 
 MOST_MATCHES = 1 << 16

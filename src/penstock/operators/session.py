@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import lexicographic, places
+from penstock.arrow.columns import lexicographic, places
 from penstock.operators.aggregate import (
     as_times,
     bind_kernels,
@@ -29,9 +29,9 @@ from penstock.operators.aggregates.base import Columns, Kernel
 from penstock.operators.aggregates.codec import Codec
 from penstock.operators.aggregates.user import Aggregate
 from penstock.operators.base import Context, KeyedState, Layout, Operator, Output
-from penstock.operators.keys import Ints
-from penstock.operators.rows import Emitted, Keys, Rows, running_max
 from penstock.operators.windows import Session, window_text
+from penstock.rows.keys import Ints
+from penstock.rows.rows import Emitted, Keys, Rows, running_max
 
 
 @dataclass(frozen=True)

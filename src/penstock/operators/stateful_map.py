@@ -19,14 +19,14 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import lexicographic, places, values_of, within_calendar
+from penstock.arrow.columns import lexicographic, places, values_of, within_calendar
 from penstock.errors import DeclarationError, OperatorError, raised
 from penstock.operators.aggregate import TIMESTAMP, as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
-from penstock.operators.keys import Ints, biased
-from penstock.operators.returned import Returned, Unfit, to_column
-from penstock.operators.rows import Keys, Order, Rows
 from penstock.operators.windows import Sliding, window_text
+from penstock.rows.keys import Ints, biased
+from penstock.rows.returned import Returned, Unfit, to_column
+from penstock.rows.rows import Keys, Order, Rows
 from penstock.types import MAX_TIME
 
 _FIXED = frozenset({type(None), bool, int, float, str, bytes})

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.cer import kernel
-from penstock.cer.memory import dump, load
-from penstock.cer.recogniser import Batch, Block, Recogniser
-from penstock.cer.timeouts import Stopping
-from penstock.cer.windows import micros
-from penstock.columns import lexicographic, places, whole
+from penstock.arrow.columns import lexicographic, places, whole
 from penstock.operators.base import KeyedState, Output
-from penstock.operators.keys import Ints
 from penstock.operators.match import Match, tables_of
-from penstock.operators.rows import Keys, Rows
+from penstock.patterns.automaton.timeouts import Stopping
+from penstock.patterns.memory import dump, load
+from penstock.patterns.recogniser import kernel
+from penstock.patterns.recogniser.recogniser import Batch, Block, Recogniser
+from penstock.patterns.windows import micros
+from penstock.rows.keys import Ints
+from penstock.rows.rows import Keys, Rows
 from penstock.types import MAX_TIME
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.errors import DeclarationError
-from penstock.operators.keys import Ints
+from penstock.rows.keys import Ints
 from penstock.types import duration_us
 
 

@@ -7,7 +7,7 @@
        └─────────────────────────┴──> stopped: the next run reads on <──┘
 
 A flow is finished only by an ``end``, and only a run that has read all that there is gives itself one. The rules are in
-`penstock.protocol.lifecycle`.
+`penstock.protocol.controller`.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.schema import as_number
 from penstock.sinks import marks
 from penstock.sinks.base import Sink
+from penstock.sql_text.schema import as_number
 from penstock.types import Mark
 
 

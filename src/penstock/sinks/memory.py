@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import values_of, within_calendar
+from penstock.arrow.columns import values_of, within_calendar
 from penstock.errors import DeclarationError, SinkError
-from penstock.schema import as_text
 from penstock.sinks import marks
+from penstock.sql_text.schema import as_text
 from penstock.types import Mark
 
 

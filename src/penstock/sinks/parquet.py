@@ -31,9 +31,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from penstock.errors import DeclarationError, SinkAheadError, SinkError
-from penstock.schema import as_text
 from penstock.sinks import marks
 from penstock.sinks.base import Sink
+from penstock.sql_text.schema import as_text
 from penstock.types import Mark
 
 KEPT_MANIFESTS: Final = 16

@@ -27,10 +27,10 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DeclarationError, SinkError
-from penstock.schema import as_text
 from penstock.sinks import marks, sql_columns
 from penstock.sinks.base import Sink
 from penstock.sinks.sql_databases import Database, Transaction, database_of, quoted
+from penstock.sql_text.schema import as_text
 from penstock.types import Mark
 
 Mode = Literal["append", "upsert", "replace"]

@@ -1,4 +1,4 @@
-"""Where records come from: declarations only; `penstock.spark.streams` reads them."""
+"""Where records come from: declarations only; `penstock.spark.sources.streams` reads them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
-from penstock.schema import as_number, as_schema, as_text
+from penstock.sql_text.schema import as_number, as_schema, as_text
 
 FORMATS = ("csv", "json", "parquet")
 _RECORDS: Final = "penstock finds malformed records itself, and on_error= of the source says what becomes of them"

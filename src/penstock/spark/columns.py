@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.errors import DeclarationError
-from penstock.schema import quoted
+from penstock.sql_text.schema import quoted
 from penstock.types import ORDER
 
 UTC = pa.timestamp("us", "UTC")

@@ -1,4 +1,4 @@
-"""A shuffle that moves pages of columns instead of rows, see `penstock.pages`."""
+"""A shuffle that moves pages of columns instead of rows, see `penstock.arrow.pages`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.pages import PAGES, TO, cut, is_paged, page_overhead
+from penstock.arrow.pages import PAGES, TO, cut, is_paged, page_overhead
 from penstock.routing.hashing import spark_xxhash64
-from penstock.schema import quoted
 from penstock.spark.columns import named, select_sql, spark_schema
 from penstock.spark.memory import begin_task
+from penstock.sql_text.schema import quoted
 
 HANDED_BYTES: Final = 256 << 20
 """How much Spark may hand to a task at a time: it counts rows, and a page is one."""
@@ -73,7 +73,7 @@ def in_pages(
         before: What is done to the rows of a task first, in Python.
 
     Returns:
-        Rows of `PAGES`, for `penstock.pages.opened`.
+        Rows of `PAGES`, for `penstock.arrow.pages.opened`.
     """
     page_bytes = _page_bytes(frame.sparkSession)
 

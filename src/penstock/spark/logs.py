@@ -10,7 +10,7 @@ Batches of a file source are its own count, which an epoch's line names as ``log
 makes a new folder, and the epoch record that commits it names that one. The new log has no commit of its last epoch, so Spark calls
 for that epoch once more; the driver finds it committed.
 
-Read next: `penstock.runtime.back`.
+Read next: `penstock.driver.rollback`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
+from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.record import EpochRecord
 from penstock.errors import CheckpointError
-from penstock.runtime.checkpoint import Checkpoint
-from penstock.runtime.record import EpochRecord
 from penstock.state.files import delete_quietly, list_dir, read_bytes, resolve, write_atomic
 
 COMPACT_EVERY: Final = 10

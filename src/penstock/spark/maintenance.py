@@ -1,6 +1,6 @@
 """What goes on beside the epochs: compaction and removal of old files, and copies of keys on hold.
 
-What they do is in `penstock.runtime.upkeep` and `penstock.runtime.copying`.
+What they do is in `penstock.checkpoint.housekeeping` and `penstock.worker.copying`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.housekeeping import TIDY_EVERY, Place, adopt, due, remove_unused
+from penstock.checkpoint.record import EpochRecord
+from penstock.driver.commands import Commander
+from penstock.driver.epoch import Settings
 from penstock.errors import PenstockError
-from penstock.runtime.checkpoint import Checkpoint
-from penstock.runtime.commands import Commander
-from penstock.runtime.copying import Copy, copies_due
-from penstock.runtime.copying import Place as Hold
-from penstock.runtime.driver import Settings
-from penstock.runtime.record import EpochRecord
-from penstock.runtime.upkeep import TIDY_EVERY, Place, adopt, due, remove_unused
-from penstock.state.compact import COMPACT_DELTAS
+from penstock.state.compaction import COMPACT_DELTAS
 from penstock.state.deltas import FileRef
+from penstock.worker.copying import Copy, copies_due
+from penstock.worker.copying import Place as Hold
 
 REST: Final = 3
 """After each batch a compaction rests so many times as long as that took; the epochs beside it should hardly take longer."""

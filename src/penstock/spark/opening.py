@@ -17,24 +17,24 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from penstock.checkpoint.folder import Checkpoint, Identity
+from penstock.checkpoint.record import EpochRecord
+from penstock.driver.compile import CompiledFlow
+from penstock.driver.epoch import Settings
+from penstock.driver.rollback import Engine, ahead, commit_intent, go_back, why_not_back
+from penstock.driver.shape import sources_of
+from penstock.driver.succession import check_sources
+from penstock.driver.takeover import check_ahead, same_sink, take_over
 from penstock.errors import CheckpointError, SinkError
 from penstock.flow import plan as p
-from penstock.protocol.lifecycle import Command
+from penstock.protocol.controller import Command
 from penstock.protocol.rescale import Limits
-from penstock.runtime.back import Engine, ahead, commit_intent, go_back, why_not_back
-from penstock.runtime.checkpoint import Checkpoint, Identity
-from penstock.runtime.compile import CompiledFlow
-from penstock.runtime.driver import Settings
-from penstock.runtime.record import EpochRecord
-from penstock.runtime.shape import sources_of
-from penstock.runtime.spec import ERROR_SCHEMA
-from penstock.runtime.succession import check_sources
-from penstock.runtime.takeover import check_ahead, same_sink, take_over
 from penstock.spark import logs
-from penstock.spark.backend import schema_of
+from penstock.spark.engine import schema_of
 from penstock.spark.options import check_regions
 from penstock.state.files import delete_quietly
 from penstock.types import Mark
+from penstock.worker.spec import ERROR_SCHEMA
 
 
 class Opening:

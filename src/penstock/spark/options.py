@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from penstock.checkpoint.record import EpochRecord
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
-from penstock.runtime.record import EpochRecord
-from penstock.spark.complaining import complain
-from penstock.spark.session import HANDING, LOCAL_LOG
+from penstock.spark.session.complaining import complain
+from penstock.spark.session.local import HANDING, LOCAL_LOG
 from penstock.types import duration_us
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.runtime.compile import CompiledFlow
+    from penstock.driver.compile import CompiledFlow
 
 _BATCH_BYTES: Final = 1 << 20
 _MOST_ROWS: Final = 1 << 14
@@ -47,16 +47,16 @@ def interval_ms(trigger: str | dt.timedelta) -> int | None:
 
 
 def check_patterns(flow: CompiledFlow, spark: SparkSession) -> None:
-    """See `penstock.spark.match.check_expressions`, for every pattern of a flow."""
+    """See `penstock.spark.patterns.match.check_expressions`, for every pattern of a flow."""
     for operator in (step.operator for region in flow.regions.values() for step in region.spec.steps):
         if (pattern := getattr(operator, "pattern", None)) is not None:
-            from penstock.spark.match import check_expressions  # (loads the recogniser)
+            from penstock.spark.patterns.match import check_expressions  # (loads the recogniser)
 
             check_expressions(pattern.automaton.tests, spark, getattr(operator, "text", ""))
 
 
 def query_settings(flow: CompiledFlow, *, local: bool) -> dict[str, str]:
-    """What a flow offers the session of its query, see `penstock.spark.own.offer`.
+    """What a flow offers the session of its query, see `penstock.spark.session.own.offer`.
 
     Each batch that crosses to Python costs about 0.1 ms. Where only columns of fixed width do, the rows of one can be many: a worker's
     epoch over five million events of numbers takes a sixth less.

@@ -15,29 +15,29 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.record import EpochRecord, outcome_of, progress_of
+from penstock.driver.commands import Asked, Commander
+from penstock.driver.compile import CompiledFlow, compile_flow
+from penstock.driver.epoch import EpochDriver
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError
 from penstock.protocol.ends import Ends, Reader, supervise
 from penstock.protocol.rescale import Limits
 from penstock.routing.table import Routing
-from penstock.runtime.checkpoint import Checkpoint
-from penstock.runtime.commands import Asked, Commander
-from penstock.runtime.compile import CompiledFlow, compile_flow
-from penstock.runtime.driver import EpochDriver
-from penstock.runtime.record import EpochRecord, outcome_of, progress_of
-from penstock.runtime.worker import Assignment
-from penstock.spark.backend import SparkBackend, only_partition, partial_schema, schema_of
+from penstock.spark.engine import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import SEEN_BY_SPARK, alone, translated
-from penstock.spark.kept_input import KeptInput
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import Opening
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
-from penstock.spark.own import SHUFFLE, fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
-from penstock.spark.row_times import sources_alone
-from penstock.spark.ship import ship_user_code
-from penstock.spark.slices import Slices, one_stream
-from penstock.spark.streams import read_control, read_stream
+from penstock.spark.session.own import SHUFFLE, fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
+from penstock.spark.session.ship import ship_user_code
+from penstock.spark.sources.kept_input import KeptInput
+from penstock.spark.sources.row_times import sources_alone
+from penstock.spark.sources.slices import Slices, one_stream
+from penstock.spark.sources.streams import read_control, read_stream
+from penstock.spark.sources.unread import ran_out, refuse_finished
 from penstock.spark.task import local_folder
-from penstock.spark.unread import ran_out, refuse_finished
+from penstock.worker.run import Assignment
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
@@ -91,7 +91,7 @@ def start(
     if not str(checkpoint or ""):
         raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
     if spark is None:
-        from penstock.spark.session import session
+        from penstock.spark.session.local import session
 
         spark = session(app_name=f"penstock {plan.name}")
     elif not isinstance(refuse_connect(spark, "start"), SparkSession):

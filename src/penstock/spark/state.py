@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.runtime.inspect import view_region
+from penstock.driver.inspect import view_region
 from penstock.spark.columns import spark_schema
 
 

@@ -13,11 +13,11 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.arrow.pages import opened
 from penstock.errors import StateError
-from penstock.pages import opened
-from penstock.runtime.spec import key_columns, key_hashes
-from penstock.runtime.worker import Assignment, local_states, run_worker
 from penstock.spark.memory import begin_task
+from penstock.worker.run import Assignment, local_states, run_worker
+from penstock.worker.spec import key_columns, key_hashes
 
 _CHECKED_EVERY: Final = 32
 """Of the small batches that Spark hands over, one in so many is looked at: rows that are routed by another table are in every one."""

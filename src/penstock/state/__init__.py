@@ -4,7 +4,7 @@ Read in this order: `files` (durable files), `deltas` (what is in them, what mak
 `environment`, `layers` and `store` (the local cache), `compact` (merging).
 """
 
-from penstock.state.compact import compact, iterate, should_compact
+from penstock.state.compaction import compact, iterate, should_compact
 from penstock.state.deltas import SCHEMA, FileRef, Metadata, Version, read_batches, read_file, write_file
 from penstock.state.files import create_exclusive, delete_quietly, list_dir, read_bytes, resolve, write_atomic
 from penstock.state.overlay import Snapshot

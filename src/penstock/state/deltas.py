@@ -132,7 +132,7 @@ class Version:
         """The same version with a compacted base in place of the files it was made from.
 
         Args:
-            base: What `penstock.state.compact.compact` returned for this version or for an earlier one.
+            base: What `penstock.state.compaction.compact` returned for this version or for an earlier one.
 
         Raises:
             StateError: The base was not made from these files. Nothing was changed.

@@ -2,10 +2,10 @@
 
 Invariant: the local store never holds an uncommitted version. An epoch's task reads from exactly the last committed version, and writes its
 own changes to a new delta file; later tasks apply that file here if it was committed. So nothing is ever rolled back. The last few
-deltas are held in memory over the store, see `penstock.state.layers`, and put into it together. Which version the store holds is told by
+deltas are held in memory over the store, see `penstock.state.recent_changes`, and put into it together. Which version the store holds is told by
 its lineage; one that is not on the way to the wanted version is rebuilt from the files.
 
-Read next: `penstock.state.worker` for what operators see, `penstock.state.compact` for how bases are made.
+Read next: `penstock.state.worker` for what operators see, `penstock.state.compaction` for how bases are made.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
-from penstock.columns import concat
+from penstock.arrow.columns import concat
 from penstock.errors import StateError
-from penstock.state import layers
+from penstock.state import recent_changes
 from penstock.state.deltas import FileRef, Version, read_batches
 from penstock.state.environment import (
     FORMAT,
@@ -41,8 +41,8 @@ from penstock.state.environment import (
     remove_environment,
     unusable,
 )
-from penstock.state.layers import Layer
 from penstock.state.overlay import Layered, Overlay
+from penstock.state.recent_changes import Layer
 from penstock.state.worker import WorkerState, order_bytes, timer_bytes
 from penstock.types import MAX_TIME
 
@@ -65,7 +65,7 @@ class CatchUp:
 def close_stores(directory: str) -> None:
     """Close, in this process, all stores in a directory and below it. Snapshots of them can no longer be read; opened again, they go on."""
     for path in close_below(directory):
-        layers.let_go(path)
+        recent_changes.let_go(path)
 
 
 class LocalStore:
@@ -95,7 +95,7 @@ class LocalStore:
 
     def close(self) -> None:
         """Close it in this process; snapshots can no longer be read. Only needed before the directory goes away."""
-        layers.let_go(self._directory)
+        recent_changes.let_go(self._directory)
         close_environment(self._directory)
 
     def at(self, fs: pafs.FileSystem, root: str, version: Version) -> WorkerState:
@@ -149,7 +149,7 @@ class LocalStore:
             self._distrust()
 
     def _distrust(self) -> None:
-        layers.let_go(self._directory)
+        recent_changes.let_go(self._directory)
         remove_environment(self._directory)
 
     def _safely(self, action: Callable[[], _T]) -> _T:
@@ -175,13 +175,13 @@ class LocalStore:
         stored = _LmdbSnapshot(self, env, txn)
         try:
             have = self._lineage(env, txn)
-            if have is not None and have in chain and layers.may_be_held(version.deltas[chain.index(have) :]):
+            if have is not None and have in chain and recent_changes.may_be_held(version.deltas[chain.index(have) :]):
                 layer = self._held_over(have, chain) or Layer(have, have, Overlay())
                 fresh = version.deltas[chain.index(layer.lineage) :]
                 rows = joined.from_iterable(read_batches(fs, root, delta) for delta in fresh)
-                more = layer.with_rows(rows, chain[-1]) if 0 < len(fresh) <= layers.READ_DELTAS else None
+                more = layer.with_rows(rows, chain[-1]) if 0 < len(fresh) <= recent_changes.READ_DELTAS else None
                 if more is not None or not fresh:
-                    layer = layers.hold(self._directory, more or layer)
+                    layer = recent_changes.hold(self._directory, more or layer)
                     return WorkerState(Layered(stored, layer.changes) if layer.changes.values else stored)
         except BaseException:
             stored.close()
@@ -191,7 +191,7 @@ class LocalStore:
 
     def _held_over(self, have: str | None, chain: Sequence[str]) -> Layer | None:
         """What this process holds, if it is over just what the store has, and on the way to a version."""
-        layer = layers.held(self._directory)
+        layer = recent_changes.held(self._directory)
         return layer if layer is not None and layer.below == have and layer.lineage in chain else None
 
     def _open(self) -> Environment:
@@ -214,7 +214,7 @@ class LocalStore:
                 if self._lineage(env, txn) != have:
                     continue
                 if layer is not None:
-                    layers.let_go(self._directory)
+                    recent_changes.let_go(self._directory)
                     _apply_changes(env, txn, layer.changes.changes())
                 elif done >= 0:
                     for batch in read_batches(fs, root, version.deltas[done]):
@@ -239,8 +239,8 @@ class LocalStore:
         if layer is None:
             return None
         done = chain.index(layer.lineage)
-        fresh = version.deltas[done : done + layers.HELD_DELTAS]
-        while not layers.may_be_held(fresh):
+        fresh = version.deltas[done : done + recent_changes.HELD_DELTAS]
+        while not recent_changes.may_be_held(fresh):
             fresh = fresh[:-1]
         rows = joined.from_iterable(read_batches(fs, root, delta) for delta in fresh)
         layer = layer.with_rows(rows, chain[done + len(fresh)]) or layer

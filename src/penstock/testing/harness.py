@@ -21,31 +21,31 @@ from typing import Any, Self
 import cloudpickle
 import pyarrow as pa
 
-from penstock.columns import whole
+from penstock.arrow.columns import whole
+from penstock.checkpoint.folder import Checkpoint, Identity
+from penstock.checkpoint.housekeeping import TIDY_EVERY, adopt, due, remove_unused
+from penstock.checkpoint.record import EpochRecord
+from penstock.driver.commands import Commander
+from penstock.driver.compile import compile_flow
+from penstock.driver.epoch import EpochDriver, Settings
+from penstock.driver.rollback import Engine, ahead, commit_intent, go_back, why_not_back
+from penstock.driver.takeover import check_ahead, take_over
 from penstock.errors import DeclarationError, RecordError
 from penstock.flow import plan as p
 from penstock.flow.flow import Flow
-from penstock.operators.keys import WORKER_BIN, KeyCodec
 from penstock.protocol.ends import Ends, Reader, supervise
 from penstock.protocol.rescale import STANDARD, Limits
 from penstock.routing.hashing import spark_xxhash64
-from penstock.runtime.back import Engine, ahead, commit_intent, go_back, why_not_back
-from penstock.runtime.checkpoint import Checkpoint, Identity
-from penstock.runtime.commands import Commander
-from penstock.runtime.compile import compile_flow
-from penstock.runtime.copying import copies_due
-from penstock.runtime.driver import EpochDriver, Settings
-from penstock.runtime.record import EpochRecord
-from penstock.runtime.takeover import check_ahead, take_over
-from penstock.runtime.upkeep import TIDY_EVERY, adopt, due, remove_unused
-from penstock.runtime.worker import Assignment, local_states
-from penstock.state.compact import iterate
+from penstock.rows.keys import WORKER_BIN, KeyCodec
+from penstock.state.compaction import iterate
 from penstock.state.deltas import SCHEMA, read_batches
 from penstock.state.files import resolve
 from penstock.state.store import close_stores
 from penstock.state.worker import MemoryState, WorkerState
-from penstock.testing.backend import PARTITION, LocalBackend
+from penstock.testing.engine import PARTITION, LocalBackend
 from penstock.types import OFFSET, Mark
+from penstock.worker.copying import copies_due
+from penstock.worker.run import Assignment, local_states
 
 _users: Counter[str] = Counter()  # harnesses by the folder of their stores, which those on one checkpoint share
 

@@ -17,7 +17,7 @@ from penstock.operators.aggregates.ordered import Collect, Edge, Extreme
 from penstock.operators.aggregates.sets import CountDistinct
 from penstock.operators.aggregates.sketches import ApproxCountDistinct, Quantile
 from penstock.operators.aggregates.user import Aggregate
-from penstock.schema import as_float, as_text
+from penstock.sql_text.schema import as_float, as_text
 
 __all__ = [
     "Aggregate",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import values_of
+from penstock.arrow.columns import values_of
 from penstock.errors import DeclarationError, StateError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import lexicographic
+from penstock.arrow.columns import lexicographic
 from penstock.errors import StateError
 from penstock.operators.aggregates.base import (
     BOOL,

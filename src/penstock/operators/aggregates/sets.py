@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import lexicographic
+from penstock.arrow.columns import lexicographic
 from penstock.operators.aggregates.base import (
     OBJECT,
     Array,

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.columns import values_of
+from penstock.arrow.columns import values_of
 from penstock.errors import DeclarationError
 from penstock.operators.aggregates.base import (
     OBJECT,
@@ -28,7 +28,7 @@ from penstock.operators.aggregates.base import (
     lengths,
     objects,
 )
-from penstock.operators.returned import to_array
+from penstock.rows.returned import to_array
 
 _SQL_NAMES: dict[str, pa.DataType] = {
     "tinyint": pa.int8(),

@@ -1,0 +1,210 @@
+"""Small helps with Arrow's columns and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.errors import OperatorError
+from penstock.types import FIRST_MOMENT, LAST_MOMENT
+
+_UTC: Final = pa.timestamp("us", "UTC")
+_FEW: Final = 1 << 12  # below, one sort by comparing is as fast
+MANY: Final = 1 << 16  # from so many on it pays to count equal ones
+_LONG_RUNS: Final = 64  # of so many values on average, that sort has little to do
+GATHERED_ROWS: Final = 1 << 16
+GATHERED_BYTES: Final = 64 << 20
+Integers = NDArray[np.int64] | NDArray[np.bool_]
+_EPOCH: Final = pa.scalar(0, _UTC).as_py()
+
+
+class HasColumns(Protocol):
+    """What columns can be had of by name: an Arrow batch, or the rows of an operator."""
+
+    def column(self, name: str, /) -> Any:
+        """A column, of which values can be taken."""
+
+
+def values_of(column: Any) -> list[Any]:
+    """A column's values as Python has them: just what ``to_pylist`` gives, but times thirty times as fast.
+
+    (Arrow looks up the time zone again for every value.)
+
+    Args:
+        column: An array, chunked or not.
+
+    Raises:
+        OverflowError: A time is none that Python has, as of ``to_pylist``.
+    """
+    if column.type != _UTC:
+        try:
+            return column.to_pylist()  # type: ignore[no-any-return]
+        except OverflowError as error:
+            raise _beyond(error) from error
+    since: Any = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
+    try:
+        values: list[Any] = list(map(_EPOCH.__add__, since.astype("timedelta64[us]").tolist()))
+    except OverflowError as error:
+        raise _beyond(error) from error
+    for i in np.flatnonzero(column.is_null()).tolist() if column.null_count else ():
+        values[i] = None
+    return values
+
+
+def _beyond(error: Exception) -> OverflowError:
+    return OverflowError(
+        f"a time is outside of the years 1 to 9999, which are all that Python's times have ({error}); "
+        "leave such records out with where(...) before a step that is written in Python"
+    )
+
+
+def within_calendar(column: Any) -> Any:
+    """A column of times with those that Python does not have replaced by the nearest that it has; any other column as it is."""
+    if not pa.types.is_timestamp(column.type) or column.type.unit != "us":
+        return column
+    micros = column.cast(pa.int64())
+    first, last = (pa.scalar(moment, pa.int64()) for moment in (FIRST_MOMENT, LAST_MOMENT))
+    return pc.max_element_wise(pc.min_element_wise(micros, last, skip_nulls=False), first, skip_nulls=False).cast(column.type)
+
+
+def places(index: Any) -> Any:
+    """Row numbers as Arrow's ``take`` wants them."""
+    return pa.array(index)
+
+
+def key_values(column: Any) -> Any:
+    """A column of keys as keys are shown: −0.0 and 0.0 are one key, so that either of its rows may be at hand, and it is 0.0."""
+    return pc.add(column, pa.scalar(0, column.type)) if pa.types.is_floating(column.type) else column
+
+
+def whole(batches: Sequence[pa.RecordBatch], schema: pa.Schema | None = None) -> pa.RecordBatch:
+    """The rows of all batches, one after the other.
+
+    Args:
+        batches: Of one schema.
+        schema: Which, if there may be no batch.
+
+    Raises:
+        OperatorError: A column of text is more than an Arrow array can address. (A table would go on in a second chunk.)
+    """
+    if len(batches) == 1:
+        return batches[0]
+    if not batches:
+        assert schema is not None
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    try:
+        joined: pa.RecordBatch = pa.concat_batches(batches)  # type: ignore[attr-defined]
+    except pa.ArrowInvalid as error:
+        if "overflow" not in str(error):
+            raise
+        rows = sum(batch.num_rows for batch in batches)
+        raise OperatorError(
+            f"{rows:,} rows that one worker gets at once have more than 2 GiB of text in one column; "
+            "read less per epoch (max_files_per_epoch) or use more workers."
+        ) from error
+    return joined
+
+
+def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows in the columns of `schema`, found by name: one that they lack is null, one that `schema` lacks is left out.
+
+    Args:
+        rows: The rows; not modified.
+        schema: The columns wanted; one that the rows have, too, is cast to its type.
+    """
+    if rows.schema.equals(schema):
+        return rows
+    there = set(rows.schema.names)
+    columns: list[Any] = [
+        rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def gathered(
+    batches: Iterable[pa.RecordBatch], rows: int = GATHERED_ROWS, size: int = GATHERED_BYTES
+) -> Iterator[pa.RecordBatch]:
+    """The same rows in larger batches: Spark hands over small ones, see `penstock.spark.session.local.HANDING`.
+
+    Args:
+        batches: Of one schema; empty ones are left out.
+        rows: A batch is given when it has at least so many rows,
+        size: or so many bytes.
+    """
+    held: list[pa.RecordBatch] = []
+    count = filled = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            count += batch.num_rows
+            filled += batch.nbytes
+        if count >= rows or filled >= size:
+            count = filled = 0
+            yield _emptied(held)
+    if held:
+        yield _emptied(held)
+
+
+def _emptied(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of a list of batches, which holds on to none of them while somebody looks at the rows."""
+    joined = whole(held)
+    held.clear()
+    return joined
+
+
+def concat(*parts: Any) -> Any:
+    """Join Arrow arrays of binary, or of large_binary, row by row."""
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", parts[0].type))
+
+
+def lexicographic(columns: Sequence[Integers]) -> NDArray[np.int64]:
+    """The permutation that sorts rows by several columns, the first counting most; rows that are equal stay in order.
+
+    As ``numpy.lexsort`` with the columns the other way round, which takes two or three times as long.
+    """
+    *before, index = columns
+    index = ascending(index)
+    for column in reversed(before):
+        index = index[ascending(column[index])]
+    return index
+
+
+def in_long_runs(values: Integers) -> bool:
+    """Whether values are not in order but ascend for long stretches, so that sorting them costs little."""
+    return 0 < int(np.count_nonzero(values[1:] < values[:-1])) < len(values) // _LONG_RUNS
+
+
+def ascending(values: Integers) -> NDArray[np.int64]:
+    """The permutation that sorts values and keeps the order of equal ones.
+
+    Of many values few of which are distinct, equal ones are counted. Otherwise: NumPy sorts 16 bits by counting and 64 by comparing, which
+    is quick only for what is almost sorted. Two passes bring values to their place by the upper 32 of the bits in which they differ; where
+    more differ, the sort of what is then almost sorted costs little.
+    """
+    values = values.astype(np.int64, copy=False)
+    if not (values[1:] < values[:-1]).any():
+        return np.arange(len(values))
+    if len(values) < _FEW or in_long_runs(values):
+        return np.argsort(values, kind="stable")
+    if len(values) >= MANY:
+        from penstock.arrow.grouping import by_counting  # noqa: PLC0415  (numba takes a fifth of a second to load)
+
+        counted = by_counting(values)
+        if counted is not None:
+            return counted
+    least = int(values.min())
+    bits = (int(values.max()) - least).bit_length()
+    lower = max(0, bits - 32)
+    digits = (values.view(np.uint64) - np.uint64(least % (1 << 64))) >> np.uint64(lower)
+    index = np.argsort(digits.astype(np.uint16), kind="stable")
+    if bits > 16:
+        index = index[np.argsort((digits >> np.uint64(16)).astype(np.uint16)[index], kind="stable")]
+    if lower:
+        index = index[np.argsort(values[index], kind="stable")]
+    return index

@@ -1,0 +1,1 @@
+"""The checkpoint folder: its records and its files, without an engine."""

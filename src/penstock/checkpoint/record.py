@@ -1,0 +1,233 @@
+"""The epoch record: all that the next epoch must know, written with one atomic rename when an epoch is committed.
+
+checkpoint/
+  penstock.json           identity of the flow
+  sources.json            what its positions are of
+  fed.json                what fed the outputs in the last run that gave out rows
+  runs/000001.json        one per start; the highest number owns the checkpoint (fencing)
+  control/*.json          the control log, read by the query as a stream
+  epochs/<epoch>.json     the records; the last few are kept
+  state/<region>/…        base and delta files, and files of state that moved
+  snapshots/<name>.json   records kept under a name
+  spark/                  Spark's own offsets and commits; spark-<epoch>/ after the flow has gone back to a snapshot
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import xxhash
+
+from penstock.errors import TornFileError
+from penstock.progress.source_state import PartitionState, SourceState
+from penstock.protocol.controller import Command
+from penstock.protocol.ends import Ends
+from penstock.protocol.rescale import Control
+from penstock.state.deltas import Version
+from penstock.types import MIN_TIME
+
+FORMAT = 3
+KEPT_ANSWERS = 32
+"""How many refused, and how many replaced commands a record remembers."""
+
+
+@dataclass
+class RegionState:
+    """What is known of one region.
+
+    Attributes:
+        control: Its placement and the rescale under way.
+        frontier: Event time (µs) up to which it has processed.
+        versions: By worker, the files of its state.
+        skipped: Records skipped because a function raised, since the flow began.
+        copies: For each key on hold (hash), the version of its old worker's state from which its own is being copied.
+        acquired: By worker, files of state that came in the last epoch.
+        rescale_us: Clock time at which the rescale under way began; 0: there is none.
+    """
+
+    control: Control
+    frontier: int = MIN_TIME
+    versions: list[Version] = field(default_factory=list)
+    skipped: int = 0
+    copies: dict[int, Version] = field(default_factory=dict)
+    acquired: dict[int, list[str]] = field(default_factory=dict)
+    rescale_us: int = 0
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that the next epoch schedules."""
+        return self.control.workers
+
+    def files(self) -> set[str]:
+        """Paths of all files that it needs."""
+        return {f.path for v in (*self.versions, *self.copies.values()) for f in v.files()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "control": self.control.to_json(),
+            "frontier": self.frontier,
+            "versions": [v.to_json() for v in self.versions],
+            "skipped": self.skipped,
+            "copies": {str(k): v.to_json() for k, v in self.copies.items()},
+            "acquired": {str(w): p for w, p in self.acquired.items()},
+            "rescale_us": self.rescale_us,
+        }
+
+    @staticmethod
+    def from_json(raw: dict[str, Any]) -> RegionState:
+        """Read what `to_json` gave."""
+        return RegionState(
+            Control.from_json(raw["control"]),
+            raw["frontier"],
+            [Version.from_json(v) for v in raw["versions"]],
+            raw["skipped"],
+            {int(k): Version.from_json(v) for k, v in raw["copies"].items()},
+            {int(w): p for w, p in raw["acquired"].items()},
+            raw["rescale_us"],
+        )
+
+
+@dataclass(frozen=True)
+class SourceShape:
+    """A source: its name, and what it reads, as text by a word for each part."""
+
+    name: str
+    meaning: dict[str, str]
+    lateness_us: int = 0
+
+
+@dataclass
+class EpochRecord:
+    """The state of the flow after an epoch.
+
+    Attributes:
+        epoch: Number of the epoch; −1 before the first.
+        run: Number of the run that committed it.
+        sources: By name.
+        regions: By name.
+        outputs: For each output the last epoch whose mark the sink was given.
+        control: Names of the control files that have been obeyed.
+        refused: Commands that made no sense, by the name of their file, with the reason; the last few.
+        ending, finished, stopped, draining: Where the flow is on its way to an end, see `penstock.protocol.ends.Ends`.
+        progress: Figures of the epoch for people: rows, durations in ms, bytes, files.
+        log: Folder of the engine's own log of input.
+        input: In a snapshot: where the epoch's input ends, in the engine's words.
+        going_back: The command to load that this epoch has obeyed; the next epoch is the going back, and no other may come. Empty:
+            there is none.
+        shape: What the state belongs to, as plain values; see `penstock.driver.shape`.
+        gone_back: Each time the flow went back: the ``snapshot``, its epoch (``to``) and the last epoch given up (``upto``).
+        open: By name in the control log, commands that are obeyed and not carried out yet, with the regions that have not settled.
+        replaced: By name, what took the place of a command before it was carried out; the last few.
+    """
+
+    epoch: int = -1
+    run: int = 0
+    sources: dict[str, SourceState] = field(default_factory=dict)
+    regions: dict[str, RegionState] = field(default_factory=dict)
+    outputs: dict[str, int] = field(default_factory=dict)
+    control: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+    ending: bool = False
+    finished: bool = False
+    stopped: bool = False
+    draining: bool = False
+    progress: dict[str, Any] = field(default_factory=dict)
+    log: str = "spark"
+    input: str = ""
+    going_back: dict[str, Any] = field(default_factory=dict)
+    shape: dict[str, Any] = field(default_factory=dict)
+    gone_back: list[dict[str, Any]] = field(default_factory=list)
+    open: dict[str, Command] = field(default_factory=dict)
+    replaced: dict[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """One line of JSON with a checksum before it."""
+        raw = {n: getattr(self, n) for n in self.__dataclass_fields__}
+        raw["sources"] = {name: asdict(source) for name, source in self.sources.items()}
+        raw["regions"] = {name: region.to_json() for name, region in self.regions.items()}
+        body = json.dumps({"format": FORMAT, **raw}).encode()  # not sorted: keys and layouts have an order
+        return xxhash.xxh3_64_hexdigest(body).encode() + b"\n" + body
+
+    @staticmethod
+    def from_bytes(data: bytes, path: str) -> EpochRecord:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            TornFileError: The file was truncated or altered, or is of another format.
+        """
+        checksum, _, body = data.partition(b"\n")
+        if xxhash.xxh3_64_hexdigest(body).encode() != checksum:
+            raise TornFileError(
+                f"The epoch record {path} is damaged (its checksum differs); restore it from a copy; sinks and state may hold more than older records know."
+            )
+        raw = json.loads(body)
+        if raw.pop("format") != FORMAT:
+            raise TornFileError(f"The epoch record {path} was written by another version of penstock; use that version.")
+        sources = {}
+        for name, source in raw.pop("sources").items():
+            partitions = {k: PartitionState(**v) for k, v in source.pop("partitions").items()}
+            sources[name] = SourceState(**source, partitions=partitions)
+        regions = {name: RegionState.from_json(region) for name, region in raw.pop("regions").items()}
+        return EpochRecord(**raw, sources=sources, regions=regions)
+
+    @property
+    def ends(self) -> Ends:
+        """Where the flow is on its way to an end."""
+        return Ends(self.ending, self.finished, self.stopped, self.draining)
+
+    def ends_for(self, run: int) -> Ends:
+        """The same for a run: what an earlier one was told of its own end does not concern it."""
+        return self.ends if self.run >= run else Ends(finished=self.finished, draining=self.draining)
+
+    @property
+    def frontier(self) -> int:
+        """The flow's frontier: the least of its sources'."""
+        return min((s.frontier for s in self.sources.values() if s.partitions or s.frontier != MIN_TIME), default=MIN_TIME)
+
+
+def newest(before: dict[str, str], now: dict[str, str]) -> dict[str, str]:
+    """What was said of commands, with what is said now; the last few."""
+    return dict([*before.items(), *now.items()][-KEPT_ANSWERS:])
+
+
+def outcome_of(last: EpochRecord, run: int, *, before: bool, cut: bool) -> str:
+    """How a run that did not fail has ended, in a sentence.
+
+    Args:
+        last: The last epoch's record.
+        run: The first run of the start that has ended.
+        before: Whether the flow had finished before the run began.
+        cut: Whether the engine's query was stopped by somebody else.
+    """
+    again = "started again on the same checkpoint the flow goes on"
+    if before:
+        return f"The flow had finished in epoch {last.epoch}, before this start, and no file has come since: nothing was done."
+    if last.finished:
+        return f"The flow finished in epoch {last.epoch}: its input was read to the end."
+    if last.ends_for(run).stopped:
+        return f"The flow stopped after epoch {last.epoch}; {again}."
+    if cut:
+        return f"The query was stopped from outside of penstock after epoch {last.epoch}; {again}."
+    return f"What there was has been read, up to epoch {last.epoch}; {again} with what has come."
+
+
+def progress_of(record: EpochRecord) -> dict[str, Any]:
+    """An epoch's figures, and totals since the flow began."""
+    sources = {
+        n: {"rows": s.rows, "late": s.late, "malformed": s.malformed, "files": s.files} for n, s in record.sources.items()
+    }
+    return {
+        "epoch": record.epoch,
+        "run": record.run,
+        "finished": record.finished,
+        "refused": record.refused,
+        "going_back": record.going_back.get("name"),
+        "gone_back": record.gone_back,
+        "regions": {},
+        **record.progress,
+        "sources": sources,
+        "skipped": {n: r.skipped for n, r in record.regions.items()},
+    }

@@ -1,0 +1,259 @@
+"""Give commands to a flow through its control log, from the process that runs it or from any other, and see what comes of them.
+
+A command is checked against the last committed epoch before it is written, so most nonsense is refused at once; the controller
+checks again when it obeys.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.record import EpochRecord
+from penstock.driver.rollback import why_not_back
+from penstock.errors import CheckpointError, DeclarationError, FinishedError, ReplacedError
+from penstock.protocol.controller import Command, Now, decide, said, text_of, why_not
+from penstock.protocol.rescale import STANDARD
+from penstock.routing.hashing import spark_xxhash64
+
+_POLL_S: Final = 0.05
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A command that was given.
+
+    Attributes:
+        name: Its name in the control log.
+        command: What was asked.
+        regions: The regions that it makes rescale; empty: none.
+        latest: Gives the last committed epoch's record; raises what the flow failed with.
+        running: Says whether the flow still runs.
+        waiting: Gives the names in the control log; one that was obeyed long ago is there no more.
+    """
+
+    name: str
+    command: Command
+    regions: tuple[str, ...]
+    latest: Callable[[], EpochRecord]
+    running: Callable[[], bool]
+    waiting: Callable[[], Sequence[str]]
+
+    @property
+    def replaced(self) -> str:
+        """What took its place before it was carried out, as a sentence: a later command, a going back to a snapshot, the end of the
+        flow. Empty: nothing did.
+        """
+        record = self.latest()
+        if self.name in record.replaced:
+            return record.replaced[self.name]
+        if record.finished and self._unheard(record) and self.command["command"] not in ("stop", "drain", "load"):
+            return f"The {said(self.command)} came too late: the flow finished in epoch {record.epoch}."
+        return ""
+
+    @property
+    def done(self) -> bool:
+        """Whether it has been carried out: obeyed, and every region it concerns has settled.
+
+        Raises:
+            DeclarationError: It was refused after all; nothing was changed.
+            ReplacedError: Something took its place; it will not be carried out.
+        """
+        record = self.latest()
+        if self.name in record.refused:
+            raise DeclarationError(record.refused[self.name])
+        if replaced := self.replaced:
+            raise ReplacedError(replaced)
+        if record.finished and self.command["command"] in ("stop", "drain"):
+            return True
+        return not record.going_back and not self._unheard(record) and self.name not in record.open
+
+    def _unheard(self, record: EpochRecord) -> bool:
+        return self.name not in record.control and self.name in self.waiting()
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """By region: phase, bins left, keys and bytes moved, time left (ms); empty before the first epoch that obeys it."""
+        record = self.latest()
+        figures = record.progress.get("regions", {})
+        return {
+            r: {"phase": figures[r]["phase"], **figures[r].get("last_rescale", {}), **figures[r].get("rescale", {})}
+            for r in self.regions
+            if r in figures
+        }
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is done.
+
+        Args:
+            timeout: Seconds; None: as long as it takes.
+
+        Returns:
+            Whether it is done; False also if the flow has stopped before.
+
+        Raises:
+            DeclarationError: It was refused after all; nothing was changed.
+            ReplacedError: Something took its place; it will not be carried out.
+            PenstockError: The flow failed.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self.done:
+            if (until is not None and time.monotonic() > until) or not self.running():
+                return self.done
+            time.sleep(_POLL_S)
+        return True
+
+
+class Commander:
+    """Writes commands into a checkpoint's control log.
+
+    Args:
+        checkpoint: The flow's checkpoint.
+        latest: Gives the last committed epoch's record; None: read from the checkpoint.
+        running: Says whether the flow runs; None: taken for granted.
+        unloadable: Says, of a command to load, why the flow cannot go back; None: what the checkpoint alone can tell.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        latest: Callable[[], EpochRecord] | None = None,
+        running: Callable[[], bool] | None = None,
+        unloadable: Callable[[EpochRecord, Command], str] | None = None,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._latest = latest or checkpoint.last
+        self._running = running or (lambda: True)
+        self._unloadable = unloadable or (lambda record, command: why_not_back(checkpoint, record, command))
+
+    def scale(self, workers: int, region: str | None = None) -> Asked:
+        """Ask for a number of workers of a region, or of all regions at the same time.
+
+        Raises:
+            DeclarationError: There is no such region, or it cannot have so many workers. Nothing was changed.
+            FinishedError: The flow has ended for good.
+        """
+        return self._ask({"command": "scale", "region": region, "workers": workers}, region)
+
+    def move(self, region: str, keys: Sequence[Any], worker: int | None, schema: pa.Schema) -> Asked:
+        """Ask for single keys at a worker, or back where they belong (None).
+
+        Args:
+            region: The region.
+            keys: Key values; tuples if the key has several columns.
+            worker: The worker, or None.
+            schema: The region's key columns.
+
+        Raises:
+            DeclarationError: There is no such region or worker, or a key does not fit the columns. Nothing was changed.
+            FinishedError: The flow has ended for good.
+        """
+        hashes = [int(h) for h in hashes_of(keys, schema)]
+        return self._ask({"command": "move", "region": region, "keys": hashes, "worker": worker}, region)
+
+    def snapshot(self, name: str) -> Asked:
+        """Ask for a named, consistent copy of all state, routing and positions at the end of an epoch.
+
+        Raises:
+            DeclarationError: The name cannot be used, or is taken. Nothing was changed.
+            FinishedError: The flow has ended for good.
+        """
+        return self._ask({"command": "snapshot", "name": name}, None)
+
+    def load(self, name: str, *, keep_output: bool = False) -> Asked:
+        """Ask to go back to a snapshot.
+
+        Args:
+            name: The snapshot.
+            keep_output: Go back even if a sink cannot take back the rows that it was given since.
+
+        Raises:
+            DeclarationError: There is no such snapshot, or the flow cannot go back to it. Nothing was changed.
+            CheckpointError: The flow has not committed an epoch yet.
+        """
+        return self._ask({"command": "load", "name": name, "keep_output": keep_output}, None)
+
+    def stop(self, *, drain: bool = False, run: int | None = None) -> Asked:
+        """Ask a run to stop after an epoch, or the flow to process what there is and to end.
+
+        Args:
+            drain: Whether to end.
+            run: The run that is to stop; None: the newest. One that starts later is not stopped.
+
+        Raises:
+            FinishedError: The flow has ended for good.
+        """
+        if self._latest().finished:
+            raise FinishedError(f"The flow of checkpoint {self._checkpoint.uri} has finished already.")
+        command = {"command": "drain" if drain else "stop"}
+        return self._told(command if drain else {**command, "run": run or self._checkpoint.newest_run()}, ())
+
+    def tell(self, command: dict[str, Any]) -> str:
+        """Write any command; gives its name in the log."""
+        name = f"{time.time_ns():020d}-{os.getpid():07d}-{next(_numbers):06d}.json"
+        self._checkpoint.command(command, name)
+        return name
+
+    def _ask(self, command: dict[str, Any], region: str | None) -> Asked:
+        record = self._latest()
+        if record.finished and command["command"] != "load":
+            raise FinishedError(
+                f"The flow of checkpoint {self._checkpoint.uri} has finished; it cannot be told to {command['command']}."
+            )
+        if record.epoch < 0:
+            raise CheckpointError("The flow has not committed its first epoch yet; try again in a moment.")
+        controls = {n: r.control for n, r in record.regions.items()}
+        before = [n for n in self._checkpoint.control_names() if n not in record.control]
+        there = self._checkpoint.snapshot_names(record.epoch)
+        # As if those that are on their way had been obeyed: a move may name a worker that a scale is about to bring.
+        ahead = [(n, self._checkpoint.read_command(n)) for n in before]
+        decided = decide(ahead, controls, there, STANDARD, Now(record.epoch + 1))
+        if decided.load or record.going_back:  # what will be there then is in the snapshot
+            name = (decided.load or record.going_back)["name"]
+            if name in there:
+                decided.controls = {n: r.control for n, r in self._checkpoint.read_snapshot(name).regions.items()}
+        known = [*there, *decided.snapshots]
+        loads = command["command"] == "load" and command["name"] in known
+        unloadable = {text_of(command): self._unloadable(record, command)} if loads else {}
+        reason = why_not(command, decided.controls, known, unloadable)
+        if reason:
+            raise DeclarationError(reason)
+        settled = command["command"] in ("snapshot", "load")
+        regions = () if settled else (region,) if region is not None else tuple(decided.controls)
+        return self._told(command, regions)
+
+    def _told(self, command: dict[str, Any], regions: tuple[str, ...]) -> Asked:
+        return Asked(self.tell(command), command, regions, self._latest, self._running, self._checkpoint.control_names)
+
+
+def hashes_of(keys: Sequence[Any], schema: pa.Schema) -> np.typing.NDArray[np.int64]:
+    """The hashes of keys given as people write them; text is read as the column's type.
+
+    Raises:
+        DeclarationError: A key does not fit the key columns.
+    """
+    if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
+        raise DeclarationError(f"keys must be a list of keys, not {keys!r}; write [{keys!r}].")
+    rows = [k if isinstance(k, (tuple, list)) else (k,) for k in keys]
+    columns = []
+    for i, field in enumerate(schema):
+        if any(len(r) != len(schema) for r in rows):
+            raise DeclarationError(
+                f"A key of this region has {len(schema)} columns ({', '.join(schema.names)}); give that many values."
+            )
+        values = [r[i] for r in rows]
+        try:
+            as_text = all(isinstance(v, str) for v in values) and not pa.types.is_string(field.type)
+            columns.append(pa.array(values, pa.string()).cast(field.type) if as_text else pa.array(values, field.type))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise DeclarationError(f"Key column {field.name!r} is of type {field.type}: {error}.") from error
+    return spark_xxhash64(columns)

@@ -1,0 +1,279 @@
+"""From a declared plan to what workers run: exact columns, ports, partial aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.flow.plan import (
+    Node,
+    Numbered,
+    Output,
+    Plan,
+    Region,
+    RegionOutput,
+    Select,
+    SourceNode,
+    Union,
+    Where,
+    inputs_of,
+    readers,
+    upstream,
+)
+from penstock.operators.aggregate import AggregateStep, bind_kernels
+from penstock.operators.session import SessionStep
+from penstock.sql_text.schema import quoted
+from penstock.types import PART, SUB, TIME
+from penstock.worker.spec import ERROR_SCHEMA, Input, Out, Port, RegionSpec, Step
+
+PartialSchema = Callable[[Region, AggregateStep, pa.Schema], "pa.Schema | None"]
+Known = dict[str, "int | str"]
+_UTC: Final = pa.timestamp("us", "UTC")
+
+
+@dataclass
+class CompiledRegion:
+    """A region ready to run.
+
+    Attributes:
+        spec: What its workers get.
+        region: What was declared.
+        feeds: For each port the index of the region's input it reads.
+        outs: Which output of the spec a node is, by (operator, errors).
+    """
+
+    spec: RegionSpec
+    region: Region
+    feeds: tuple[int, ...]
+    outs: dict[tuple[int, bool], int]
+
+
+@dataclass
+class CompiledFlow:
+    """A plan ready to run.
+
+    Attributes:
+        plan: The plan.
+        regions: By name.
+        consumers: How many consumers each node has, by its id.
+        shape: What the flow's state belongs to, as plain values; see `penstock.driver.shape`.
+    """
+
+    plan: Plan
+    regions: dict[str, CompiledRegion]
+    consumers: dict[int, int] = field(default_factory=dict)
+    shape: dict[str, Any] = field(default_factory=dict)
+
+    def ordinal(self, source: SourceNode) -> int:
+        """The source's number in hidden column PART."""
+        return self.plan.sources.index(source)
+
+
+def compile_flow(
+    plan: Plan,
+    schema_of: Callable[[Node, dict[int, pa.Schema]], pa.Schema],
+    partial_schema: PartialSchema,
+    only_partition: Callable[[SourceNode], int | None] = lambda _: None,
+) -> CompiledFlow:
+    """Compile a plan.
+
+    Args:
+        plan: The declared flow.
+        schema_of: Exact columns of a node, given those of its inputs by ``id(input)``.
+        partial_schema: Columns of the partial aggregates that can be computed before the shuffle, or None.
+        only_partition: The value of hidden column PART in all rows of a source, or None: it has several.
+
+    Raises:
+        DeclarationError: Now that all types are known, something does not fit.
+    """
+    schemas: dict[int, pa.Schema] = {}
+    regions: dict[str, CompiledRegion] = {}
+    wanted = _wanted_outputs(plan)
+
+    def resolve(node: Node) -> pa.Schema:
+        if id(node) not in schemas:
+            if isinstance(node, RegionOutput):
+                build(node.region)
+                compiled = regions[node.region.name]
+                schemas[id(node)] = (
+                    ERROR_SCHEMA
+                    if node.errors
+                    else resolve(node.region.inputs[-1 - node.operator])
+                    if node.operator < 0
+                    else compiled.spec.steps[node.operator].out_schema
+                )
+            else:
+                before = {id(i): resolve(i) for i in inputs_of(node)}
+                schemas[id(node)] = schema_of(node, before)
+        return schemas[id(node)]
+
+    def build(region: Region) -> None:
+        if region.name not in regions:
+            inputs = [resolve(i) for i in region.inputs]
+            known = [known_positions(node, only_partition) for node in region.inputs]
+            regions[region.name] = compile_region(plan, region, inputs, known, wanted.get(region.name, ()), partial_schema)
+
+    for region in plan.regions:
+        build(region)
+    for output in plan.outputs:
+        resolve(output.node)
+    return CompiledFlow(plan, regions, _count_consumers(plan, regions))
+
+
+def compile_region(
+    plan: Plan,
+    region: Region,
+    inputs: Sequence[pa.Schema],
+    known: Sequence[Known],
+    wanted: Sequence[tuple[int, bool]],
+    partial_schema: PartialSchema,
+) -> CompiledRegion:
+    """Compile one region, given the exact columns of its inputs, and what is known of their positions."""
+    keys = pa.schema([inputs[0].field(n) for n in region.keys.names])
+    for field_ in keys:
+        if pa.types.is_nested(field_.type):
+            raise DeclarationError(f"Region {region.name!r} cannot be keyed by column {field_.name!r} of type {field_.type}.")
+    ports: list[Port] = []
+    feeds: list[int] = []
+    made: dict[tuple[int, str], int] = {}
+    steps: list[Step] = []
+
+    def port(feed: int, kind: str, make: Callable[[], Port]) -> int:
+        if (feed, kind) not in made:
+            made[feed, kind] = len(ports)
+            ports.append(make())
+            feeds.append(feed)
+        return made[feed, kind]
+
+    def plain(feed: int, schema: pa.Schema, *, waits: bool) -> Port:
+        there = {
+            n: v for n, v in known[feed].items() if isinstance(v, int) or (v in schema.names and schema.field(v).type == _UTC)
+        }
+        return Port(schema, None, waits, tuple(there.items()))
+
+    wanted = wanted or [(len(region.steps) - 1, False)]
+    entries: dict[int, int] = {}
+    for own in (-1 - o for o, _ in wanted if o < 0):  # inputs that leave the region as they are
+        entries[-1 - own] = port(own, "ordered", lambda n=own: plain(n, inputs[n], waits=region.timed))  # type: ignore[misc]
+    for i, step in enumerate(region.steps):
+        operator = step.operator
+        in_schemas = tuple(inputs[n] if k == "port" else steps[n].out_schema for k, n in step.inputs)
+        out_schema = operator.output_schema(in_schemas, keys)
+        sources: list[Input] = []
+        for (kind, n), schema in zip(step.inputs, in_schemas, strict=True):
+            if kind == "operator":
+                sources.append(("operator", n))
+                continue
+            partial = partial_schema(region, operator, schema) if isinstance(operator, AggregateStep) else None
+            if partial is not None:
+                sources.append(("port", port(n, f"partial {i}", lambda p=partial, i=i: Port(p, i, waits=False))))  # type: ignore[misc]
+            elif not operator.ordered:
+                needed = _needed(operator, schema, keys)
+                sources.append(("port", port(n, f"unordered {needed.names}", lambda n=n, s=needed: plain(n, s, waits=False))))  # type: ignore[misc]
+            else:
+                sources.append(("port", port(n, "ordered", lambda n=n, s=schema: plain(n, s, waits=region.timed))))  # type: ignore[misc]
+        steps.append(Step(operator, tuple(sources), in_schemas, out_schema))
+    outs = []
+    for operator_index, errors in wanted:
+        kept = inputs[-1 - operator_index] if operator_index < 0 else steps[operator_index].out_schema
+        schema = ERROR_SCHEMA if errors else kept
+        goes_on = _goes_on(plan, region, operator_index, errors)
+        outs.append(Out(operator_index, schema, errors, goes_on, entries.get(operator_index, 0)))
+    spec = RegionSpec(
+        region.name,
+        plan.regions.index(region),
+        keys,
+        tuple(ports),
+        tuple(steps),
+        tuple(outs),
+        tuple(s.name for s in plan.sources),
+        region.timed,
+    )
+    return CompiledRegion(spec, region, tuple(feeds), {(o.operator, o.errors): i for i, o in enumerate(outs)})
+
+
+def known_positions(
+    node: Node, only_partition: Callable[[SourceNode], int | None], met: dict[int, Known] | None = None
+) -> Known:
+    """Hidden columns that say nothing that is not known, see `Port`; the event time is a column's until that column is replaced.
+
+    Args:
+        node: Whose rows.
+        only_partition: As `compile_flow` has it.
+        met: What is known of nodes, by id, that have been looked at: many ways may lead to one.
+    """
+    met = {} if met is None else met
+    if id(node) not in met:
+        met[id(node)] = _known(node, only_partition, met)
+    return met[id(node)]
+
+
+def _known(node: Node, only_partition: Callable[[SourceNode], int | None], met: dict[int, Known]) -> Known:
+    if isinstance(node, SourceNode):
+        part = only_partition(node)
+        return {TIME: node.time or 0, SUB: 0} | ({} if part is None else {PART: part})
+    if not isinstance(node, (Where, Select, Union, Numbered)):
+        return {}
+    first, *others = (dict(known_positions(before, only_partition, met)) for before in inputs_of(node))
+    if isinstance(node, Numbered):
+        first.pop(SUB, None)
+    kept = {(name, quoted(name)) for name in first.values() if isinstance(name, str)}
+    if isinstance(node, Select) and not kept <= set(node.columns):
+        del first[TIME]
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+
+
+def _needed(operator: object, schema: pa.Schema, keys: pa.Schema) -> pa.Schema:
+    """The columns that an aggregate reads; fewer columns cross from the JVM to Python."""
+    if isinstance(operator, (AggregateStep, SessionStep)):
+        bind_kernels(operator.kernels, schema)
+        columns = {k.column for _, k in operator.kernels} | set(keys.names)
+        return pa.schema([f for f in schema if f.name in columns])
+    return schema
+
+
+def _wanted_outputs(plan: Plan) -> dict[str, list[tuple[int, bool]]]:
+    """For each region, the operators whose rows leave it."""
+    wanted: dict[str, list[tuple[int, bool]]] = {}
+    for reader in readers(plan.regions, plan.outputs):
+        for node in upstream(reader):
+            if isinstance(node, RegionOutput):
+                outs = wanted.setdefault(node.region.name, [])
+                if (node.operator, node.errors) not in outs:
+                    outs.append((node.operator, node.errors))
+    return wanted
+
+
+def _goes_on(plan: Plan, region: Region, operator: int, errors: bool) -> bool:
+    """Whether an operator's rows go on to a region or to a stateless step, which keep positions, and not only to sinks."""
+    passed = [n for r in plan.regions for i in r.inputs for n in upstream(i)]
+    passed += [n for o in plan.outputs for n in upstream(o.node) if n is not o.node]
+    return any(
+        isinstance(n, RegionOutput) and n.region is region and n.operator == operator and n.errors == errors for n in passed
+    )
+
+
+def _count_consumers(plan: Plan, regions: dict[str, CompiledRegion]) -> dict[int, int]:
+    """How often each node is read, so that what is read twice is kept rather than computed twice."""
+    counts: dict[int, int] = {}
+
+    def read(node: Node, times: int) -> None:
+        counts[id(node)] = counts.get(id(node), 0) + times
+        if counts[id(node)] > times or isinstance(node, RegionOutput):
+            return
+        for before in inputs_of(node):
+            read(before, 1)
+
+    for compiled in regions.values():
+        for feed in compiled.feeds:
+            read(compiled.region.inputs[feed], 1)
+    for output in plan.outputs:
+        read(output.node, 1)
+    return counts
+
+
+__all__ = ["CompiledFlow", "CompiledRegion", "Output", "compile_flow"]

@@ -1,0 +1,143 @@
+"""What runs a plan: the interface that Spark and the harness implement, and what passes through it.
+
+Read next: `penstock.driver.epoch`, which calls it in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.driver.compile import CompiledRegion
+from penstock.flow import plan as p
+from penstock.progress.lateness import Base, Chunk, ChunkId
+from penstock.progress.source_state import SourceState
+from penstock.protocol.messages import Message
+from penstock.routing.table import Routing
+from penstock.state.deltas import Version
+
+Frame = Any
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a scan of one source in one epoch found.
+
+    Attributes:
+        chunks: Event times per chunk of offsets; for a source without time one chunk per partition will do.
+        malformed: Records that cannot be read or have no event time.
+        first_malformed: One of them, for the error: where and what.
+        files: Number of files read.
+        names: Names of the files, in the order of their numbers.
+        rows: Number of records, if chunks do not say it and it costs nothing to know.
+        order: The source's `SourceState.order` after the epoch; None: as before.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    malformed: int = 0
+    first_malformed: str = ""
+    files: int = 0
+    rows: int = 0
+    names: tuple[str, ...] = ()
+    order: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class SourceFrames:
+    """A source's records of one epoch: those on time, late ones, malformed ones (None: there are none)."""
+
+    on_time: Frame
+    late: Frame | None = None
+    malformed: Frame | None = None
+    late_rows: int = 0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a region's workers are to do in one epoch.
+
+    Attributes:
+        routing: Which rows belong to which worker.
+        messages: By worker, from the controller.
+        versions: By worker, the state to start from.
+    """
+
+    routing: Routing
+    messages: tuple[tuple[Message, ...], ...]
+    versions: tuple[Version, ...]
+
+    @property
+    def workers(self) -> int:
+        """Number of workers that run."""
+        return len(self.versions)
+
+
+class Backend(Protocol):
+    """What runs the plan: Spark, or Arrow in this process. A frame is whatever it passes from step to step."""
+
+    def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+        """Commands of this epoch that are not in `known`, as (name, command), in order of names."""
+        ...
+
+    def input(self) -> str:
+        """Where this epoch's input ends, in the engine's own words; asked for when a snapshot is taken."""
+        ...
+
+    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
+        """Look at a source's records of this epoch."""
+        ...
+
+    def keep_input(self) -> None:
+        """Remember, durably, which input this epoch reads, so that a re-run reads the same; all sources have been scanned."""
+        ...
+
+    def input_kept(self) -> None:
+        """Wait until that is durable; called before anything is stored."""
+        ...
+
+    def check_input(self) -> None:
+        """Refuse to commit if the input was changed while it was read."""
+        ...
+
+    def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
+        """The records of a source; late ones can only be in the chunks `suspects`."""
+        ...
+
+    def late(self, source: p.SourceNode) -> int:
+        """How many late records of a source were found only by the tasks that have run; asked for after these."""
+        ...
+
+    def step(self, node: p.Node, inputs: Sequence[Frame]) -> Frame:
+        """Apply a stateless step."""
+        ...
+
+    def region(self, compiled: CompiledRegion, inputs: Sequence[Frame], work: Work) -> Frame:
+        """A region's tasks over its inputs (one frame per port); runs when its rows are asked for."""
+        ...
+
+    def part(self, frame: Frame, compiled: CompiledRegion, out: int) -> Frame:
+        """One output of a region's frame."""
+        ...
+
+    def keep(self, frame: Frame) -> Frame:
+        """Compute a frame only once although it is read several times in this epoch."""
+        ...
+
+    def force(self, frame: Frame) -> None:
+        """Run a frame whose rows nobody reads."""
+        ...
+
+    def collect(self, frame: Frame) -> Iterable[pa.RecordBatch]:
+        """The rows of a frame, hidden columns removed."""
+        ...
+
+    def empty(self, node: p.Node) -> Frame:
+        """A frame without rows."""
+        ...
+
+    def done(self) -> None:
+        """The epoch is over; forget what was kept."""
+        ...

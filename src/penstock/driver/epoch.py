@@ -1,0 +1,392 @@
+"""One epoch, from its input to its commit; the same over Spark and in process.
+
+The order of effects is the guarantee:
+
+    1. decide     control rows, lateness, frontier: a pure function of the last record and of the epoch's input
+    2. compute    every region's tasks read state of epoch − 1 and write delta files; nothing refers to them yet
+    3. store      every sink stores rows and mark in one transaction
+    4. commit     the epoch record is renamed into place; from then on the deltas count
+
+A crash before 4 runs the epoch again from the same record and the same input, so the same rows reach the sinks, and those that
+hold them skip them. A crash after 4 finds the record and does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.record import EpochRecord, RegionState, newest
+from penstock.driver.compile import CompiledFlow
+from penstock.driver.engine import Backend, Work
+from penstock.driver.frames import Frames
+from penstock.driver.rollback import unloadable
+from penstock.driver.transfer import Deltas, answer_of, hand_over, region_figures
+from penstock.errors import PenstockError, RecordError
+from penstock.flow import plan as p
+from penstock.progress.lateness import Judgement, behind, go_along, judge
+from penstock.progress.source_state import SourceState
+from penstock.protocol.controller import Command, Decided, Now, decide, still_open
+from penstock.protocol.ends import Ends
+from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Message, Release, Shutdown
+from penstock.protocol.rescale import STANDARD, Control, Limits, advanced, orders
+from penstock.routing.hashing import spark_xxhash64
+from penstock.state.deltas import FileRef, Version
+from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, PART_BITS, PART_MASK, Mark, time_text
+
+KEPT_NAMES: Final = 256
+"""Of so many files that were read last the epoch record has the names."""
+
+
+@dataclass
+class Settings:
+    """What a run was started with.
+
+    Attributes:
+        flow: Unique id of the flow.
+        run: Number of the run.
+        since: Number of the first run of this start; going back to a snapshot makes another one. 0: as `run`.
+        workers: Number of workers by region, for a flow that begins.
+        limits: What bounds a step of a rescale.
+        why_not_back: Says, of a record and a command to load, why the flow cannot go back.
+        clock_us: Gives the clock time; used for idleness and durations only.
+        before: Called with the name of each step before it, for fault tests and progress.
+    """
+
+    flow: str
+    run: int
+    workers: dict[str, int]
+    clock_us: Callable[[], int]
+    before: Callable[[str], None] = lambda _: None
+    limits: Limits = STANDARD
+    why_not_back: Callable[[EpochRecord, Command], str] = lambda *_: ""
+    since: int = 0
+
+    def __post_init__(self) -> None:
+        self.since = self.since or self.run
+
+
+@dataclass
+class _Decision:
+    """What an epoch has decided before anything is computed."""
+
+    sources: dict[str, SourceState]
+    judgements: dict[str, Judgement]
+    commands: list[tuple[str, dict[str, Any]]]
+    decided: Decided
+    ends: Ends
+    work: dict[str, Work] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class EpochDriver:
+    """Runs epochs of one flow.
+
+    Args:
+        flow: The compiled flow.
+        checkpoint: Where it is kept.
+        settings: What the run was started with.
+    """
+
+    def __init__(self, flow: CompiledFlow, checkpoint: Checkpoint, settings: Settings) -> None:
+        self._flow = flow
+        self._checkpoint = checkpoint
+        self._settings = settings
+        self.last = with_floors(checkpoint.last(), flow)
+        self.ended_for_another = False
+        """Whether the end of the input was one that an earlier run had begun to give out: this run has not read to it."""
+
+    def run(self, epoch: int, backend: Backend) -> EpochRecord:
+        """Run one epoch, or nothing if it is committed already.
+
+        Args:
+            epoch: Its number.
+            backend: What holds the epoch's input and runs the plan.
+
+        Returns:
+            The epoch's record.
+
+        Raises:
+            PenstockError: Something failed; the epoch is not committed and can be run again.
+        """
+        if epoch <= self.last.epoch:
+            return self.last
+        if epoch != self.last.epoch + 1:
+            raise PenstockError(
+                f"Epoch {epoch} comes after epoch {self.last.epoch}: the checkpoint's epoch records and Spark's log do not belong "
+                "together; restore both from one backup."
+            )
+        if self.last.going_back:
+            raise PenstockError(
+                f"Epoch {epoch} cannot run: the flow is on its way back to snapshot {self.last.going_back['name']!r}."
+            )
+        started = self._settings.clock_us()
+        try:
+            decision = self._decide(epoch, backend)
+            self._plan_regions(epoch, decision)
+            frames = Frames(self._flow, backend, decision.judgements, decision.work)
+            self._store(epoch, backend, frames, decision)
+            record = self._record(epoch, decision)
+            record.progress["epoch_ms"] = (self._settings.clock_us() - started) // 1000
+            backend.check_input()
+            self._settings.before("commit")
+            for name in decision.decided.snapshots:
+                self._checkpoint.snapshot(name, replace(record, input=backend.input(), going_back={}))
+                self._settings.before(f"kept {name}")
+            self._checkpoint.commit(record, self._settings.run)
+        finally:
+            backend.done()
+        self.last = record
+        self._settings.before("committed")
+        return record
+
+    def _decide(self, epoch: int, backend: Backend) -> _Decision:
+        self._settings.before("decide")
+        commands, now_us = self._found(epoch, backend)
+        there = self._checkpoint.snapshot_names(self.last.epoch) if commands else ()
+        unloadable_ = unloadable(self._checkpoint, self.last, commands, self._settings.why_not_back)
+        run, since = self._settings.run, self._settings.since
+        others_end = any(c["command"] == "end" and c.get("run", run) != run for _, c in commands)
+        now = Now(epoch, run, since, others_end and self._checkpoint.gave_end(epoch), self.last.open)
+        decided = decide(commands, self._controls(), there, self._settings.limits, now, unloadable_)
+        commands = [c for c in commands if c[0] in decided.taken]
+        ends = self.last.ends.after(decided.told, held=any(c.held for c in decided.controls.values()))
+        self.ended_for_another = ends.finished and now.given
+        decision = _Decision({}, {}, commands, decided, ends)
+        for ordinal, source in enumerate(self._flow.plan.sources):
+            before = self.last.sources.get(source.name, SourceState())
+            scan = backend.scan(source, ordinal, before)
+            if scan.malformed and source.on_error == "fail":
+                raise RecordError(
+                    f"Source {source.name!r} has {scan.malformed} malformed record{'s' * (scan.malformed > 1)}, the first {scan.first_malformed}; "
+                    'mend it, or declare on_error="skip" or a sink for such records.'
+                )
+            declared = [(str(name), part_number(ordinal, name)) for name in source.partitions]
+            judged = judge(
+                before,
+                scan.chunks,
+                lateness_us=source.lateness_us if source.time else 0,
+                idle_after_us=source.idle_after_us,
+                declared=declared,
+                now_us=now_us,
+            )
+            judged.state.malformed += scan.malformed
+            judged.state.files += scan.files
+            judged.state.rows += scan.rows
+            judged.state.names = [*before.names, *scan.names][-KEPT_NAMES:]
+            judged.state.order = before.order if scan.order is None else scan.order
+            decision.sources[source.name] = judged.state
+            decision.judgements[source.name] = judged
+        go_along(decision.sources, [{s.name for s in self._sources_of(r)} for r in self._flow.plan.regions if r.timed])
+        for state in decision.sources.values() if ends.finished else ():
+            state.frontier = MAX_TIME
+        backend.keep_input()
+        return decision
+
+    def _found(self, epoch: int, backend: Backend) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+        """Commands that are new, and the clock time (µs): the same ones in a re-run, if they matter."""
+        commands, now_us = backend.control(self.last.control), self._settings.clock_us()
+        if commands or any(s.idle_after_us is not None for s in self._flow.plan.sources):
+            found = {"now_us": now_us, "commands": [name for name, _ in commands]}
+            kept = self._checkpoint.decided(epoch, found, self._settings.run)
+            commands, now_us = [c for c in commands if c[0] in kept["commands"]], kept["now_us"]
+        return commands, now_us
+
+    def _controls(self) -> dict[str, Control]:
+        """Each region's placement after the last epoch."""
+        return {
+            r.name: self.last.regions[r.name].control
+            if r.name in self.last.regions
+            else Control.fresh(self._settings.workers[r.name])
+            for r in self._flow.plan.regions
+        }
+
+    def _plan_regions(self, epoch: int, decision: _Decision) -> None:
+        """What each region's workers are told: how far to go, what to give up, where the epoch ends."""
+        end: tuple[Message, ...] = (Barrier(epoch), Shutdown()) if decision.ends.finished else (Barrier(epoch),)
+        for region in self._flow.plan.regions:
+            state = self.last.regions.get(region.name)
+            control = decision.decided.controls[region.name]
+            copied = [c for c in decision.decided.copied if c.region == region.name]
+            versions = list(state.versions) if state else []
+            versions += [Version()] * (control.workers - len(versions))
+            for copy in copied:
+                ref = FileRef.from_json({**copy.file, "version": epoch - 1})
+                versions[copy.held.to] = versions[copy.held.to].with_delta(ref, epoch - 1)
+            before = state.frontier if state else MIN_TIME
+            told = orders(control, self._settings.limits, [c.held for c in copied])
+            acquired = {w: list(paths) for w, paths in state.acquired.items()} if state else {}
+            for copy in copied:
+                acquired.setdefault(copy.held.to, []).append(copy.file["path"])
+            messages = []
+            for worker in range(control.workers):
+                mine: list[Any] = list(told.get(worker, ()))
+                first: list[Message] = [m for m in mine if isinstance(m, (Hold, Release))]
+                if worker in acquired:
+                    first.append(Acquire(tuple(acquired[worker])))
+                first.append(Frontier(before, self._frontier(region, decision, before)))
+                messages.append((*first, *(m for m in mine if not isinstance(m, (Hold, Release))), *end))
+            decision.work[region.name] = Work(control.routing, tuple(messages), tuple(versions[: control.workers]))
+
+    def _frontier(self, region: p.Region, decision: _Decision, before: int) -> int:
+        if not region.timed:
+            return MAX_TIME
+        reached = min(decision.sources[s.name].frontier for s in self._sources_of(region))
+        for node in (n for i in region.inputs for n in p.upstream(i)):
+            if isinstance(node, p.RegionOutput):
+                held = decision.decided.controls[node.region.name].held_frontier
+                reached = reached if held is None else min(reached, held)  # rule H5
+        return max(before, reached)
+
+    def _sources_of(self, region: p.Region) -> list[p.SourceNode]:
+        return [n for i in region.inputs for n in p.upstream(i) if isinstance(n, p.SourceNode)]
+
+    def _store(self, epoch: int, backend: Backend, frames: Frames, decision: _Decision) -> None:
+        """Hand every sink its rows and mark; run regions that no sink reads."""
+        positions = {f"{n}/{k}": ps.offset for n, s in decision.sources.items() for k, ps in s.partitions.items()}
+        holds = [c.held_frontier for c in decision.decided.controls.values() if c.held_frontier is not None]
+        frontier = min([s.frontier for s in decision.sources.values()] + holds, default=MIN_TIME)
+        for name in frames.unread():
+            self._settings.before(f"region {name}")
+            backend.force(frames.region(name))
+        give = self._giving_end(epoch) if decision.ends.finished else lambda: None
+        for output in self._flow.plan.outputs:
+            self._settings.before(f"compute {output.name}")
+            mark = Mark(self._settings.flow, output.name, self._settings.run, epoch, frontier, positions)
+            frame = frames.of(output.node)
+            if frame is not None and not getattr(output.sink, "wants_rows", True):
+                backend.force(frame)
+                frame = None
+            if frame is None:
+                backend.input_kept()
+                give()
+            batches = backend.collect(frame) if frame is not None else ()
+            backend.input_kept()
+            decision.counts[output.name] = output.sink.write(_stepped(batches, self._settings.before, output.name, give), mark)
+            self._settings.before(f"stored {output.name}")
+        for source in self._flow.plan.sources:
+            decision.sources[source.name].late += backend.late(source)
+
+    def _giving_end(self, epoch: int) -> Callable[[], None]:
+        """Notes, before the first sink can store its rows, that the results of the end are given out: a re-run must end, too."""
+        given: list[bool] = []
+
+        def give() -> None:
+            if not given:
+                self._checkpoint.give_end(epoch, self._settings.run)
+                given.append(True)
+
+        return give
+
+    def _record(self, epoch: int, decision: _Decision) -> EpochRecord:
+        """The record that commits the epoch."""
+        run = self._settings.run
+        regions: dict[str, RegionState] = {}
+        figures: dict[str, Any] = {}
+        for name, work in decision.work.items():
+            deltas = self._checkpoint.deltas_of(name, epoch, run)
+            regions[name] = self._advance(name, epoch, decision, work, deltas)
+            before = self.last.progress.get("regions", {}).get(name, {})
+            figures[name] = region_figures(regions[name], deltas, self._settings.clock_us(), self._settings.limits, before)
+        progress = {
+            "rows_in": sum(s.rows - self.last.sources.get(n, SourceState()).rows for n, s in decision.sources.items()),
+            "rows_out": decision.counts,
+            "regions": figures,
+            "frontier": time_text(min((s.frontier for s in decision.sources.values()), default=MIN_TIME)),
+        }
+        present = set(self._checkpoint.control_names())
+        control = [n for n in self.last.control if n in present] + [n for n, _ in decision.commands]
+        outputs = {o.name: epoch for o in self._flow.plan.outputs}
+        after = {n: r.control for n, r in regions.items()}
+        open_, given_up = still_open(decision.decided.open, after, decision.ends, epoch)
+        return EpochRecord(
+            epoch,
+            run,
+            decision.sources,
+            regions,
+            outputs,
+            control,
+            newest(self.last.refused, decision.decided.refused),
+            decision.ends.ending,
+            decision.ends.finished,
+            decision.ends.stopped,
+            decision.ends.draining,
+            progress,
+            self.last.log,
+            going_back=dict(decision.decided.load),
+            shape=self._flow.shape,
+            gone_back=self.last.gone_back,
+            open=open_,
+            replaced=newest(self.last.replaced, {**decision.decided.replaced, **given_up}),
+        )
+
+    def _advance(self, name: str, epoch: int, decision: _Decision, work: Work, deltas: Deltas) -> RegionState:
+        """A region after the epoch: its workers' answers advance its placement, and state changes hands with it."""
+        region = next(r for r in self._flow.plan.regions if r.name == name)
+        before = self.last.regions.get(name)
+        reached = next(m.now for m in work.messages[0] if isinstance(m, Frontier))
+        answers = {w: answer_of(report) for w, (_, report) in deltas.items()}
+        control = decision.decided.controls[name]
+        limits = self._settings.limits.in_epochs_of(1000 * self.last.progress.get("epoch_ms", 0))
+        after = advanced(control, answers, limits, epoch, reached)
+        versions = [
+            v.with_delta(deltas[w][0] if w in deltas and deltas[w][0].rows else None, epoch)
+            for w, v in enumerate(work.versions)
+        ]
+        going_on = before.copies if before else {}
+        known = {(h.key, h.since) for h in control.held}
+        copies = {h.key: going_on[h.key] if (h.key, h.since) in known else versions[h.source] for h in after.held}
+        versions, acquired = hand_over(versions, deltas, after.workers, epoch)
+        skipped = sum(n for _, report in deltas.values() for n in report["skipped"].values())
+        now = self._settings.clock_us()
+        return RegionState(
+            after,
+            reached if region.timed else before.frontier if before else MIN_TIME,
+            versions,
+            (before.skipped if before else 0) + skipped,
+            copies,
+            acquired,
+            0 if after.goal is None else (before.rescale_us if before else 0) or now,
+        )
+
+
+def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:
+    """The record for a flow whose sources may have other lateness bounds than before: what the frontier has passed stays late."""
+    before = {s["name"]: s["lateness_us"] for s in record.shape.get("sources", ())}
+    sources = dict(record.sources)
+    for source in flow.plan.sources:
+        if source.name in sources and source.lateness_us > before.get(source.name, source.lateness_us):
+            state = sources[source.name]
+            floors = {
+                n: replace(k, floor=max(k.floor, behind(k.latest, before[source.name]))) for n, k in state.partitions.items()
+            }
+            sources[source.name] = replace(state, partitions=floors)
+    return replace(record, sources=sources)
+
+
+def _stepped(
+    batches: Iterable[pa.RecordBatch], before: Callable[[str], None], name: str, then: Callable[[], None]
+) -> Iterable[pa.RecordBatch]:
+    """The batches, with a step in the middle of the sink's transaction; `then` is called when all of them are computed."""
+    for batch in batches:
+        before(f"during {name}")
+        yield batch
+    then()
+
+
+def part_number(ordinal: int, partition: Any) -> int:
+    """Number of a source partition in the hidden column PART: source in the upper 16 bits, partition in the lower 48.
+
+    Whole numbers, which must lie within ±2^47, and null are told by it, see `whole_partition`; anything else is hashed.
+    """
+    if partition is None:
+        number = NULL_PARTITION
+    elif isinstance(partition, int):
+        number = partition & PART_MASK
+    else:
+        number = int(spark_xxhash64(pa.array([str(partition)]))[0]) & (NULL_PARTITION - 1)
+    return (ordinal << PART_BITS) + number

@@ -1,0 +1,88 @@
+"""The frames of one epoch: what the backend makes of each node of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from penstock.driver.compile import CompiledFlow
+from penstock.driver.engine import Backend, Frame, SourceFrames, Work
+from penstock.flow import plan as p
+from penstock.progress.lateness import Judgement
+
+
+class Frames:
+    """Frames of one epoch, made on first use, kept if read more than once.
+
+    Args:
+        flow: The compiled flow.
+        backend: What makes them.
+        judgements: By source, which records may be late; `Frames` adds how many are.
+        work: By region, what its workers are to do.
+    """
+
+    def __init__(
+        self, flow: CompiledFlow, backend: Backend, judgements: Mapping[str, Judgement], work: Mapping[str, Work]
+    ) -> None:
+        self._flow, self._backend, self._judgements, self._work = flow, backend, judgements, work
+        self._made: dict[int, Frame] = {}
+        self._regions: dict[str, Frame] = {}
+        self._sources: dict[str, SourceFrames] = {}
+
+    def of(self, node: p.Node) -> Frame:
+        """The frame of a node; None if it has no rows in this epoch."""
+        if id(node) not in self._made:
+            self._made[id(node)] = self._make(node)
+        return self._made[id(node)]
+
+    def _make(self, node: p.Node) -> Frame:
+        if isinstance(node, (p.SourceNode, p.LateNode, p.MalformedNode)):
+            source = node if isinstance(node, p.SourceNode) else node.source
+            frames = self._source(source)
+            return frames.on_time if node is source else frames.late if isinstance(node, p.LateNode) else frames.malformed
+        if isinstance(node, p.RegionOutput):
+            compiled = self._flow.regions[node.region.name]
+            return self._backend.part(self.region(node.region.name), compiled, compiled.outs[node.operator, node.errors])
+        inputs = [self.of(i) for i in p.inputs_of(node)]
+        if isinstance(node, p.Union):
+            inputs = [i for i in inputs if i is not None]
+        if not inputs or any(i is None for i in inputs):
+            return None
+        frame = self._backend.step(node, inputs)
+        return self._backend.keep(frame) if self._flow.consumers.get(id(node), 0) > 1 else frame
+
+    def _source(self, source: p.SourceNode) -> SourceFrames:
+        if source.name not in self._sources:
+            judged = self._judgements[source.name]
+            frames = self._backend.source(source, self._flow.ordinal(source), judged.suspects if source.time else {})
+            if self._flow.consumers.get(id(source), 0) > 1:
+                frames = replace(frames, on_time=self._backend.keep(frames.on_time))
+            judged.state.late += frames.late_rows
+            self._sources[source.name] = frames
+        return self._sources[source.name]
+
+    def region(self, name: str) -> Frame:
+        """The frame of a region's tasks."""
+        if name not in self._regions:
+            compiled = self._flow.regions[name]
+            inputs = [self.of(i) for i in compiled.region.inputs]
+            frames = [
+                inputs[feed] if inputs[feed] is not None else self._backend.empty(compiled.region.inputs[feed])
+                for feed in compiled.feeds
+            ]
+            frame = self._backend.region(compiled, frames, self._work[name])
+            self._regions[name] = self._backend.keep(frame) if self._readers(name) > 1 else frame
+        return self._regions[name]
+
+    def _readers(self, name: str) -> int:
+        nodes = {
+            id(n): n
+            for reader in p.readers(self._flow.plan.regions, self._flow.plan.outputs)
+            for n in p.upstream(reader)
+            if isinstance(n, p.RegionOutput)
+        }
+        return sum(self._flow.consumers.get(i, 0) for i, n in nodes.items() if n.region.name == name)
+
+    def unread(self) -> list[str]:
+        """Regions whose rows nobody reads."""
+        return [r.name for r in self._flow.plan.regions if not self._readers(r.name)]

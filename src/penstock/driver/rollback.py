@@ -1,0 +1,262 @@
+"""Go back to a snapshot. It is an epoch: its number follows, and its record is the snapshot's.
+
+    intent    a record that obeys the command to load; from then on no epoch processes anything
+    log       the engine's log of input is written anew, to end where the snapshot's does; nothing refers to it yet
+    sinks     each takes back the rows of later epochs and moves its mark to the new epoch, in one transaction
+    commit    the snapshot's record is committed under the new epoch's number, and names the new log
+
+A crash between any two of these is finished by the next start, which finds the intent and does all of it again. Epoch numbers never
+fall, so nothing that was written in the epochs given up (marks, files of state, waiting rows, commands, local stores) can be taken for what comes.
+
+Read next: `penstock.driver.epoch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.record import EpochRecord, newest
+from penstock.driver.compile import CompiledFlow
+from penstock.driver.takeover import refusal, same_sink
+from penstock.errors import CheckpointError, TornFileError
+from penstock.flow import plan as p
+from penstock.protocol.controller import Command, Now, decide, gone_back, text_of
+from penstock.protocol.rescale import STANDARD
+from penstock.state.files import delete_quietly
+from penstock.types import MIN_TIME, Mark
+
+_VOID = "It was given before the flow went back to snapshot {!r} and was not carried out."
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What only the engine knows of its log of input.
+
+    Attributes:
+        why_not: Why the input between a snapshot and the last epoch (records, in this order) cannot be read again; empty: it can.
+        relog: Write the log anew, for a going back in an epoch (last record, the snapshot's, the epoch's number); gives its folder.
+    """
+
+    why_not: Callable[[EpochRecord, EpochRecord], str] = lambda *_: ""
+    relog: Callable[[EpochRecord, EpochRecord, int], str] = lambda last, *_: last.log
+
+
+def why_not_back(
+    checkpoint: Checkpoint,
+    last: EpochRecord,
+    command: Command,
+    flow: CompiledFlow | None = None,
+    engine: Engine | None = None,
+    forget: Collection[str] = (),
+) -> str:
+    """Why a flow cannot go back to a snapshot that there is; empty: it can.
+
+    Args:
+        checkpoint: The flow's checkpoint.
+        last: The last committed epoch's record.
+        command: The command to load.
+        flow: The flow, if it is known here.
+        engine: The engine, if it is known here.
+        forget: Regions and steps whose state may be forgotten.
+    """
+    name = command["name"]
+    try:
+        kept = checkpoint.read_snapshot(name) if name in checkpoint.snapshot_names() else None
+    except TornFileError as torn:
+        return str(torn)
+    if kept is None or kept.epoch > last.epoch:  # it is about to be taken, of this flow: only its outputs can stand in the way
+        return _why_not_outputs(command, flow.plan) if flow is not None else ""
+    for before in last.gone_back:
+        if before["to"] < kept.epoch <= before["upto"]:
+            return (
+                f"Snapshot {name!r} is of epoch {kept.epoch}, which was given up when the flow went back to {before['snapshot']!r}: "
+                "the sinks no longer hold what it had given out; the snapshot can still be read."
+            )
+    if not kept.input:
+        return f"Snapshot {name!r} does not say where its input ends, because an older version took it; it can only be read."
+    if kept.finished:
+        return f"Snapshot {name!r} is of the end of the input; there is nothing to go on with from there."
+    for region, state in kept.regions.items():
+        lost = state.files() - {f"state/{region}/{n}" for n in checkpoint.state_files(region)}
+        if lost:
+            return f"The state file {min(lost)} of snapshot {name!r} is missing; restore it from a copy."
+    reason = ""
+    if flow is not None:
+        reason = refusal(flow, kept, f"{checkpoint.uri} in snapshot {name!r}", forget) or _why_not_outputs(
+            command, flow.plan, kept
+        )
+    return reason or (engine.why_not(last, kept) if engine is not None else "")
+
+
+def _why_not_outputs(command: Command, plan: p.Plan, kept: EpochRecord | None = None) -> str:
+    for output in plan.outputs:
+        other = kept is not None and output.name in kept.outputs and not same_sink(kept, output)
+        reason = "its sink was another one then" if other else _why_not_rewind(output.sink)
+        if reason and not command.get("keep_output"):
+            return (
+                f"Output {output.name!r} cannot go back to snapshot {command['name']!r}: {reason}; with keep_output "
+                "(--keep-output) its rows stay, and those since the snapshot will be there twice."
+            )
+    return ""
+
+
+def _why_not_rewind(sink: Any) -> str:
+    return str(sink.why_not_rewind()) if _rewinds(sink) else f"{sink!r} cannot take back rows"
+
+
+def _rewinds(sink: Any) -> bool:
+    """Whether a sink has the methods of `penstock.sinks.Rewinding`."""
+    return hasattr(sink, "why_not_rewind") and hasattr(sink, "rewind")
+
+
+def unloadable(
+    checkpoint: Checkpoint, last: EpochRecord, commands: list[tuple[str, Any]], why_not: Callable[[EpochRecord, Command], str]
+) -> dict[str, str]:
+    """By text of the commands to load among `commands`, why the flow cannot go back; those that it can have an empty reason."""
+    loads = [c for _, c in commands if c.get("command") == "load"]
+    there = checkpoint.snapshot_names(last.epoch) if loads else []
+    taken = [c.get("name") for _, c in commands if c.get("command") == "snapshot"]  # in the same epoch
+    return {text_of(c): why_not(last, c) for c in loads if c.get("name") in (*there, *taken)}
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A going back that must come before any epoch.
+
+    Attributes:
+        kept: The snapshot's record.
+        intent: The record that says so; committed already if its epoch is the last one's.
+    """
+
+    kept: EpochRecord
+    intent: EpochRecord
+
+
+def ahead(checkpoint: Checkpoint, last: EpochRecord, why_not: Callable[[EpochRecord, Command], str]) -> Ahead | None:
+    """Whether a flow that starts has to go back first: it was on its way, or a command to load waits in the control log.
+
+    The command is obeyed in an epoch that does nothing else, so that a flow which fails in every epoch can go back.
+
+    Raises:
+        CheckpointError: It was on its way and can no longer go there. Nothing was changed.
+    """
+    if last.going_back:
+        is_there = last.going_back["name"] in checkpoint.snapshot_names()
+        reason = why_not(last, last.going_back) if is_there else "there is no such snapshot any more."
+        if reason:
+            raise CheckpointError(
+                f"The flow of checkpoint {checkpoint.uri} is on its way back to snapshot {last.going_back['name']!r} and cannot go on: {reason}"
+            )
+        return Ahead(checkpoint.read_snapshot(last.going_back["name"]), last)
+    names = [n for n in checkpoint.control_names() if n not in last.control]
+    commands = [(n, checkpoint.read_command(n)) for n in names]
+    if not any(c.get("command") == "load" for _, c in commands):
+        return None
+    there = checkpoint.snapshot_names(last.epoch)
+    controls = {n: r.control for n, r in last.regions.items()}
+    reasons = unloadable(checkpoint, last, commands, why_not)
+    run = checkpoint.newest_run() + 1  # that of the start which asks
+    decided = decide(commands, controls, there, STANDARD, Now(last.epoch + 1, run, run, open=last.open), reasons)
+    name = str(decided.load.get("name"))
+    if name not in there:
+        return None
+    taken = [(n, c) for n, c in commands if n in decided.taken]
+    void = {
+        n: _VOID.format(name) for n, c in taken if c["command"] in ("scale", "move", "snapshot") and n not in decided.refused
+    }
+    intent = replace(
+        last,
+        epoch=last.epoch + 1,
+        control=[*last.control, *(n for n, _ in taken)],
+        refused=newest(last.refused, {**decided.refused, **void}),
+        going_back=dict(decided.load),
+        open={n: c for n, c in decided.open.items() if n not in void},
+        replaced=newest(last.replaced, decided.replaced),
+    )
+    return Ahead(checkpoint.read_snapshot(name), intent)
+
+
+def commit_intent(checkpoint: Checkpoint, last: EpochRecord, found: Ahead, run: int) -> EpochRecord:
+    """Commit the record that says that the flow goes back; gives it.
+
+    Snapshots of an epoch that was not committed are removed: that epoch will not be run again.
+    """
+    if found.intent.epoch > last.epoch:
+        for name in set(checkpoint.snapshot_names()) - set(checkpoint.snapshot_names(last.epoch)):
+            delete_quietly(checkpoint.fs, checkpoint.path("snapshots", f"{name}.json"))
+        checkpoint.commit(replace(found.intent, run=run), run)
+    return replace(found.intent, run=run)
+
+
+def go_back(
+    checkpoint: Checkpoint,
+    plan: p.Plan,
+    found: Ahead,
+    engine: Engine,
+    *,
+    flow: str,
+    run: int,
+    now_us: int,
+    before: Callable[[str], None],
+) -> EpochRecord:
+    """Go back. The intent is committed, and the sinks are open for this run.
+
+    Args:
+        checkpoint: The flow's checkpoint.
+        plan: The flow.
+        found: Where to.
+        engine: The engine.
+        flow: Unique id of the flow.
+        run: Number of the run.
+        now_us: Clock time, from which idleness counts anew.
+        before: Called with the name of each step before it.
+
+    Returns:
+        The record of the epoch that was the going back.
+
+    Raises:
+        PenstockError: Something failed; it is done again at the next start.
+    """
+    last, kept = found.intent, found.kept
+    epoch = last.epoch + 1
+    before("relog")
+    log = engine.relog(last, kept, epoch)
+    positions = {f"{n}/{k}": s.offset for n, source in kept.sources.items() for k, s in source.partitions.items()}
+    holds = [r.control.held_frontier for r in kept.regions.values() if r.control.held_frontier is not None]
+    frontier = min([s.frontier for s in kept.sources.values()] + holds, default=MIN_TIME)
+    for output in plan.outputs:
+        before(f"rewind {output.name}")
+        if _rewinds(output.sink):
+            output.sink.rewind(kept.epoch, Mark(flow, output.name, run, epoch, frontier, positions))
+    sources = {
+        n: replace(s, partitions={k: replace(x, heard_us=now_us) for k, x in s.partitions.items()})
+        for n, s in kept.sources.items()
+    }
+    again = {n: c for n, c in kept.open.items() if c["command"] != "drain"}
+    back = {"snapshot": last.going_back["name"], "to": kept.epoch, "upto": last.epoch}
+    record = replace(
+        kept,
+        epoch=epoch,
+        run=run,
+        sources=sources,
+        outputs={o.name: epoch if _rewinds(o.sink) else last.outputs.get(o.name, -1) for o in plan.outputs},
+        control=last.control,
+        refused=last.refused,
+        ending=False,
+        finished=False,
+        stopped=False,
+        draining=False,
+        log=log,
+        input="",
+        going_back={},
+        gone_back=[*last.gone_back, back],
+        open=again,
+        replaced=newest(last.replaced, gone_back(last.open, again, back["snapshot"])),
+    )
+    before("commit going back")
+    checkpoint.commit(record, run)
+    before("gone back")
+    return record

@@ -1,0 +1,304 @@
+"""What the state in a checkpoint belongs to: the flow's shape, and how a changed flow takes over state of the one before.
+
+Every source, region, step and input of a region is described as plain values. A region's steps and inputs have numbers (slots) under which
+their state is kept; these never change while the checkpoint lives, wherever the step then stands. The shape is a part of each epoch's record,
+so a snapshot has that of its own epoch.
+
+`succeed` is a pure function of the shape before and the shape declared now: it gives each step its slot, or refuses.
+
+    goes on     stateless steps, sinks, functions, output columns, new regions, new steps, aggregates under new names
+    refused     everything else, before anything is read or stored
+
+Read next: `penstock.driver.succession`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+import xxhash
+
+from penstock.checkpoint.record import SourceShape
+from penstock.driver.compile import CompiledFlow, CompiledRegion
+from penstock.errors import OperatorError, PenstockError, raised
+from penstock.flow import plan as p
+from penstock.worker.spec import RegionSpec, Step
+
+AS_IT_IS: Final = [-1, 0]
+"""In place of a step and its input: the rows leave the region as they came."""
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """A step of a region.
+
+    Attributes:
+        slot: The number under which its state is kept.
+        name: Its name, unique in the region: given, or made from its kind and its place among those of its kind.
+        named: Whether the name was given.
+        kind: What it is.
+        label: Tells it from others of its kind: with the name of its function.
+        meaning: What its state means, as text by a word for each part.
+        path: A digest of all that its rows have come through; it tells apart steps that are alike.
+        layouts: What stored values consist of; the present layout is the last.
+        passes: Whether it can be taken away without loss to what follows.
+        reads: Columns that its rows must have had.
+    """
+
+    slot: int
+    name: str
+    named: bool
+    kind: str
+    label: str
+    path: str
+    meaning: dict[str, str]
+    layouts: list[dict[str, str]]
+    passes: bool = False
+    reads: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PortShape:
+    """An input of a region.
+
+    Attributes:
+        slot: The number under which its waiting rows are kept.
+        waits: Whether rows wait for the frontier.
+        columns: Types by column.
+        ever: Types of all columns that its waiting rows may have, those of today among them.
+        direct: The steps that read it, each as (slot, which of its inputs); `AS_IT_IS`.
+        readers: Likewise, those that its rows come to through others among them.
+        first: Slots of those that read its rows as they are, directly or through steps that pass rows on.
+    """
+
+    slot: int
+    waits: bool
+    columns: dict[str, str]
+    ever: dict[str, str]
+    direct: list[list[int]]
+    readers: list[list[int]]
+    first: list[int]
+
+
+@dataclass(frozen=True)
+class RegionShape:
+    """A region.
+
+    Attributes:
+        ordinal: Its number in the flow, which orders rows that the frontier gives rise to.
+        keys: Types by key column.
+        timed: Whether its rows have an event time.
+        sources: Names of the sources whose records come to it.
+        behind: Names of the regions whose rows come to it.
+        steps: Its steps.
+        ports: Its inputs.
+        next_step: The least slot that no step ever had. Likewise for inputs `next_port`.
+    """
+
+    ordinal: int
+    keys: dict[str, str]
+    timed: bool
+    sources: list[str]
+    behind: list[str]
+    steps: list[StepShape]
+    ports: list[PortShape]
+    next_step: int
+    next_port: int
+
+    def step(self, slot: int) -> StepShape:
+        """The step with a slot."""
+        return next(s for s in self.steps if s.slot == slot)
+
+
+@dataclass(frozen=True)
+class FlowShape:
+    """A flow.
+
+    Attributes:
+        sources: In the order of their numbers.
+        regions: By name.
+        outputs: What each output's sink is, by the output's name.
+        next_ordinal: The least number that no region ever had.
+    """
+
+    sources: list[SourceShape]
+    regions: dict[str, RegionShape]
+    outputs: dict[str, str]
+    next_ordinal: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(raw: dict[str, Any]) -> FlowShape:
+        """Read what `to_json` gave."""
+        regions = {}
+        for name, region in raw["regions"].items():
+            steps = [StepShape(**s) for s in region["steps"]]
+            regions[name] = RegionShape(**{**region, "steps": steps, "ports": [PortShape(**x) for x in region["ports"]]})
+        return FlowShape([SourceShape(**s) for s in raw["sources"]], regions, raw["outputs"], raw["next_ordinal"])
+
+
+def sources_of(plan: p.Plan) -> list[SourceShape]:
+    """The shapes of a flow's sources."""
+    return [SourceShape(s.name, _meaning(s), s.lateness_us) for s in plan.sources]
+
+
+def _meaning(source: p.SourceNode) -> dict[str, str]:
+    connector = source.connector
+    says = getattr(connector, "meaning", None)
+    found = dict(says()) if callable(says) else {"kind": type(connector).__name__}
+    return {
+        **found,
+        "event time": source.time or "none",
+        "position": " and ".join(source.position) if source.position else "its own",
+    }
+
+
+def shape_of(flow: CompiledFlow) -> FlowShape:
+    """The shape of a flow that begins: slots in the order of declaration."""
+    paths = _Paths()
+    regions = {name: _region(i, compiled, paths) for i, (name, compiled) in enumerate(flow.regions.items())}
+    outputs = {o.name: repr(o.sink) for o in flow.plan.outputs}
+    return FlowShape(sources_of(flow.plan), regions, outputs, len(regions))
+
+
+def _region(ordinal: int, compiled: CompiledRegion, paths: _Paths) -> RegionShape:
+    spec, region = compiled.spec, compiled.region
+    steps: list[StepShape] = []
+    for slot, (step, declared) in enumerate(zip(spec.steps, region.steps, strict=True)):
+        operator = step.operator
+        steps.append(
+            StepShape(
+                slot,
+                region.step_name(slot),
+                declared.name is not None,
+                operator.kind_name(),
+                operator.describe(),
+                paths.of_step(region, slot),
+                _texts(spec, step, "meaning"),
+                [_texts(spec, step, "layout")],
+                operator.passes,
+                _columns(spec, step),
+            )
+        )
+    ports = [_port(spec, i) for i in range(len(spec.ports))]
+    before = [node for i in region.inputs for node in p.upstream(i)]
+    sources = sorted({s.name for s in before if isinstance(s, p.SourceNode)})
+    behind = sorted({n.region.name for n in before if isinstance(n, p.RegionOutput) and n.region is not region})
+    return RegionShape(ordinal, types_of(spec.keys), spec.timed, sources, behind, steps, ports, len(steps), len(ports))
+
+
+def _texts(spec: RegionSpec, step: Step, method: str) -> dict[str, str]:
+    """What an operator says of its state."""
+    says = getattr(step.operator, method)
+    found: dict[str, str] = _said(
+        spec, step, method, lambda: dict(says(step.in_schemas, spec.keys)), lambda said: [*said, *said.values()]
+    )
+    return found
+
+
+def _columns(spec: RegionSpec, step: Step) -> list[str]:
+    """The columns that an operator says it reads."""
+    found: list[str] = _said(spec, step, "reads", lambda: list(step.operator.reads()), lambda said: said)
+    return found
+
+
+def _said(spec: RegionSpec, step: Step, method: str, ask: Callable[[], Any], parts: Callable[[Any], list[Any]]) -> Any:
+    """What a method of an operator gives, which is kept in the checkpoint and must be text.
+
+    Raises:
+        OperatorError: It raises, or gives something else. Nothing was changed.
+    """
+    what = f"Operator {step.operator.describe()} of region {spec.name!r}"
+    try:
+        found = ask()
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise OperatorError(f"{what} failed in {method}: {raised(error)}; mend the operator.") from error
+    wrong = [part for part in parts(found) if not isinstance(part, str)]
+    if wrong:
+        raise OperatorError(f"{what} gave {wrong[0]!r} in {method}, which is kept in the checkpoint; it must give text.")
+    return found
+
+
+class _Paths:
+    """Digests of all that nodes' rows have come through. Each node is looked at once, however many ways lead to it."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], str] = {}
+
+    def of(self, node: p.Node) -> str:
+        """The digest of a node."""
+        if isinstance(node, p.RegionOutput):
+            return self.of_step(node.region, node.operator)
+        return self._digest((id(node), 0), lambda: self._stateless(node))
+
+    def of_step(self, region: p.Region, at: int) -> str:
+        """The digest of a region's step, or input −1 − i."""
+        return self._digest((id(region), at), lambda: self._stateful(region, at))
+
+    def _digest(self, which: tuple[int, int], text: Callable[[], str]) -> str:
+        if which not in self._known:
+            self._known[which] = xxhash.xxh3_64_hexdigest(text().encode())
+        return self._known[which]
+
+    def _stateful(self, region: p.Region, at: int) -> str:
+        if at < 0:
+            return f"{self.of(region.inputs[-1 - at])} by {region.name}"
+        step = region.steps[at]
+        inputs = [self.of_step(region, -1 - n if kind == "port" else n) for kind, n in step.inputs]
+        return f"({'; '.join(inputs)}) to {step.name or step.operator.describe()}"
+
+    def _stateless(self, node: p.Node) -> str:
+        if isinstance(node, p.SourceNode):
+            return node.name
+        does = {p.Where: "condition", p.Select: "columns", p.Numbered: "nth"}.get(type(node))
+        what = str(getattr(node, does)) if does else getattr(getattr(node, "fn", None), "__name__", "")
+        return f"({'; '.join(map(self.of, p.inputs_of(node)))}) {type(node).__name__} {what}"
+
+
+def types_of(schema: pa.Schema) -> dict[str, str]:
+    """Types by column, as text."""
+    return {f.name: str(f.type) for f in schema}
+
+
+def _port(spec: RegionSpec, index: int) -> PortShape:
+    """An input, with what its rows come to."""
+    port, source = spec.ports[index], ("port", index)
+    direct: list[list[int]] = []
+    readers: list[list[int]] = []
+    first: list[int] = []
+    through: set[tuple[str, int]] = {source}
+    passed = {source}
+    for i, step in enumerate(spec.steps):
+        met = [[i, n] for n, given in enumerate(step.inputs) if given in through]
+        direct += [[i, n] for n, given in enumerate(step.inputs) if given == source]
+        readers += met
+        through |= {("operator", i)} if met else set()
+        if any(given in passed for given in step.inputs):
+            first.append(i)
+            passed |= {("operator", i)} if step.operator.passes else set()
+    if any(("port", o.port) == source if o.operator < 0 else ("operator", o.operator) in passed for o in spec.outs):
+        readers.append(AS_IT_IS)
+    if any(o.operator < 0 and ("port", o.port) == source for o in spec.outs):
+        direct.append(AS_IT_IS)
+    columns = types_of(port.schema)
+    return PortShape(index, port.waits, columns, columns, direct, readers, first)
+
+
+def bind(flow: CompiledFlow, shape: FlowShape) -> None:
+    """Give the steps and inputs of a compiled flow their slots; `flow` is changed."""
+    for name, compiled in flow.regions.items():
+        region, spec = shape.regions[name], compiled.spec
+        steps = [replace(step, slot=s.slot, layouts=tuple(s.layouts)) for step, s in zip(spec.steps, region.steps, strict=True)]
+        ports = [replace(port, slot=s.slot) for port, s in zip(spec.ports, region.ports, strict=True)]
+        compiled.spec = replace(spec, ordinal=region.ordinal, steps=tuple(steps), ports=tuple(ports))
+
+
+__all__: Sequence[str] = ["FlowShape", "PortShape", "RegionShape", "SourceShape", "StepShape", "bind", "shape_of", "sources_of"]

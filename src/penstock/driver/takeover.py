@@ -1,0 +1,102 @@
+"""Where a start, a going back to a snapshot and the harness meet `succession`: a compiled flow takes over a record's state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import xxhash
+
+from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.record import EpochRecord
+from penstock.driver.compile import CompiledFlow
+from penstock.driver.shape import FlowShape, bind, shape_of
+from penstock.driver.succession import Succession, named_as_before, succeed
+from penstock.errors import ChangedFlowError
+from penstock.flow import plan as p
+from penstock.types import Mark
+
+
+def take_over(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> list[str]:
+    """Give a flow the slots and names under which a record's state and outputs are known; `flow` is changed.
+
+    Args:
+        flow: The compiled flow.
+        record: The record whose state it goes on with.
+        uri: The checkpoint, for messages.
+        forget: Regions (``"k"``) and steps (``"k/name"``) whose state may be forgotten.
+
+    Returns:
+        A sentence for each thing that begins empty or is forgotten.
+
+    Raises:
+        ChangedFlowError: State would be lost or misread. Nothing was changed.
+    """
+    outputs, succession = _succession(flow, record, uri, forget)
+    flow.plan = replace(flow.plan, outputs=tuple(outputs))
+    bind(flow, succession.shape)
+    flow.shape = succession.shape.to_json()
+    return succession.notices
+
+
+def refusal(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> str:
+    """Why a flow cannot take over a record's state; empty: it can."""
+    try:
+        _succession(flow, record, uri, forget)
+    except ChangedFlowError as error:
+        return str(error)
+    return ""
+
+
+def same_sink(record: EpochRecord, output: p.Output) -> bool:
+    """Whether an output had the same sink when the record was written, so that the sink must hold what the record says."""
+    return bool(record.shape.get("outputs", {}).get(output.name) == repr(output.sink))
+
+
+def check_ahead(checkpoint: Checkpoint, flow: CompiledFlow, last: EpochRecord, marks: Mapping[str, Mark | None]) -> None:
+    """Refuse a changed flow while a sink holds an epoch that is not committed: its rows would stay, and what belongs to them would not.
+
+    Args:
+        checkpoint: The checkpoint; what feeds the outputs is kept there if all is well.
+        flow: The flow, which has taken over `last`.
+        last: The last committed record.
+        marks: What each sink holds, by output.
+
+    Raises:
+        ChangedFlowError: An output is fed by something else than when its sink stored that epoch. Nothing was changed.
+    """
+    had, fed = checkpoint.fed(), {o.name: _feeds(flow, o) for o in flow.plan.outputs}
+    for name, mark in marks.items():
+        if mark is not None and mark.epoch > last.epoch and had.get(name, fed[name]) != fed[name]:
+            raise ChangedFlowError(
+                f"Output {name!r} of checkpoint {checkpoint.uri} holds epoch {mark.epoch}, which the flow gave out before it was changed and "
+                "which is not committed yet, so its rows and the state would not belong together; start the flow as it was until that "
+                "epoch is committed, then change it."
+            )
+    checkpoint.keep_fed(fed)
+
+
+def _feeds(flow: CompiledFlow, output: p.Output) -> str:
+    """A digest of all that says which rows of an epoch come to an output, and what state is left behind."""
+    before = p.upstream(output.node)
+    regions = {n.region.name: flow.shape["regions"][n.region.name] for n in before if isinstance(n, p.RegionOutput)}
+    sources = {
+        s.name: (s.time, s.lateness_us, s.idle_after_us, [str(x) for x in s.partitions], s.on_error)
+        for s in flow.plan.sources
+        if s in before
+    }
+    return xxhash.xxh3_64_hexdigest(json.dumps([regions, sources]).encode())
+
+
+def _succession(
+    flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str]
+) -> tuple[list[p.Output], Succession]:
+    before = FlowShape.from_json(record.shape) if record.shape else None
+    outputs = named_as_before(before, flow.plan.outputs, uri)
+    shape = replace(shape_of(flow), outputs={o.name: repr(o.sink) for o in outputs})
+    held = [name for name, region in record.regions.items() if region.control.held]
+    return outputs, succeed(before, shape, uri, forget, held)
+
+
+__all__ = ["check_ahead", "refusal", "same_sink", "take_over"]

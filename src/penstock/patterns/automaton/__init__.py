@@ -1,0 +1,1 @@
+"""From a formula to a deterministic automaton, one step at a time."""

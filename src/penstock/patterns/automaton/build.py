@@ -1,0 +1,308 @@
+"""From a formula to the automaton that recognises it, made deterministic one step at a time.
+
+``build`` turns a formula into a small non-deterministic automaton whose transitions read one event: they ask for the truth of
+some tests (bits of the event's mask) and either mark the event, naming the variables it is bound to, or skip it. ``determine``
+makes it deterministic as the events come, ``kernel`` runs the tables that come out of that.
+
+Source: Bucchi, Grez, Quintana, Riveros and Vansummeren, "CORE: a complex event recognition engine", PVLDB 15(9), 2022, section 5;
+the wait states, and labels as kinds of marks, are our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from penstock.patterns.algebra import (
+    AllOf,
+    AnyOf,
+    As,
+    Bound,
+    Chosen,
+    CountAll,
+    Event,
+    Everything,
+    Filter,
+    Filtered,
+    Formula,
+    Not,
+    Or,
+    Plus,
+    Predicate,
+    Projection,
+    Query,
+    Then,
+)
+
+SKIP = 0  # every greater number is a kind of mark
+
+
+@dataclass(frozen=True, slots=True)
+class TypeIs:
+    """The test whether an event is of a type (and comes from a stream)."""
+
+    type: str
+    stream: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Excluded:
+    """The test whether an event is one that ``NOT(type FILTER condition)`` must not meet."""
+
+    type: str
+    condition: Filter | None = None
+
+
+Test = TypeIs | Excluded | Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One way to read one event: ``needs`` and ``refuses`` are sets of bits, ``choice`` is ``SKIP`` or a kind of mark."""
+
+    needs: int
+    refuses: int
+    choice: int
+    target: int
+
+    def reads(self, mask: int) -> bool:
+        """Whether an event with this mask can be read."""
+        return (mask & self.needs) == self.needs and not mask & self.refuses
+
+
+@dataclass(frozen=True, slots=True)
+class Automaton:
+    """A trimmed automaton without empty transitions. States are numbers; sets of states are integers with a bit per state.
+
+    Attributes:
+        tests: what the bits of an event's mask stand for, lowest bit first.
+        transitions: by source state.
+        kinds: the kinds of marks, the one preferred where two would do first: the output variables each binds, in their order.
+        initial: the set in which the first event of a match is read.
+        final: the set of states in which a match is complete.
+    """
+
+    tests: tuple[Test, ...]
+    transitions: tuple[tuple[Transition, ...], ...]
+    kinds: tuple[tuple[str, ...], ...]
+    initial: int
+    final: int
+
+    @property
+    def most_matches(self) -> int | None:
+        """So many matches at most end with one event, whatever the events; None: there is no bound, as states repeat.
+
+        A match follows from a way through the automaton, as each transition reads one event; so these are counted.
+        """
+        rest = dict(enumerate(self.transitions))
+        ways: dict[int, int] = {}
+        while rest:
+            ready = [state for state, row in rest.items() if all(t.target in ways for t in row)]
+            if not ready:
+                return None
+            for state in ready:
+                ways[state] = (self.final >> state & 1) + sum(ways[t.target] for t in rest.pop(state))
+        return sum(ways[state] for state in range(len(self.transitions)) if self.initial >> state & 1)
+
+
+@dataclass(slots=True)
+class _Fragment:
+    """A part under construction: states that read its first event, and states in which it has been read."""
+
+    initial: set[int]
+    final: set[int]
+    states: set[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A transition before the projection: it still knows every variable."""
+
+    source: int
+    needs: int
+    refuses: int
+    labels: frozenset[str]
+    target: int
+
+
+@dataclass(slots=True)
+class _Builder:
+    tests: dict[Test, int] = field(default_factory=dict)
+    readings: list[_Reading] = field(default_factory=list)
+    empty: dict[int, set[int]] = field(default_factory=dict)
+    names: dict[str, None] = field(default_factory=dict)  # AS-names, as they appear
+    count: int = 0
+
+    def bit(self, test: Test) -> int:
+        return 1 << self.tests.setdefault(test, len(self.tests))
+
+    def state(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def link(self, sources: set[int], targets: set[int]) -> None:
+        for source in sources:
+            self.empty.setdefault(source, set()).update(targets)
+
+    def wait(self) -> int:
+        state = self.state()
+        self.readings.append(_Reading(state, 0, 0, frozenset(), state))
+        return state
+
+    def part(self, formula: Formula) -> _Fragment:
+        match formula:
+            case Event(type=name, stream=stream):
+                labels = {name} if stream is None else {name, label_of(name, stream)}
+                return self.read(self.bit(TypeIs(name, stream)), 0, frozenset(labels))
+            case Not(type=name, condition=condition):
+                return self.read(0, self.bit(Excluded(name, condition)), frozenset())
+            case As(inner=inner, name=name):
+                return self.relabel(self.part(inner), name)
+            case Plus(inner=inner, contiguous=contiguous):
+                part = self.part(inner)
+                self.chain(part.final, part.initial, contiguous=contiguous, states=part.states)
+                return part
+            case Then(left=left, right=right, contiguous=contiguous):
+                first, second = self.part(left), self.part(right)
+                states = first.states | second.states
+                self.chain(first.final, second.initial, contiguous=contiguous, states=states)
+                return _Fragment(first.initial, second.final, states)
+            case Or(left=left, right=right):
+                first, second = self.part(left), self.part(right)
+                return _Fragment(first.initial | second.initial, first.final | second.final, first.states | second.states)
+            case Filtered(inner=inner, filter=condition):
+                return self.filtered(inner, condition)
+
+    def read(self, needs: int, refuses: int, labels: frozenset[str]) -> _Fragment:
+        source, target = self.state(), self.state()
+        self.readings.append(_Reading(source, needs, refuses, labels, target))
+        return _Fragment({source}, {target}, {source, target})
+
+    def chain(self, finals: set[int], initials: set[int], *, contiguous: bool, states: set[int]) -> None:
+        # The loop never sits on a state that reads events: it would let gaps into a contiguous repetition that follows.
+        if contiguous:
+            self.link(finals, initials)
+        else:
+            wait = self.wait()
+            states.add(wait)
+            self.link(finals, {wait})
+            self.link({wait}, initials)
+
+    def relabel(self, part: _Fragment, name: str) -> _Fragment:
+        for index, t in enumerate(self.readings):
+            if t.source in part.states and t.labels:
+                self.readings[index] = _Reading(t.source, t.needs, t.refuses, t.labels | {name}, t.target)
+        return part
+
+    def filtered(self, inner: Formula, condition: Filter) -> _Fragment:
+        match condition:
+            case AnyOf(left=left, right=right):  # the union of the two filtered sets, so two copies of the formula
+                return self.part(Or(Filtered(inner, left), Filtered(inner, right)))
+            case AllOf(left=left, right=right):
+                return self.filtered(Filtered(inner, left), right)
+            case Bound(variable=variable, predicate=predicate, stream=stream):
+                part = self.part(inner)
+                label = label_of(variable, stream)
+                bit = self.bit(predicate)
+                for index, t in enumerate(self.readings):
+                    if t.source in part.states and label in t.labels:
+                        self.readings[index] = _Reading(t.source, t.needs | bit, t.refuses, t.labels, t.target)
+                return part
+
+
+def build(query: Query) -> Automaton:
+    """The automaton of a query's formula, its marks cut down to what the query selects.
+
+    Args:
+        query: a parsed query.
+
+    Returns:
+        An automaton in which every state lies on a way from the initial set to a final state.
+    """
+    builder = _Builder()
+    part = builder.part(query.formula)
+    closures = [_closure({state}, builder.empty) for state in range(builder.count)]
+    final = {state for state in range(builder.count) if closures[state] & part.final}
+    initial = _closure(part.initial, builder.empty)
+    ahead: dict[int, set[int]] = {}
+    back: dict[int, set[int]] = {}
+    for t in builder.readings:
+        for target in closures[t.target]:
+            ahead.setdefault(t.source, set()).add(target)
+            back.setdefault(target, set()).add(t.source)
+    useful = _closure(initial, ahead) & _closure(final, back)
+    number = {state: index for index, state in enumerate(sorted(useful))}
+    variables = outputs(query)
+    kinds = _kinds(query.projection, variables, builder.readings)
+    rows: list[dict[Transition, None]] = [{} for _ in useful]
+    for t in builder.readings:
+        choice = kinds[t.labels]
+        for target in sorted(closures[t.target] & useful if t.source in useful else ()):
+            rows[number[t.source]][Transition(t.needs, t.refuses, choice[0], number[target])] = None
+    return Automaton(
+        tests=tuple(builder.tests),
+        transitions=tuple(tuple(row) for row in rows),
+        kinds=tuple(dict(sorted(k for k in kinds.values() if k[0] != SKIP)).values()),
+        initial=_bits(number[state] for state in initial & useful),
+        final=_bits(number[state] for state in final & useful),
+    )
+
+
+def outputs(query: Query) -> tuple[str, ...]:
+    """The variables that get a column of their own: those chosen, or every AS-name of ``SELECT *``, as they appear."""
+    if isinstance(query.projection, Chosen):
+        return tuple(dict.fromkeys(label_of(item.variable, item.stream) for item in query.projection.items))
+    if isinstance(query.projection, Everything):
+        return tuple(dict.fromkeys(_names(query.formula)))
+    return ()
+
+
+def _names(formula: Formula) -> Iterator[str]:
+    match formula:
+        case As(inner=inner, name=name):
+            yield from _names(inner)
+            yield name
+        case Plus(inner=inner) | Filtered(inner=inner):
+            yield from _names(inner)
+        case Then(left=left, right=right) | Or(left=left, right=right):
+            yield from _names(left)
+            yield from _names(right)
+
+
+def _kinds(
+    projection: Projection, variables: tuple[str, ...], readings: list[_Reading]
+) -> dict[frozenset[str], tuple[int, tuple[str, ...]]]:
+    """For each set of labels, what its transition does to the event: a number (``SKIP`` or a kind), and the variables bound."""
+    marks: dict[frozenset[str], tuple[int, ...]] = {}
+    for labels in {t.labels for t in readings}:
+        bound = tuple(index for index, name in enumerate(variables) if name in labels)
+        if labels and (bound or isinstance(projection, Everything | CountAll)):
+            marks[labels] = bound
+    order = {bound: index + 1 for index, bound in enumerate(sorted(set(marks.values())))}
+    return {
+        labels: (order[marks[labels]], tuple(variables[i] for i in marks[labels])) if labels in marks else (SKIP, ())
+        for labels in {t.labels for t in readings}
+    }
+
+
+def label_of(variable: str, stream: str | None) -> str:
+    """What a transition calls a variable."""
+    return variable if stream is None else f"{stream}>{variable}"
+
+
+def _closure(states: Iterable[int], edges: dict[int, set[int]]) -> set[int]:
+    found = set(states)
+    todo = list(found)
+    while todo:
+        for target in edges.get(todo.pop(), ()):
+            if target not in found:
+                found.add(target)
+                todo.append(target)
+    return found
+
+
+def _bits(states: Iterable[int]) -> int:
+    total = 0
+    for state in states:
+        total |= 1 << state
+    return total

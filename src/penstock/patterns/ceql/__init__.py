@@ -1,0 +1,1 @@
+"""CEQL, a front end: from text to the formula that the other modules work on."""

@@ -1,0 +1,78 @@
+"""Which names a query may use where, and walks over its formula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.patterns import algebra as s
+
+Variable = tuple[str, str | None]
+
+
+def complaints(query: s.Query) -> Iterator[tuple[str, str]]:
+    """What is wrong with a query's names.
+
+    A filter may speak only of what the formula it stands behind binds: it would be true of anything else, as that is bound to nothing
+    there, so naming it can only be a mistake.
+
+    Returns:
+        The word to blame, and a sentence.
+    """
+    types = {part.type for part in subformulas(query.formula) if isinstance(part, s.Event | s.Not)}
+    for part in subformulas(query.formula):
+        if isinstance(part, s.As) and part.name in types:
+            yield part.name, f"{part.name!r} is an event type and an AS-name as well; choose another name."
+        if isinstance(part, s.Event) and part.stream is not None and query.streams and part.stream not in query.streams:
+            yield part.stream, f"stream {part.stream!r} is not in FROM, which names {', '.join(query.streams)}."
+    chosen = query.projection.items if isinstance(query.projection, s.Chosen) else ()
+    for n, item in enumerate(chosen):
+        if (item.variable, item.stream) in [(other.variable, other.stream) for other in chosen[:n]]:
+            yield item.stream or item.variable, f"{s.variable_text(item.variable, item.stream)} is chosen twice."
+        yield from _unbound(item, "chosen", "the pattern", variables(query.formula))
+    for part in subformulas(query.formula):
+        if isinstance(part, s.Filtered):
+            for f in bounds(part.filter):
+                yield from _unbound(f, "filtered", "what stands before FILTER", variables(part.inner))
+        elif isinstance(part, s.Not) and part.condition is not None:
+            for f in bounds(part.condition):
+                if (f.variable, f.stream) != (part.type, None):
+                    shown = s.variable_text(f.variable, f.stream)
+                    yield f.variable, f"the filter inside NOT({part.type} ...) can only speak of {part.type}, not of {shown}."
+
+
+def _unbound(node: s.Item | s.Bound, how: str, where: str, there: set[Variable]) -> Iterator[tuple[str, str]]:
+    if (node.variable, node.stream) not in there:
+        binds = ", ".join(sorted(s.variable_text(*variable) for variable in there)) or "nothing"
+        shown = s.variable_text(node.variable, node.stream)
+        yield node.stream or node.variable, f"{shown} is {how}, but {where} binds no such variable; it binds {binds}."
+
+
+def subformulas(formula: s.Formula) -> Iterator[s.Formula]:
+    """A formula and all its parts, as they stand."""
+    yield formula
+    match formula:
+        case s.As(inner=inner) | s.Plus(inner=inner) | s.Filtered(inner=inner):
+            yield from subformulas(inner)
+        case s.Then(left=left, right=right) | s.Or(left=left, right=right):
+            yield from subformulas(left)
+            yield from subformulas(right)
+
+
+def variables(formula: s.Formula) -> set[Variable]:
+    """Every variable that a formula binds: AS-names, types, and types of a named stream."""
+    found: set[Variable] = set()
+    for part in subformulas(formula):
+        if isinstance(part, s.Event):
+            found |= {(part.type, None), (part.type, part.stream)}
+        elif isinstance(part, s.As):
+            found.add((part.name, None))
+    return found
+
+
+def bounds(condition: s.Filter) -> Iterator[s.Bound]:
+    """The conditions on single variables that a filter is made of."""
+    if isinstance(condition, s.Bound):
+        yield condition
+    else:
+        yield from bounds(condition.left)
+        yield from bounds(condition.right)

@@ -1,0 +1,61 @@
+"""Where in a query something stands, and errors that show it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from penstock.errors import QueryError
+
+if TYPE_CHECKING:
+    from penstock.patterns.algebra import Query
+
+
+class Name(str):
+    """A word of a query that knows its place; otherwise text like any other, and copies of it are just that.
+
+    Attributes:
+        line, column: from 1.
+    """
+
+    __slots__ = ("column", "line")
+    line: int
+    column: int
+
+    def __new__(cls, text: str, line: int | None, column: int | None) -> Self:
+        """A word at a place; the beginning of the query if that is not known."""
+        name = super().__new__(cls, text)
+        name.line, name.column = line or 1, column or 1
+        return name
+
+    def __reduce__(self) -> Any:
+        return str, (str(self),)
+
+
+def error_in(text: str, word: object, message: str) -> QueryError:
+    """An error that points at a word.
+
+    Args:
+        text: the query.
+        word: a ``Name``; of anything else the place is not known, and the message is all.
+        message: a sentence.
+    """
+    return error_at(text, word.line, word.column, message) if text and isinstance(word, Name) else QueryError(message)
+
+
+def error_in_clause(query: Query, clause: str, message: str) -> QueryError:
+    """An error that points at the first word of a clause, if the query has it; see `Query.clauses`."""
+    return error_in(query.text, query.clauses.get(clause), message)
+
+
+def error_at(text: str, line: int, column: int, message: str) -> QueryError:
+    """An error with the line it is in and a caret below the place."""
+    lines = lines_of(text)
+    shown = lines[line - 1] if line <= len(lines) else ""
+    before = shown[: column - 1]
+    caret = "".join("\t" if c == "\t" else " " for c in before) + " " * (column - 1 - len(before)) + "^"
+    return QueryError(f"line {line}, column {column}: {message}\n  {shown}\n  {caret}")
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines as the parser counts them."""
+    return [line.removesuffix("\r") for line in text.split("\n")]

@@ -1,0 +1,146 @@
+"""Windows as integers: where a run starts, and the least start that is inside the window at each event.
+
+``end - start <= size`` becomes ``start >= low(end)``, evaluated once per event for the whole batch, exactly: floating-point values are
+mapped to integers of the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from math import floor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.arrow.columns import HasColumns
+from penstock.patterns.plan import WHEN, Pattern
+
+Ints = NDArray[np.int64]
+_ALL, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+_SIGN = np.int64(_ALL)
+
+
+def times(pattern: Pattern, chunk: HasColumns, place: Ints, missing: Callable[[int], Exception]) -> Ints:
+    """The start of a run that begins with each event, in the window's unit, int64[events].
+
+    Args:
+        pattern: its window says what is measured.
+        chunk: the events.
+        place: the number of each event within its key's events, int64[events].
+        missing: the error for an event that has no value of the window's attribute; NaN and infinity are none.
+    """
+    if pattern.counts_own_events:
+        return np.asarray(place, np.int64)
+    window = pattern.window
+    assert window is not None
+    column = chunk.column(pattern.order[0] if window.kind == "time" else WHEN)
+    if column.null_count:
+        raise missing(int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]))
+    if pa.types.is_floating(column.type):
+        values = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
+        if not np.isfinite(values).all():
+            raise missing(int(np.flatnonzero(~np.isfinite(values))[0]))
+        return ordered(values)
+    return _unscaled(column) if pa.types.is_decimal(column.type) else micros(column)
+
+
+def steps_back(when: Ints, low: Ints, first: Ints, before: Ints) -> tuple[Ints, Ints]:
+    """Events that are measured less than the event of their key before.
+
+    Args:
+        when, low: see ``Batch``; events of one key stand together.
+        first: the first event of each key, int64[keys].
+        before: ``when`` of the event before each of these, int64[keys]; the least number if there was none.
+
+    Returns:
+        Their places, ascending, and ``low`` of the event before each: the least number for first events, before which runs that had left
+        their windows were forgotten.
+    """
+    earlier, edge = np.roll(when, 1), np.roll(low, 1)
+    earlier[first], edge[first] = before, _ALL
+    back = np.flatnonzero(when < earlier)
+    return back, edge[back]
+
+
+def step_back_text(pattern: Pattern, event: str) -> str:
+    """Says that an event steps back where no window can tell what that means."""
+    name = "" if pattern.window is None else pattern.window.attribute
+    return (
+        f"A window of {name!r} needs values that do not decrease within a key while a match is under way, but that of {event} is "
+        "less than the one before; measure in another column, or mend the data."
+    )
+
+
+def without_text(pattern: Pattern) -> str:
+    """Says of an event that it cannot be measured."""
+    name = "" if pattern.window is None else pattern.window.attribute
+    return f"has no value of {name!r}, which its window needs, or NaN or infinity; leave such events out."
+
+
+def _unscaled(column: Any) -> Ints:
+    """Decimals of at most 18 digits as whole numbers of their last digit: the low half of each, which has the sign as well."""
+    halves = np.frombuffer(column.buffers()[1], np.int64)
+    return halves[2 * column.offset : 2 * (column.offset + len(column)) : 2].copy()
+
+
+def micros(column: Any) -> Ints:
+    """Times or integers as int64; times in µs."""
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.timestamp("us"))
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz))
+    return np.asarray(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
+
+
+def earliest(pattern: Pattern, chunk: HasColumns, when: Ints) -> Ints:
+    """The least start inside the window of a match that ends with each event, int64[events]."""
+    window = pattern.window
+    if window is None:
+        return np.full(len(when), _ALL)
+    size = window.size
+    if window.kind == "attribute":
+        kind = chunk.column(WHEN).type
+        if pa.types.is_floating(kind):
+            return ordered(_least_start(_values(when), size))
+        if pa.types.is_decimal(kind):
+            size *= 10**kind.scale
+    low, left = when, floor(size)
+    for _ in range(3):  # three steps of an int64 are beyond whatever there is
+        step = min(left, _MOST)
+        low, left = np.where(low >= _ALL + step, low - step, _ALL), left - step
+        if not left:
+            break
+    return low
+
+
+def ordered(values: NDArray[np.float64]) -> Ints:
+    """Integers in the order of the values; -0.0 and 0.0 are one."""
+    bits = (values + 0.0).view(np.int64)
+    return np.where(bits < 0, _SIGN - bits, bits)
+
+
+def _values(ordered: Ints) -> NDArray[np.float64]:
+    return np.where(ordered < 0, _SIGN - ordered, ordered).view(np.float64)
+
+
+def _least_start(ends: NDArray[np.float64], size: Decimal | int) -> NDArray[np.float64]:
+    """The least s with ``end - s <= size`` as floating-point numbers are subtracted."""
+    width = float(size)
+    start = ends - width
+    less = np.nextafter(start, -np.inf)
+    near = (ends - start > width) | (ends - less <= width)  # it is not quite this one: close to 0 there are many beside it
+    start[near] = _searched(ends[near], width)
+    return start
+
+
+def _searched(ends: NDArray[np.float64], width: float) -> NDArray[np.float64]:
+    """The same, by halving what is between minus infinity, which is too far away, and the end itself."""
+    outside, inside = np.full(len(ends), ordered(np.array([-np.inf]))[0]), ordered(ends)
+    for _ in range(64):
+        middle = (outside >> 1) + (inside >> 1) + (outside & inside & 1)
+        reached = ends - _values(middle) <= width
+        inside, outside = np.where(reached, middle, inside), np.where(reached, outside, middle)
+    return _values(inside)

@@ -1,0 +1,1 @@
+"""How far event time has come: frontiers and late records."""

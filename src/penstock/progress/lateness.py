@@ -1,0 +1,232 @@
+"""Which records are late, and how far the frontier is: pure functions of positions and times.
+
+A record is late if, in offset order, it lies more than the lateness bound behind the greatest time that its own source partition
+had shown before it. That depends on nothing else: not on epochs, not on other partitions. The source's frontier is the least
+``greatest time − lateness`` over its partitions.
+
+Idle partitions do not hold their source back, nor does a source that is idle as a whole hold back those that it meets in a region. Where
+all are idle, none holds the others back, and the foremost counts.
+
+A scan of an epoch gives times per chunk of consecutive offsets. Chunks that may hold a late record are suspects; only in these
+does the backend look at single records, starting from what is known before the chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from penstock.arrow.columns import lexicographic
+from penstock.progress.source_state import PartitionState, SourceState
+from penstock.rows.keys import Ints
+from penstock.rows.rows import running_max
+from penstock.types import MIN_TIME
+
+ChunkId = tuple[int, int]
+"""A partition's number and a chunk's."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive records of one partition: least and greatest event time (µs), greatest offset, number of records."""
+
+    partition: str
+    part: int
+    number: int
+    least: int
+    greatest: int
+    last_offset: int
+    rows: int
+
+
+def chunks_of(part: Ints, chunk: Ints, offset: Ints, time: Ints, name_of: Callable[[int], str]) -> tuple[Chunk, ...]:
+    """What there is of each chunk.
+
+    Args:
+        part: The records' partitions' numbers, int64 of shape (n,). Likewise the numbers of their chunks, offsets and times (µs).
+        chunk: See there.
+        offset: See there.
+        time: See there.
+        name_of: Gives a partition's name for its number.
+    """
+    if not len(part):
+        return ()
+    index = lexicographic([part, chunk])
+    part, chunk, offset, time = part[index], chunk[index], offset[index], time[index]
+    first = np.flatnonzero(np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1]))))
+    found = (part[first], chunk[first], np.minimum.reduceat(time, first), np.maximum.reduceat(time, first))
+    rest = (np.maximum.reduceat(offset, first), np.diff(np.append(first, len(part))))
+    rows = zip(*(column.tolist() for column in (*found, *rest)), strict=True)
+    return tuple(Chunk(name_of(row[0]), *row) for row in rows)
+
+
+@dataclass
+class Base:
+    """Where the judgement of a chunk starts: the greatest time of its partition before it, and the floor (µs)."""
+
+    latest: int
+    floor: int
+
+
+@dataclass
+class Judgement:
+    """What an epoch's chunks say.
+
+    Attributes:
+        state: The source's state after the epoch.
+        suspects: Chunks that may hold late records, by (partition number, chunk number).
+    """
+
+    state: SourceState
+    suspects: dict[ChunkId, Base] = field(default_factory=dict)
+
+
+def behind(latest: int, lateness: int) -> int:
+    """``latest − lateness``, or `MIN_TIME` if nothing was seen."""
+    return MIN_TIME if latest == MIN_TIME else max(latest - lateness, MIN_TIME)
+
+
+def judge(
+    before: SourceState,
+    chunks: Sequence[Chunk],
+    *,
+    lateness_us: int,
+    idle_after_us: int | None,
+    declared: Sequence[tuple[str, int]],
+    now_us: int,
+) -> Judgement:
+    """Judge one epoch of one source.
+
+    Args:
+        before: The source's state after the epoch before; not modified.
+        chunks: The epoch's records.
+        lateness_us: The lateness bound.
+        idle_after_us: After how long without records a partition, or the whole source, is idle; None: never.
+        declared: Partitions that must be heard from, as (name, number).
+        now_us: Clock time of the epoch, for idleness only.
+    """
+    state = deepcopy(before)
+    if chunks or not state.heard_us:
+        state.heard_us = now_us
+    for name, part in declared:
+        state.partitions.setdefault(name, PartitionState(part, heard_us=now_us))
+    suspects: dict[ChunkId, Base] = {}
+    for chunk in sorted(chunks, key=lambda c: (c.partition, c.number)):
+        known = state.partitions.setdefault(chunk.partition, PartitionState(chunk.part, floor=before.frontier))
+        known.idle, known.floor = False, _floor(known, before.frontier)
+        latest = max(known.latest, chunk.greatest)
+        if chunk.least < max(behind(latest, lateness_us), known.floor):
+            suspects[chunk.part, chunk.number] = Base(known.latest, known.floor)
+        known.latest, known.offset, known.heard_us = latest, max(known.offset, chunk.last_offset), now_us
+        state.rows += chunk.rows
+    everyone: list[SourceState | PartitionState] = [state, *state.partitions.values()]
+    for silent in everyone:
+        silent.idle = idle_after_us is not None and now_us - silent.heard_us > idle_after_us
+    reached = [(max(behind(k.latest, lateness_us), k.floor), k.idle) for k in state.partitions.values()]
+    state.frontier = max(before.frontier, _least(reached))
+    return Judgement(state, suspects)
+
+
+def _floor(known: PartitionState, frontier: int) -> int:
+    """How old a partition's records may be; of one that was idle: what the frontier has passed meanwhile cannot be undone."""
+    return max(known.floor, frontier) if known.idle else known.floor
+
+
+def begun(before: SourceState, partition: str) -> Base:
+    """Where the judgement of a partition's next record starts.
+
+    Args:
+        before: The source's state after the epoch before.
+        partition: The partition's name.
+    """
+    known = before.partitions.get(partition)
+    return Base(MIN_TIME, before.frontier) if known is None else Base(known.latest, _floor(known, before.frontier))
+
+
+def none_suspect(before: SourceState, chunks: Sequence[Chunk], lateness_us: int) -> bool:
+    """Whether no record of an epoch can be late, as far as these chunks, of any size, tell."""
+    return not judge(before, chunks, lateness_us=lateness_us, idle_after_us=None, declared=(), now_us=0).suspects
+
+
+def go_along(states: dict[str, SourceState], meeting: Sequence[Collection[str]]) -> None:
+    """Take sources that are idle as a whole to where the others are; `states` is changed.
+
+    Args:
+        states: By source, as `judge` left them.
+        meeting: Groups of sources that feed one region.
+    """
+    reached = {name: state.frontier for name, state in states.items()}
+    for name, state in states.items():
+        if state.idle:
+            met = {other for group in meeting if name in group for other in group}
+            state.frontier = max(reached[name], _least([(reached[other], states[other].idle) for other in met]))
+
+
+def _least(frontiers: Sequence[tuple[int, bool]]) -> int:
+    """The least of some (frontier, idle), of which idle ones do not count; the greatest if all are idle."""
+    active = [reached for reached, idle in frontiers if not idle]
+    return min(active) if active else max((reached for reached, _ in frontiers), default=MIN_TIME)
+
+
+def late_rows(part: Ints, chunk: Ints, offset: Ints, time: Ints, suspects: dict[ChunkId, Base], lateness_us: int) -> Any:
+    """Exactly which records are late: the rule of this module, record by record within the suspects.
+
+    Args:
+        part: Their partitions' numbers, int64 of shape (n,), in any order; suspect chunks must be whole.
+        chunk: Their chunks' numbers, likewise.
+        offset: Their offsets, likewise.
+        time: Their event times (µs), likewise.
+        suspects: The chunks to look into, as `judge` gave them.
+        lateness_us: The lateness bound.
+
+    Returns:
+        A mask of shape (n,). Records with one partition and offset count in the order given.
+
+    Example:
+        >>> at = np.array([50, 10, 49])
+        >>> late_rows(at * 0, at * 0, np.arange(3), at, {(0, 0): Base(MIN_TIME, MIN_TIME)}, 5).tolist()
+        [False, True, False]
+    """
+    late = np.zeros(len(time), bool)
+    if not len(time):
+        return late
+    new_part, later_chunk = part[1:] > part[:-1], chunk[1:] > chunk[:-1]
+    same = (part[1:] == part[:-1]) & (later_chunk | ((chunk[1:] == chunk[:-1]) & (offset[1:] >= offset[:-1])))
+    index: Any = slice(None)
+    if not (new_part | same).all():  # files are read in this order
+        index = lexicographic([part, chunk, offset])
+        part, chunk, time = part[index], chunk[index], time[index]
+    new = np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1])))
+    group, first = np.cumsum(new) - 1, np.flatnonzero(new)
+    bases = [suspects.get(c) for c in zip(part[first].tolist(), chunk[first].tolist(), strict=True)]
+    accused = np.array([b is not None for b in bases])[group]
+    latest = np.array([MIN_TIME if b is None else b.latest for b in bases], np.int64)[group]
+    floor = np.array([MIN_TIME if b is None else b.floor for b in bases], np.int64)[group]
+    seen = running_max(group, time)
+    top = np.maximum(latest, np.where(new, MIN_TIME, np.concatenate(([MIN_TIME], seen[:-1]))))
+    bound = np.where(top < MIN_TIME + lateness_us, MIN_TIME, np.maximum(top, MIN_TIME + lateness_us) - lateness_us)
+    late[index] = accused & (time < np.maximum(bound, floor))
+    return late
+
+
+def falls_of(part: Ints, chunk: Ints, offset: Ints, time: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Of each chunk its partition's number, its own, the least time, and how far a record falls behind the greatest time before it.
+
+    Args:
+        part: The records' partitions' numbers, int64 of shape (n,), n > 0, in any order. Likewise the numbers of their chunks, offsets and
+            times (µs).
+        chunk: See there.
+        offset: See there.
+        time: See there.
+    """
+    if not ((part[1:] == part[:-1]) & (offset[1:] > offset[:-1])).all():
+        index = lexicographic([part, offset])
+        part, chunk, offset, time = part[index], chunk[index], offset[index], time[index]
+    new = np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1])))
+    first = np.flatnonzero(new)
+    fall = np.maximum.reduceat(running_max(np.cumsum(new), time) - time, first)
+    return part[first], chunk[first], np.minimum.reduceat(time, first), fall

@@ -1,0 +1,1 @@
+"""A running flow shown to people."""

@@ -1,0 +1,433 @@
+"""An epoch over Spark: DataFrames for frames, one Spark task per worker of a region."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.arrow.columns import gathered
+from penstock.checkpoint.folder import Checkpoint
+from penstock.driver.compile import CompiledRegion
+from penstock.driver.engine import Scan, SourceFrames, Work
+from penstock.errors import DeclarationError, raised
+from penstock.flow import plan as p
+from penstock.flow.naming import step_text
+from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
+from penstock.operators.base import position_text
+from penstock.progress.lateness import Base, ChunkId
+from penstock.progress.source_state import SourceState
+from penstock.routing.table import SUBS, Routing
+from penstock.sources.connectors import Files, Rate
+from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
+from penstock.spark.exchange import fits_pages, in_pages
+from penstock.spark.failures import alone, plain
+from penstock.spark.logs import input_of
+from penstock.spark.sources.epoch_files import EpochFiles
+from penstock.spark.sources.failing_record import failing_record
+from penstock.spark.sources.kept_input import KeptInput
+from penstock.spark.sources.row_times import JudgedFile, RowTimes, counts_of
+from penstock.spark.sources.slices import Slices, as_rdd, never_without_rows
+from penstock.spark.sources.source import SourceReader
+from penstock.spark.task import task
+from penstock.sql_text.schema import quoted
+from penstock.state.files import resolve
+from penstock.types import MASK, OFFSET, ORDER, PART_BITS, SUB, TIME
+from penstock.worker.batches import map_batch
+from penstock.worker.run import Assignment
+from penstock.worker.spec import OUT, PACKED_BITS, Port, RegionSpec, key_columns, key_hashes
+
+Assign = Callable[[CompiledRegion, Work], Assignment]
+_BACKENDS: Final = count()
+_NAMED_FILES: Final = 10_000
+"""Of so many files tasks know the names, for messages."""
+PAGED_ROWS: Final = 1 << 19
+"""From so many records of an epoch on, its rows are shuffled in pages."""
+
+
+class SparkBackend:
+    """The input of one epoch and what runs it.
+
+    Args:
+        spark: The query's session.
+        slices: The epoch's input.
+        epoch: Its number.
+        checkpoint: To see whether there are commands at all.
+        log: Folder of Spark's log in the checkpoint.
+        assign: Makes a region's assignment.
+        alone: Sources that go straight to a region, as `sources_alone` gives them.
+        kept: What is kept of the files that the epoch reads.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        slices: Slices,
+        epoch: int,
+        checkpoint: Checkpoint,
+        log: str,
+        assign: Assign,
+        alone: Mapping[str, CompiledRegion],
+        kept: KeptInput,
+    ) -> None:
+        self._spark = spark
+        self._slices = slices
+        self._epoch = epoch
+        self._checkpoint = checkpoint
+        self._log = log
+        self._assign = assign
+        self._alone = alone
+        self._kept_input = kept
+        self._counted_as = (
+            f"{next(_BACKENDS)} "  # not by the epoch: a failed one may have left counts of what is another file now
+        )
+        self._readers: dict[str, SourceReader] = {}
+        self._malformed: dict[str, int] = {}
+        self._rows: dict[str, int] = {}
+        self._named: dict[int, dict[int, str]] = {}
+        self._kept: list[DataFrame] = []
+        self._from_region: dict[int, DataFrame] = {}  # by id; holding the frame keeps its id its own
+
+    def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+        # The stream of the control log brings the epoch about; its rows are read here, as a job would take longer than the rest.
+        new = sorted(set(self._checkpoint.control_names()) - set(known))
+        return [(name, self._checkpoint.read_command(name)) for name in new]
+
+    def input(self) -> str:
+        return input_of(self._checkpoint, self._log, self._epoch)
+
+    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
+        region = self._alone.get(source.name)
+
+        def leave_times(rows: int, file: str) -> bool:
+            # Tasks can read the store in which they keep their state; others perhaps only Spark can.
+            if region is None or rows < PAGED_ROWS or resolve(file)[0].type_name != self._checkpoint.fs.type_name:
+                return False
+            return fits_pages(self._slices.session, region.spec.in_schema)
+
+        files = None
+        if isinstance(source.connector, Files):
+            files = EpochFiles(self._slices, source, ordinal + 1, self._epoch, self._kept_input)
+        reader = self._readers[source.name] = SourceReader(self._slices, source, ordinal, self._epoch, files, leave_times)
+        found = reader.scan(state)
+        self._malformed[source.name] = found.malformed
+        if files is not None and source.position is None:
+            told = [*state.names, *found.names][-_NAMED_FILES:]
+            end = state.files + len(found.names)
+            self._named[ordinal] = dict(enumerate(told, end - len(told)))
+        self._rows[source.name] = found.rows or sum(chunk.rows for chunk in found.chunks)
+        return found
+
+    def keep_input(self) -> None:
+        self._kept_input.keep()
+
+    def input_kept(self) -> None:
+        self._kept_input.wait()
+
+    def check_input(self) -> None:
+        self._kept_input.check()
+
+    def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
+        del ordinal
+        return self._readers[source.name].frames(suspects, malformed=self._malformed[source.name] > 0)
+
+    def failing_record(self, node: p.Node, text: str) -> str:
+        """Where the record is from that a step failed on, for a person; empty: that was not found."""
+
+        def rows(source: p.SourceNode) -> DataFrame | None:
+            steady = source.position is not None or isinstance(
+                source.connector, Files | Rate
+            )  # read again, positions are the same
+            return self._readers[source.name].frames({}, malformed=self._malformed[source.name] > 0).on_time if steady else None
+
+        found = failing_record(node, text, rows, apply_step)
+        return "" if found is None else position_text(list(self._readers), self._named, *found)
+
+    def late(self, source: p.SourceNode) -> int:
+        left = self._readers[source.name].left
+        if not left:
+            return 0
+        counted = counts_of(self._spark.sparkContext).value
+        name = self._counted_as + source.name
+        # Nobody counts a file none of whose rows came to Python.
+        found = {n: counted.pop((name, n), None) for n in left}
+        return sum(JudgedFile(*left[n], source.lateness_us).finish() if late is None else late for n, late in found.items())
+
+    def step(self, node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
+        if isinstance(node, p.Union):
+            inputs = [self._cut(i) for i in inputs]
+        frame = apply_step(node, inputs)
+        if any(id(i) in self._from_region for i in inputs):
+            self._mark(frame)
+        return frame
+
+    def empty(self, node: p.Node) -> DataFrame:
+        return empty_frame(self._spark, with_order(node.schema))
+
+    def region(self, compiled: CompiledRegion, inputs: Sequence[DataFrame], work: Work) -> DataFrame:
+        spec = self._packed(compiled)
+        if len(spec.ports) > 1:
+            inputs = [self._cut(i) for i in inputs]
+        times = self._row_times(compiled, spec)
+        without = None if times is None else times.column
+        ports = [port_frame(spec, i, frame, without) for i, frame in enumerate(inputs)]
+        whole = ports[0]
+        for other in ports[1:]:
+            whole = whole.unionByName(other)
+        paged = times is not None or self._in_pages(compiled)
+        if paged:  # what runs in Python is left in by Spark, rows or not
+            shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers, times)
+        else:
+            to = F.expr(routing_sql(work.routing, hash_sql(spec)))
+            shuffled = never_without_rows(whole).repartitionById(work.workers, to)
+        assignment = replace(self._assign(compiled, work), spec=replace(spec, files=self._named))
+        return self._mark(shuffled.mapInArrow(task(assignment, paged=paged), spark_schema(spec.out_schema)))
+
+    def _row_times(self, compiled: CompiledRegion, spec: RegionSpec) -> RowTimes | None:
+        """What adds the event times to a region's rows, if that is left to its tasks."""
+        source = next((name for name, region in self._alone.items() if region is compiled and self._readers[name].left), None)
+        if source is None:
+            return None
+        (port,) = spec.ports
+        timed_by = str(dict(port.known)[TIME])
+        return RowTimes(
+            self._readers[source].left,
+            self._readers[source].lateness_us,
+            self._counted_as + source,
+            counts_of(self._spark.sparkContext),
+            [name for name in spec.in_schema.names if name != timed_by].index(OFFSET),
+            0 if port.packed is None else PACKED_BITS,
+            spec.in_schema.names.index(timed_by),
+        )
+
+    def _in_pages(self, compiled: CompiledRegion) -> bool:
+        """Whether rows go to the workers in pages in this epoch: to cut them costs a visit to Python, which pays for many."""
+        spec = compiled.spec
+        if any(port.partial_of is not None for port in spec.ports):
+            return False
+        nodes = (node for feed in compiled.feeds for node in p.upstream(compiled.region.inputs[feed]))
+        rows = sum(self._rows[name] for name in {n.name for n in nodes if isinstance(n, p.SourceNode)})
+        return rows >= PAGED_ROWS and fits_pages(self._slices.session, spec.in_schema)
+
+    def _packed(self, compiled: CompiledRegion) -> RegionSpec:
+        """The region, with the tests of its patterns sent in offsets where these leave room in this epoch: each column takes time to send."""
+        ports = []
+        for port, feed in zip(compiled.spec.ports, compiled.feeds, strict=True):
+            nodes = p.upstream(compiled.region.inputs[feed])
+            plain = all(isinstance(node, p.SourceNode | p.Where | p.Select | p.Numbered | p.Union) for node in nodes)
+            sources = [node for node in nodes if isinstance(node, p.SourceNode)]
+            few = plain and all(self._readers[source.name].bits_left() >= PACKED_BITS for source in sources)
+            bytes_ = [field.name for field in port.schema if field.name.startswith(MASK) and field.type == pa.int8()]
+            ports.append(replace(port, packed=bytes_[0] if few and bytes_ else None))
+        return replace(compiled.spec, ports=tuple(ports))
+
+    def _mark(self, frame: DataFrame) -> DataFrame:
+        self._from_region[id(frame)] = frame
+        return frame
+
+    def _cut(self, frame: DataFrame) -> DataFrame:
+        """Run a region's tasks in a stage of their own: in a union a task's number would not be its worker's."""
+        return frame.localCheckpoint(eager=True) if id(frame) in self._from_region else frame
+
+    def part(self, frame: DataFrame, compiled: CompiledRegion, out: int) -> DataFrame:
+        if len(compiled.spec.outs) == 1:
+            return frame
+        prefix = f"{out}."
+        columns = [named(n).alias(n[len(prefix) :]) for n in frame.columns if n.startswith(prefix)]
+        return self._mark(frame.where(named(OUT) == out).select(*columns))
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        # Spark computes kept frames anew that read files of a folder into which the same application writes.
+        kept = as_rdd(frame).persist()
+        self._kept.append(kept)
+        if id(frame) in self._from_region:
+            self._mark(kept)
+        return kept
+
+    def force(self, frame: DataFrame) -> None:
+        frame.write.format("noop").mode("append").save()
+
+    def collect(self, frame: DataFrame) -> Iterable[pa.RecordBatch]:
+        names = frame.columns
+        shown = [quoted(c) for c in names if not c.startswith("__ps_")]
+        if len(shown) < len(names):
+            frame = select_sql(frame, shown)
+        return [to_utc(b) for b in frame.toArrow().to_batches() if b.num_rows]
+
+    def done(self) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+        for reader in self._readers.values():
+            reader.done()
+
+
+def routing_sql(table: Routing, hashed: str) -> str:
+    """The table as Spark SQL over a key's hash.
+
+    An even table is an array too, as other code would have to be compiled in the epoch in which bins begin to move.
+    """
+    at = f"pmod({hashed}, {len(table.owners)})"
+    out = f"element_at({array_sql(table.owners, 'int')}, cast({at} as int) + 1)"
+    if table.splits:
+        cases = " ".join(
+            f"when {b}L then if(shiftright({hashed}, 12) & {SUBS - 1}L < {s.upto}L, {s.to}, {table.owners[b]})"
+            for b, s in table.splits.items()
+        )
+        out = f"case {at} {cases} else {out} end"
+    if table.apart:
+        found = f"array_position({array_sql(table.apart)}, {hashed})"
+        out = f"coalesce(get({array_sql(table.apart.values(), 'int')}, cast({found} as int) - 1), {out})"
+    return out
+
+
+def routing_of(spec: RegionSpec, table: Routing) -> Callable[[pa.RecordBatch], Any]:
+    """Gives the worker of each row, as `routing_sql`, of batches in the columns of `port_frame`."""
+    ports = key_columns(spec)
+    return lambda rows: table.workers_of(key_hashes(ports, rows))
+
+
+def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
+    """A stateless step; hidden columns go along."""
+    frame = inputs[0]
+    if isinstance(node, p.Where):
+        return frame.where(node.condition)
+    if isinstance(node, p.Select):
+        return select_sql(frame, [*(f"{sql} as {quoted(name)}" for name, sql in node.columns), *ORDER])
+    if isinstance(node, p.Numbered):
+        return frame.withColumn(SUB, F.expr(node.sub()))
+    if isinstance(node, p.Union):
+        for other in inputs[1:]:
+            frame = frame.unionByName(other)
+        return frame
+    if isinstance(node, p.MapBatches):
+        fn, schema, names = node.fn, node.schema, frame.columns
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in gathered(batches):
+                yield map_batch(fn, to_utc(batch).rename_columns(names), schema)
+
+        plain = frame.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow does not quote names
+        return plain.mapInArrow(run, spark_schema(with_order(schema)))
+    if isinstance(node, p.Transform):
+        out = node.fn(frame)
+        if not hasattr(out, "columns"):
+            raise DeclarationError(f"{step_text(node)} gave {type(out).__name__}; it must give a DataFrame.")
+        missing = [n for n in ORDER if n not in out.columns]
+        if missing:
+            raise DeclarationError(
+                f"transform({getattr(node.fn, '__name__', 'fn')}) lost the column {missing[0]}; it must keep the columns that begin with __ps_."
+            )
+        transformed: DataFrame = out
+        return transformed
+    raise DeclarationError(f"{type(node).__name__} is not a step that penstock knows over Spark.")
+
+
+def port_frame(spec: RegionSpec, index: int, frame: DataFrame, without: int | None = None) -> DataFrame:
+    """A port's rows in the columns of the task's input, named by place: ``mapInArrow`` does not quote names.
+
+    Args:
+        spec: The region.
+        index: Which of its ports.
+        frame: The rows.
+        without: The place of a column of the only port to leave out.
+    """
+    port = spec.ports[index]
+    sent = [quoted(n) for n in (*port.own.names, *port.sent)]
+    if port.packed is not None:
+        byte = f"{(1 << PACKED_BITS) - 1} & {quoted(port.packed)}"
+        sent[len(port.own) + port.sent.index(OFFSET)] = f"(shiftleft({OFFSET}, {PACKED_BITS}) + ({byte}))"
+    if port.partial_of is not None:
+        operator = spec.steps[port.partial_of].operator
+        assert isinstance(operator, AggregateStep)
+        if not spec.timed:  # as `AggregateStep.on_data`
+            frame = frame.withColumn(TIME, F.lit(0).cast("long"))
+        frame = partial_frame(operator, frame, spec.keys.names)
+        sent = [quoted(n) for n in port.schema.names]
+    if len(spec.ports) == 1:
+        sent = [sql for i, sql in enumerate(sent) if i != without]
+        return select_sql(frame, [f"{sql} as c{i}" for i, sql in enumerate(sent)])
+    columns = [f"{index} as c0"]
+    for i, field in enumerate(spark_schema(spec.in_schema).fields[1:], 1):
+        mine = field.name.startswith(f"{index}.")
+        columns.append(f"cast({sent.pop(0) if mine else 'null'} as {field.dataType.simpleString()}) as c{i}")
+    return select_sql(frame, columns)
+
+
+def hash_sql(spec: RegionSpec) -> str:
+    """SQL of the hash of a row's key, over columns as of `port_frame`."""
+    ports = key_columns(spec)
+    hashes = [f"xxhash64({', '.join(f'c{i}' for i in columns)})" for columns in ports]
+    if len(ports) == 1:
+        return hashes[0]
+    return f"case c0 {' '.join(f'when {port} then {sql}' for port, sql in enumerate(hashes))} end"
+
+
+def partial_columns(operator: AggregateStep, schema: pa.Schema) -> list[str] | None:
+    """SQL of the partial aggregates, or None: rows must go to the workers."""
+    out: list[str] = []
+    for (_, kernel), bound in zip(operator.kernels, bind_kernels(operator.kernels, schema), strict=True):
+        column = None if kernel.column is None else "`" + kernel.column.replace("`", "``") + "`"
+        sql = bound.sql(column, ORDER)
+        if sql is None:
+            return None
+        out += sql
+    return out
+
+
+def partial_frame(operator: AggregateStep, frame: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Partial aggregates per key (and pane), computed by the JVM before the shuffle."""
+    columns = partial_columns(operator, arrow_schema(frame.schema))
+    assert columns is not None
+    groups = [named(k) for k in keys]
+    if operator.window is not None:
+        groups.append(F.expr(f"{TIME} - pmod({TIME}, {operator.window.pane_us}L) as {PANE}"))
+    return frame.groupBy(*groups).agg(*(F.expr(sql).alias(f"__ps_a{i}") for i, sql in enumerate(columns)))
+
+
+def partial_schema(spark: SparkSession) -> Callable[[p.Region, AggregateStep, pa.Schema], pa.Schema | None]:
+    """Gives the columns of a region's partial aggregates, as `compile_flow` asks for them."""
+
+    def give(region: p.Region, operator: AggregateStep, schema: pa.Schema) -> pa.Schema | None:
+        if partial_columns(operator, schema) is None:
+            return None
+        frame = partial_frame(operator, empty_frame(spark, with_order(schema)), region.keys.names)
+        renamed = frame.toDF(*(c.replace("__ps_", "ps_partial_") for c in frame.columns))
+        found = arrow_schema(renamed.schema)
+        return pa.schema([pa.field(n, f.type) for n, f in zip(frame.columns, found, strict=True)])
+
+    return give
+
+
+def only_partition(plan: p.Plan) -> Callable[[p.SourceNode], int | None]:
+    """Gives the partition of all rows of a source, as `compile_flow` asks for it: without ``position=`` there is one."""
+    return lambda source: None if source.position else plan.sources.index(source) << PART_BITS
+
+
+def schema_of(spark: SparkSession) -> Callable[[p.Node, dict[int, pa.Schema]], pa.Schema]:
+    """Exact columns of a node, as Spark's analyser sees them."""
+
+    def give(node: p.Node, before: dict[int, pa.Schema]) -> pa.Schema:
+        if isinstance(node, (p.SourceNode, p.LateNode, p.MalformedNode)):
+            return node.schema
+        inputs = [empty_frame(spark, with_order(before[id(i)])) for i in p.inputs_of(node)]
+        try:
+            return arrow_schema(apply_step(node, inputs).schema)
+        except DeclarationError:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever Spark's analyser raises, or the user's function)
+            if isinstance(node, p.Transform) and not isinstance(error, PySparkException):
+                raise alone(DeclarationError(f"{step_text(node)} failed: {raised(error)}; mend the function."), error) from None
+            first = plain(str(error).splitlines()[0]) if str(error) else type(error).__name__
+            told = DeclarationError(f"Spark cannot run the step {step_text(node)}: {first.rstrip('.')}; correct it.")
+            raise alone(told, error) from None
+
+    return give
+
+
+__all__ = ["Port", "SparkBackend", "partial_schema", "schema_of"]

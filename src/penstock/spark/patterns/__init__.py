@@ -1,0 +1,1 @@
+"""Patterns over Spark: `penstock.match` and patterns over files."""

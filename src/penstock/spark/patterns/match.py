@@ -1,0 +1,419 @@
+"""``penstock.match``: a pattern over a batch DataFrame.
+
+The JVM evaluates the tests and brings the events of a key to one worker, which sorts them (``penstock.patterns.sorting``: in less than half
+the time that Spark takes) and recognises all its keys in one pass (``penstock.patterns.batch``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.arrow.columns import values_of
+from penstock.arrow.pages import PAGES, opened
+from penstock.errors import DeclarationError, OperatorError, raised
+from penstock.patterns.algebra import Query
+from penstock.patterns.batch import PLACE, Spread, enumerated, matches_of, spread_schema
+from penstock.patterns.ceql.parsing import parse
+from penstock.patterns.enumeration.maximal import ID, Maximal, MaximalDisjoint, labelled, load_share
+from penstock.patterns.enumeration.work import LIGHT_JUDGED, CountedSplit, load_work
+from penstock.patterns.plan import (
+    HASHED,
+    KEY,
+    MAX_MATCHES_PER_EVENT,
+    WHEN,
+    Pattern,
+    check_source_of_types,
+    ready,
+    words_sql,
+)
+from penstock.patterns.predicates import check_query, check_time, expressions_of, text_sql, whole_text
+from penstock.patterns.result_columns import shape_of
+from penstock.patterns.sorting import Sorting, is_sortable, is_whole
+from penstock.patterns.source_locations import error_in
+from penstock.patterns.streams import streams_read
+from penstock.routing.hashing import is_hashable
+from penstock.spark.exchange import by_key, can_be_paged
+from penstock.spark.memory import begin_task
+from penstock.spark.session.own import refuse_connect, results_session, taken_over
+from penstock.spark.session.pythons import check_python
+from penstock.sql_text.schema import as_function, as_text, check_condition, quoted, unknown_column
+from penstock.types import MASK
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+STREAM = "__ps_stream"
+
+
+def match(
+    df: DataFrame | Mapping[str, DataFrame],
+    query: str,
+    *,
+    order_by: str | Sequence[str],
+    type: str | None = None,  # noqa: A002  (the public name)
+    define: Mapping[str, str] | None = None,
+    strategy_scope: str = "end",
+    events_window: str = "global",
+    enumerate_with: CountedSplit | MaximalDisjoint | Maximal | None = None,
+    where: str | Callable[[Any], bool] | None = None,
+    max_matches_per_event: int = MAX_MATCHES_PER_EVENT,
+) -> DataFrame:
+    """Find the matches of a CEQL query in a batch DataFrame.
+
+    Args:
+        df: The events. Or several streams of events by their names, for ``FROM`` and ``stream>type`` to tell apart; they are merged
+            in order, and a column that a stream lacks is null in its events.
+        query: The query, for example ``SELECT * WHERE A ; B+ ; C PARTITION BY [user] WITHIN 10 MINUTES``.
+        order_by: The column, or columns, that order the events. Two events of a key must not have the same place; nor any two
+            where keys are seen together: with ``CONSUME BY ANY``, or ``WITHIN n EVENTS`` of the whole DataFrame.
+        type: The column that holds each event's type name. Or:
+        define: For each type name the SQL condition for an event to be of it; an event may be of several types, or of none.
+        strategy_scope: What a selection strategy compares: ``"end"``, all matches of a key that end with the same event; ``"interval"``,
+            those that also begin with the same.
+        events_window: What ``WITHIN n EVENTS`` counts: ``"global"``, the events of the whole DataFrame (which costs a sort of it all in
+            one task when the query is partitioned); ``"key"``, those of the key.
+        enumerate_with: How the enumeration of many matches is spread over the cluster; if not given, ``CountedSplit()``, or not at all
+            where the query bounds how many can end with one event.
+            ``MaximalDisjoint()`` and ``Maximal()`` give the same matches, of sequences of different types only.
+        where: A condition on whole matches: SQL over the output columns, or a Python function of an output row, whose events are
+                dicts.
+        max_matches_per_event: More matches of one closing event fail the query instead of filling the disk.
+
+    Returns:
+        One row per match: the key columns of ``PARTITION BY``, ``match_start`` and ``match_end`` (values of the first order column), and
+        arrays of events: for ``SELECT *`` the column ``events`` and one for each AS-name, for ``SELECT a, b[x]`` one for each variable.
+        ``SELECT NONE`` gives the interval only, ``SELECT COUNT(*)`` the columns ``match_end`` and ``matches`` (decimal(38,0)). Events
+        without a key are left out.
+
+    Raises:
+        QueryError: The query is wrong, or does not fit the columns.
+        DeclarationError: Another argument is wrong.
+
+    Example:
+        >>> trips = penstock.match(events, "SELECT * WHERE start ; stop PARTITION BY [car]",
+        ...                        order_by="at", type="kind")  # doctest: +SKIP
+    """
+    parsed = parse(query)
+    df, theirs = _taken_over(df)
+    events, schema, streams = _events(df, parsed)
+    columns = schema.names
+    if taken := [name for name in columns if name.lower().startswith("__ps_")]:
+        raise DeclarationError(f"Column {taken[0]!r} has a name that is penstock's own; rename what begins with __ps_.")
+    order = _order(order_by, schema)
+    check_source_of_types(schema, type, define)
+    for stream in streams:
+        for name in (*order, type):
+            if name is not None and name not in df[stream].columns:
+                raise DeclarationError(f"Stream {stream!r} has no column {name!r}, which every stream must have.")
+    check_query(parsed, schema, types=None if define is None else dict(define))
+    check_time(parsed, order[0], schema.field(order[0]).type)
+    check_expressions(parsed, events.sparkSession, parsed.text)
+    keys = tuple("_".join(group) for group in parsed.partition_by)
+    by = CountedSplit() if enumerate_with is None else enumerate_with
+    if not isinstance(by, (CountedSplit, MaximalDisjoint, Maximal)):
+        raise DeclarationError(f"enumerate_with must be CountedSplit(), MaximalDisjoint() or Maximal(), not {by!r}.")
+    if callable(where) and by == CountedSplit():
+        by = CountedSplit(LIGHT_JUDGED)
+    from_maximal = not isinstance(by, CountedSplit)
+    pattern = ready(
+        labelled(parsed, by.__class__.__name__) if from_maximal else parsed,
+        tuple(columns),
+        order=order,
+        keys=keys,
+        scope=strategy_scope,
+        events_window=events_window,
+        max_matches_per_event=max_matches_per_event,
+    )
+    if from_maximal:  # the names by which the parts are told apart are not shown
+        pattern = replace(pattern, shape=shape_of(parsed, tuple(columns), pattern.automaton.kinds, keys))
+    prepared, sorting, paged = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, define, type, streams))
+    here = enumerate_with is None and pattern.tells_few and not callable(where)
+    found = _found(prepared, sorting, paged, pattern, None if here else by)
+    return taken_over(found if where is None else _where(found, where), theirs or found.sparkSession)
+
+
+def _taken_over(df: Any) -> tuple[Any, SparkSession | None]:
+    """What is to be matched in a session with the settings of `penstock.spark.session.own.RESULTS`, and the user's session."""
+    from pyspark.sql import DataFrame
+
+    frames = list(df.values()) if isinstance(df, Mapping) else [df]
+    if not frames or not all(isinstance(frame, DataFrame) for frame in frames):
+        return df, None  # refused later
+    for frame in frames:
+        refuse_connect(frame, "match")
+    theirs = frames[0].sparkSession
+    check_python(theirs)
+    session = results_session(theirs)
+    if isinstance(df, Mapping):
+        return {name: taken_over(frame, session) for name, frame in df.items()}, theirs
+    return taken_over(df, session), theirs
+
+
+def _events(df: Any, query: Query) -> tuple[DataFrame, pa.Schema, dict[str, str]]:
+    """The events that a query reads, their columns, and the condition for an event to come from each of several streams."""
+    if not isinstance(df, Mapping):
+        streams_read(query, (), "the DataFrame is one stream; give a dict of DataFrames by name")
+        return df, _events_schema(df), {}
+    for name in df:
+        as_text(name, "The name of a stream")
+    for frame in df.values():
+        _events_schema(frame)
+    if not df:
+        raise DeclarationError("match needs at least one stream, but the dict of DataFrames is empty.")
+    read = streams_read(query, tuple(df), "match was given others")
+    streams = {name: df[name] for name in read}
+    _check_alike(streams)
+    merged = _merged(streams)
+    return merged, _events_schema(merged.drop(STREAM)), {name: f"{STREAM} = {text_sql(name)}" for name in read}
+
+
+def _check_alike(streams: Mapping[str, DataFrame]) -> None:
+    """A column must be spelled alike in all streams that have it, and be of one type."""
+    from penstock.spark.columns import case_counts
+
+    seen: dict[str, tuple[str, str, str]] = {}
+    for stream, frame in streams.items():
+        sensitive = case_counts(frame.sparkSession)
+        for name, kind in frame.dtypes:
+            first, spelled, other = seen.setdefault(name if sensitive else name.lower(), (stream, name, kind))
+            if spelled != name:
+                raise DeclarationError(
+                    f"Stream {stream!r} has column {name!r}, which stream {first!r} spells {spelled!r}; rename one."
+                )
+            if other != kind:
+                raise DeclarationError(
+                    f"Column {name!r} is {other} in stream {first!r} and {kind} in stream {stream!r}; cast one of them."
+                )
+
+
+def _merged(streams: Mapping[str, DataFrame]) -> DataFrame:
+    """The rows of all streams, each with its stream's name."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    first, *others = (frame.withColumn(STREAM, F.lit(name)) for name, frame in streams.items())
+    for other in others:
+        first = first.unionByName(other, allowMissingColumns=True)
+    return first
+
+
+def _events_schema(df: Any) -> pa.Schema:
+    """The columns of what is to be matched."""
+    from pyspark.sql import DataFrame
+
+    if not isinstance(df, DataFrame):
+        raise DeclarationError(f"match reads a DataFrame of Spark, not {type(df).__module__}.{type(df).__name__}.")
+    if df.isStreaming:
+        raise DeclarationError(
+            "match reads a batch DataFrame; a stream is matched in a flow: .key_by('column').match(query, ...)."
+        )
+    twice = sorted({name for name in df.columns if df.columns.count(name) > 1})
+    if twice:
+        raise DeclarationError(f"The DataFrame has two columns named {twice[0]!r}; rename one.")
+    return arrow_schema(df)
+
+
+def _order(order_by: Any, schema: pa.Schema) -> tuple[str, ...]:
+    """The columns that order the events."""
+    names = (order_by,) if isinstance(order_by, str) else tuple(order_by) if isinstance(order_by, (list, tuple)) else (None,)
+    if not names:
+        raise DeclarationError("order_by needs a column that orders the events.")
+    for name in names:
+        if not isinstance(name, str):
+            raise DeclarationError(f"order_by must be a column's name, or a list of them, not {order_by!r}.")
+        if name not in schema.names:
+            raise unknown_column(name, schema.names, "order_by")
+        if pa.types.is_nested(schema.field(name).type):
+            raise DeclarationError(
+                f"order_by names column {name!r} of {schema.field(name).type}, which gives no order of events."
+            )
+    return names
+
+
+def check_expressions(part: object, spark: SparkSession, text: str) -> None:
+    """Regular expressions of a query, or of a part of it, are Java's, so Java says whether they are any. ``text``: the query's.
+
+    Raises:
+        QueryError: One is none.
+    """
+    java: Any = spark._jvm  # noqa: SLF001
+    for pattern in sorted(expressions_of(part)):
+        try:  # by itself, and as it is run: a comment or a quotation that does not end would swallow what is put around it
+            for tried in (pattern, whole_text(pattern)):
+                java.java.util.regex.Pattern.compile(tried)
+        except Exception as error:
+            why = str(error).splitlines()[0].partition(" near index")[0]
+            raise error_in(text, pattern, f"LIKE {pattern!r} is not a regular expression: {why}.") from error
+
+
+def arrow_schema(df: DataFrame) -> pa.Schema:
+    """The columns of a DataFrame as Arrow has them."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema: pa.Schema = to_arrow_schema(df.schema, timezone="UTC")
+    return schema
+
+
+def _prepared(
+    df: DataFrame, query: Query, pattern: Pattern, words: list[str]
+) -> tuple[DataFrame, Sorting | None, pa.Schema | None]:
+    """The events with what workers need of them, brought together by key; how workers are to sort them (None: they are sorted); and how they come
+    in pages (None: they come as rows).
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    hidden: list[Column] = [F.expr(sql).alias(f"{MASK}{i}") for i, sql in enumerate(words)]
+    groups = [F.coalesce(*(F.col(quoted(name)) for name in group)) for group in query.partition_by]
+    hidden += [group.alias(name) for name, group in zip(pattern.key_columns, groups, strict=True) if name.startswith(KEY)]
+    order = [quoted(name) for name in pattern.order]
+    if query.window is not None and query.window.kind == "attribute":
+        hidden.append(F.col(quoted(str(query.window.attribute))).alias(WHEN))
+    elif query.window is not None and query.window.kind == "events" and pattern.events_window == "global":
+        hidden.append(_number(pattern.order).alias(WHEN))
+    prepared = df.select(*(quoted(name) for name in pattern.needed), *hidden)
+    names = [quoted(name) for name in pattern.key_columns]
+    for name in names:
+        prepared = prepared.where(F.col(name).isNotNull())
+    if pattern.looked_at is not None:  # the rest is not even shuffled
+        prepared = prepared.where(pattern.looked_at)
+    together = [] if pattern.mixed else names
+    shuffled = prepared.repartition(*together) if together else prepared.repartition(1)
+    columns = arrow_schema(prepared)
+    kinds = [columns.field(name).type for name in pattern.key_columns]
+    if not all(is_sortable(columns.field(name).type) for name in pattern.order) or not all(map(is_hashable, kinds)):
+        return shuffled.sortWithinPartitions(*together, *order), None, None
+    if not together:
+        return shuffled, Sorting(pattern.order), None
+    if len(together) == 1 and is_whole(kinds[0]):
+        sorting = Sorting((*pattern.key_columns, *pattern.order))
+    else:
+        sorting = Sorting((HASHED, *pattern.order), pattern.key_columns)
+    if can_be_paged(prepared.sparkSession, columns):
+        return by_key(prepared, [columns.get_field_index(name) for name in pattern.key_columns]), sorting, columns
+    return shuffled, sorting, None
+
+
+def _number(order: Sequence[str]) -> Column:
+    """An event's number among the events of all keys; an error where the order does not tell it."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from penstock.spark.failures import OURS
+
+    names = [quoted(name) for name in order]
+    everything = Window.orderBy(*names)
+    number = F.row_number().over(everything)
+    where = F.concat_ws(", ", *(F.coalesce(F.col(name).cast("string"), F.lit("NULL")) for name in names))
+    complaint = F.concat(
+        F.lit(f"{OURS}Two events at ("),
+        where,
+        F.lit(
+            f") have the same place in the order by {', '.join(order)}, but WITHIN n EVENTS counts the events of all keys; name a "
+            "further column in order_by that tells them apart, or use events_window='key'."
+        ),
+    )
+    return F.when(F.rank().over(everything) == number, number.cast("bigint")).otherwise(F.raise_error(complaint).cast("bigint"))
+
+
+def _over_batches(
+    df: DataFrame, run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], columns: pa.Schema, result: pa.Schema
+) -> DataFrame:
+    """``mapInArrow`` for columns of any name, with times as declared whatever the session's time zone."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    def run_declared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin_task()
+        return run(_declared(batch, columns) for batch in batches)
+
+    if not _are_plain(df.columns):  # mapInArrow does not quote names; and to rename is to copy every row
+        df = df.toDF(*(f"c{i}" for i in range(len(columns))))
+    return df.mapInArrow(run_declared, from_arrow_schema(result))
+
+
+def _are_plain(names: Sequence[str]) -> bool:
+    """Whether columns are told apart by their names as they stand, whatever the session's case sensitivity."""
+    return all(name.isascii() and name.isidentifier() for name in names) and len({name.lower() for name in names}) == len(names)
+
+
+def _declared(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    """A batch as it was declared; there are many, so nothing is cast that need not be."""
+    arrays = batch.columns
+    if all(array.type == field.type for array, field in zip(arrays, columns, strict=True)):
+        return pa.RecordBatch.from_arrays(arrays, schema=columns)
+    return batch.rename_columns(columns.names).cast(columns)
+
+
+def _found(
+    prepared: DataFrame,
+    sorting: Sorting | None,
+    paged: pa.Schema | None,
+    pattern: Pattern,
+    split: CountedSplit | MaximalDisjoint | Maximal | None,
+) -> DataFrame:
+    """The matches; with ``split`` None all are told where they are found."""
+    from pyspark import TaskContext
+    from pyspark.sql import functions as F  # noqa: N812
+
+    columns = arrow_schema(prepared) if paged is None else paged
+    came = columns if paged is None else PAGES
+    fields = [pa.field(name, columns.field(own).type) for name, own in zip(pattern.keys, pattern.key_columns, strict=True)]
+    result = pattern.result(pa.schema([columns.field(name) for name in pattern.needed]), fields)
+
+    def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if paged is not None:
+            batches = opened(batches, paged)
+        if sorting is None:
+            return batches
+        folders = os.environ.get("SPARK_LOCAL_DIRS", "")  # as Spark tells its Python workers
+        return sorting.sorted(batches, folders.split(",")[0] or None)
+
+    if split is None or (not pattern.spreads and isinstance(split, CountedSplit)):
+
+        def recognise(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return matches_of(pattern, columns, in_order(batches))
+
+        return _over_batches(prepared, recognise, came, result)
+    if isinstance(split, Maximal):
+        result = result.append(pa.field(ID, pa.binary()))
+    workers = prepared.sparkSession.sparkContext.defaultParallelism
+
+    def recognise_and_share(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        spread = Spread(split, workers, 0 if context is None else context.partitionId())
+        return matches_of(pattern, columns, in_order(batches), spread)
+
+    def enumerate_matches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return enumerated(pattern, result, batches, load_work if isinstance(split, CountedSplit) else load_share)
+
+    mixed = spread_schema(result)
+    shared = _over_batches(prepared, recognise_and_share, came, mixed)
+    found = _over_batches(shared.repartitionById(workers, F.col(PLACE)), enumerate_matches, mixed, result)
+    return found.dropDuplicates([ID]).drop(ID) if isinstance(split, Maximal) else found
+
+
+def _where(found: DataFrame, condition: str | Callable[[Any], bool]) -> DataFrame:
+    if isinstance(condition, str):
+        check_condition(condition, arrow_schema(found), "where")
+        return found.where(condition)
+    as_function(condition, "where", "fn(match)")
+    from pyspark.sql import Row
+
+    columns = arrow_schema(found)
+
+    def holds(match: Row) -> bool:
+        try:
+            return bool(condition(match))
+        except Exception as error:
+            raise OperatorError(f"The function of where failed on {match}: {raised(error)}; mend it.") from error
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = zip(*map(values_of, batch.columns), strict=True)
+            keep = [holds(Row(**dict(zip(columns.names, row, strict=True)))) for row in rows]
+            yield batch.filter(pa.array(keep, pa.bool_()))
+
+    return _over_batches(found, run, columns, columns)

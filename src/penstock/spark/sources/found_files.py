@@ -1,0 +1,139 @@
+"""What Spark has found of a source's files, and what it has left: asked of its objects, as Python sees only rows.
+
+Read next: `penstock.driver.input_files`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from penstock.driver.input_files import InputFile
+
+_STATUS: Final = re.compile(r".*; isDirectory=\w+; length=(\d+); .*?modification_time=(-?\d+);")
+_ENTRY: Final = re.compile(r"NewFileEntry\((.*),(\d+),(-?\d+)\)")
+_wrapping: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Found:
+    """A source's files of one epoch.
+
+    Attributes:
+        files: Those that are there, as they are.
+        gone: URIs of those that Spark's log names, and that are not there.
+        stream: Spark's source (its Java object); None: it is not known.
+    """
+
+    files: tuple[InputFile, ...] = ()
+    gone: tuple[str, ...] = ()
+    stream: Any = None
+
+
+def normal(uri: str) -> str:
+    """A URI as files are known by: Spark writes ``file:/`` too."""
+    return re.sub("^file:/+", "file:///", uri)
+
+
+def found_in(spark: SparkSession, plan: Any) -> Found:
+    """The files of a relation.
+
+    Args:
+        spark: A session.
+        plan: Java's ``LogicalRelation``.
+    """
+    relation, stream = plan.relation(), plan.stream()
+    index = relation.location()
+    files = _files_of(spark, index)
+    roots = index.rootPaths()
+    lost: tuple[str, ...] = ()
+    if int(roots.size()) != len(files):  # a path that is not there is left out when Spark lists it
+        every = [normal(str(roots.apply(i).toUri().toString())) for i in range(int(roots.size()))]
+        there = {f.uri for f in files}
+        lost = tuple(uri for uri in every if uri not in there)
+    return Found(files, lost, stream.get() if stream.isDefined() else None)
+
+
+def _files_of(spark: SparkSession, index: Any) -> tuple[InputFile, ...]:
+    """What Spark has seen of each file when it listed them for this epoch; each call to Java takes a while, so all at once."""
+    context = spark.sparkContext
+    if context not in _wrapping:
+        jvm: Any = context._jvm  # noqa: SLF001
+        _wrapping[context] = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray
+    uris = str(_wrapping[context](index.inputFiles()).mkString("\n")).split("\n")
+    every = index.allFiles()
+    told = [_STATUS.match(line) for line in str(every.mkString("\n")).split("\n")]
+    if uris == [""]:
+        return ()
+    if len(told) != len(uris) or not all(told):  # a name has a line break, or a store tells it otherwise
+        status = [every.apply(i) for i in range(len(uris))]
+        return tuple(
+            InputFile(normal(uri), int(s.getLen()), int(s.getModificationTime())) for uri, s in zip(uris, status, strict=True)
+        )
+    return tuple(InputFile(normal(uri), int(t[1]), int(t[2])) for uri, t in zip(uris, told, strict=True) if t is not None)
+
+
+def unread(
+    stream: Any, mtime_ms: int, after: tuple[int, str], known: Collection[str], most: int, *, listed: bool
+) -> list[InputFile]:
+    """The first files of one moment that Spark has found and not given yet, in order.
+
+    Args:
+        stream: Spark's source.
+        mtime_ms: The moment, that of the last file given.
+        after: Only files behind this place.
+        known: URIs of files that are not wanted.
+        most: At most so many.
+        listed: Whether this query has listed files itself, so that what it has left is known; otherwise they are listed once more.
+    """
+    left, all_unread = _field(stream, "unreadFiles"), True
+    if left is None:
+        left, all_unread = _field(stream, "allFilesForTriggerAvailableNow"), False
+    if left is None and not listed:
+        fetch = stream.getClass().getDeclaredMethod("fetchAllFiles", None)
+        fetch.setAccessible(True)
+        left = fetch.invoke(stream, None)
+    if left is None:
+        return []
+    begin = 0 if all_unread else _first(left, mtime_ms)
+    end = _first(left, mtime_ms + 1)
+    if begin >= end:
+        return []
+    entries = [_ENTRY.fullmatch(line) for line in str(left.slice(begin, end).mkString("\n")).split("\n")]
+    group = {normal(e[1]): (i, InputFile(normal(e[1]), int(e[2]), int(e[3]))) for i, e in enumerate(entries, begin) if e}
+    found: list[InputFile] = []
+    for i, file in sorted(group.values(), key=lambda entry: entry[1].place):
+        if len(found) == most:
+            break
+        if file.uri in known or file.place <= after:
+            continue
+        if all_unread or bool(stream.seenFiles().isNewFile(left.apply(i).path(), file.mtime_ms)):
+            found.append(file)
+    return found
+
+
+def _first(files: Any, mtime_ms: int) -> int:
+    """Place of the first file of a sorted list that is not older than a moment."""
+    low, high = 0, int(files.size())
+    while low < high:
+        middle = (low + high) // 2
+        if int(files.apply(middle).timestamp()) < mtime_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _field(stream: Any, name: str) -> Any:
+    field = stream.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(stream)
+
+
+__all__ = ["Found", "found_in", "normal", "unread"]

@@ -1,0 +1,121 @@
+"""The streaming DataFrames of sources.
+
+Read next: `penstock.spark.sources.source`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import unquote
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.errors import DeclarationError
+from penstock.flow.plan import SourceNode
+from penstock.sources.connectors import Files, Rate
+from penstock.spark.columns import named, spark_schema
+from penstock.spark.session.own import taken_over
+
+CORRUPT: Final = "__ps_corrupt"
+FILE: Final = "__ps_file"
+FILE_NAME: Final = f"url_decode(replace(element_at(split({FILE}, '/'), -1), '+', '%2B'))"
+"""SQL of the name of a row's file, as it is spelled in its folder."""
+RFC_4180: Final = {"escape": '"'}
+"""A quote inside a quoted field of CSV is doubled; Spark by itself takes a backslash before it."""
+EVERY_FILE: Final = {
+    # Spark forgets files that are a week older than the newest it has seen, and never reads such files that come later.
+    "maxFileAge": f"{1 << 62}ms",
+}
+_FORCED: Final = {
+    **EVERY_FILE,
+    # Of the files that it has listed Spark remembers all that are left, so that those of one moment are known: `found_files.unread`.
+    "maxCachedFiles": str((1 << 31) - 1),
+    "discardCachedInputRatio": "0",
+    # The session's own settings would have a file that vanishes or is damaged read as none.
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "ignoreInvalidPartitionPaths": "false",
+}
+
+
+def read_control(spark: SparkSession, uri: str) -> DataFrame:
+    """The streaming DataFrame of the control log: each file as one row."""
+    log = spark.readStream.format("text").option("wholetext", "true").options(**EVERY_FILE).load(uri)
+    return log.select("value", F.col("_metadata.file_name").alias("name"))
+
+
+def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
+    """The streaming DataFrame of a source, with what its positions need.
+
+    Args:
+        spark: A session as `penstock.spark.session.own.query_session` makes it.
+        source: The source.
+    """
+    connector: Any = source.connector
+    if isinstance(connector, Files):
+        return _read_files(spark, connector)
+    if isinstance(connector, Rate):
+        return spark.readStream.format("rate").option("rowsPerSecond", connector.rows_per_second).load()
+    if isinstance(connector, DataFrame) or hasattr(connector, "isStreaming"):
+        return taken_over(connector, spark)
+    raise DeclarationError(f"Source {source.name!r} is {connector!r}, which penstock cannot read over Spark.")
+
+
+def _read_files(spark: SparkSession, files: Files) -> DataFrame:
+    reader = _reader(spark.readStream, files)
+    if files.max_files_per_epoch is not None:
+        reader = reader.option("maxFilesPerTrigger", files.max_files_per_epoch)
+    return _with_file(reader.load(files.path))
+
+
+def _reader(reader: Any, files: Files) -> Any:
+    """A reader of a stream's or a batch's files as a source was declared."""
+    schema = spark_schema(files.schema)
+    reader = reader.format(files.format)
+    if files.format in ("csv", "json"):
+        schema = schema.add(CORRUPT, "string")
+        reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", CORRUPT)
+    if files.format == "csv":
+        # Column pruning would parse only some columns, so whether a record is malformed would depend on what is read.
+        reader = reader.option("header", "true").option("enforceSchema", "false").option("columnPruning", "false")
+        reader = reader.options(**RFC_4180)
+    return reader.options(**files.options).options(**_FORCED).schema(schema)
+
+
+def read_again(spark: SparkSession, files: Files, uris: Sequence[str]) -> DataFrame:
+    """The rows of some files of a source as those of a batch, in the columns of its stream.
+
+    Args:
+        spark: A session as `penstock.spark.session.own.query_session` makes it.
+        files: The source.
+        uris: The files.
+    """
+    if uris:
+        return _with_file(_at(_reader(spark.read, files), files, uris))
+    schema = spark_schema(files.schema)
+    schema = schema.add(CORRUPT, "string") if files.format in ("csv", "json") else schema
+    return spark.createDataFrame([], schema.add(FILE, "string"))
+
+
+def read_records(spark: SparkSession, files: Files, uris: Sequence[str], *, header: bool = True) -> DataFrame:
+    """The records of CSV files whatever columns they have: ``text``, with `FILE`; without `header` their first lines too."""
+    reader = _reader(spark.read, files).options(enforceSchema=True, header=header).schema(f"text string, {CORRUPT} string")
+    return _at(reader, files, uris).selectExpr(f"coalesce({CORRUPT}, text, '') as text", f"_metadata.file_path as {FILE}")
+
+
+def _at(reader: Any, files: Files, uris: Sequence[str]) -> DataFrame:
+    if any("=" in uri.rpartition("/")[0] for uri in uris) and not re.search(r"[*?{\[]", files.path):
+        reader = reader.option("basePath", files.path)  # as for a stream: folders below it give columns
+    # A path is no URI, and what would be a wildcard in one is not meant as such.
+    frame: DataFrame = reader.load([re.sub(r"([\\\[\]{}*?^])", r"\\\1", unquote(uri)) for uri in uris])
+    return frame
+
+
+def _with_file(frame: DataFrame) -> DataFrame:
+    return frame.select(*(named(c) for c in frame.columns), F.col("_metadata.file_path").alias(FILE))
+
+
+__all__ = ["read_again", "read_control", "read_records", "read_stream"]

@@ -1,0 +1,91 @@
+"""What a flow has not read: whether a query has read all there was, and which files Spark finds that its log of input does not name.
+
+Read next: `penstock.spark.logs`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.record import EpochRecord
+from penstock.driver.input_files import Order
+from penstock.errors import FinishedError
+from penstock.flow.plan import Plan
+from penstock.sources.connectors import Files
+from penstock.spark.columns import spark_schema
+from penstock.spark.logs import files_read
+from penstock.spark.sources.found_files import normal
+
+
+def unread_files(spark: SparkSession, plan: Plan, checkpoint: Checkpoint, record: EpochRecord) -> dict[str, int]:
+    """By source of files, how many of them the flow has not read; sources without any are left out.
+
+    Cost: lists the folders once.
+    """
+    found = {}
+    given = {normal(path) for path in files_read(checkpoint, record)}
+    for source in plan.sources:
+        if isinstance(source.connector, Files):
+            order = Order.from_json(record.sources[source.name].order) if source.name in record.sources else Order()
+            read = (given | {normal(uri) for uri in order.ahead}) - {normal(file.uri) for file in order.owed}
+            unread = {normal(path) for path in _there(spark, source.connector)} - read
+            if unread:
+                found[source.name] = len(unread)
+    return found
+
+
+def ran_out(query: Any) -> bool:
+    """Whether a query of what there is has ended because there was nothing more, and not because somebody has stopped it.
+
+    Where a source cannot say what there is (the rate generator, sources in Python), Spark reads all that there is in one epoch and ends.
+    """
+    try:
+        java = query._jsq.streamingQuery()  # noqa: SLF001  (no other way to tell)
+        once = "SingleBatch" in java.triggerExecutor().toString()
+        return bool(java.noNewData()) or (once and query.lastProgress is not None)
+    except Exception:  # noqa: BLE001  (another version's internals: then it is taken for granted)
+        return True
+
+
+def refuse_finished(spark: SparkSession, plan: Plan, checkpoint: Checkpoint, last: EpochRecord, *, following: bool) -> None:
+    """Say so if there is more than a finished flow has read, or it is asked to read on.
+
+    Raises:
+        FinishedError: There is. Nothing was read.
+    """
+    unread = _said_of(unread_files(spark, plan, checkpoint, last))
+    if unread or following:
+        more = f"; {unread}, and will stay so" if unread else ""
+        raise FinishedError(
+            f"The flow of checkpoint {checkpoint.uri} reached the end of its input in epoch {last.epoch} and is never scheduled again{more}: "
+            'begin on a new checkpoint with new tables, with drain=False if it is started with "available_now" whenever there is more.'
+        )
+
+
+def _said_of(unread: dict[str, int]) -> str:
+    """The same in words; empty if there are none."""
+    each = [f"{n:,} file{'s' * (n != 1)} of source {name!r}" for name, n in unread.items()]
+    return " and ".join(each) + (" are" if sum(unread.values()) > 1 else " is") + " unread" if each else ""
+
+
+def _there(spark: SparkSession, files: Files) -> list[str]:
+    """The files as Spark lists them when it follows the folder."""
+    try:
+        return (
+            spark.read.format(files.format)
+            .options(**files.options)
+            .schema(spark_schema(files.schema))
+            .load(files.path)
+            .inputFiles()
+        )
+    except AnalysisException as error:
+        if "PATH_NOT_FOUND" in str(error):
+            return []
+        raise
+
+
+__all__ = ["ran_out", "refuse_finished", "unread_files"]

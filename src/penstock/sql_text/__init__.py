@@ -1,0 +1,1 @@
+"""Spark SQL as text: column types, expressions and checks of what a user writes."""

@@ -1,0 +1,262 @@
+"""An epoch in this process: Arrow tables for frames, DuckDB for SQL, workers one after the other.
+
+The same driver, the same tasks, the same files as over Spark; only the shuffle is a filter and expressions are run by DuckDB in
+place of Spark SQL (which agree on common expressions; where they do not, test such an expression over Spark).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.driver.compile import CompiledRegion
+from penstock.driver.engine import Scan, SourceFrames, Work
+from penstock.driver.epoch import part_number
+from penstock.errors import DeclarationError, RecordError
+from penstock.flow import plan as p
+from penstock.flow.naming import step_text
+from penstock.progress.lateness import Base, ChunkId, chunks_of, late_rows
+from penstock.progress.source_state import SourceState
+from penstock.routing.hashing import spark_xxhash64
+from penstock.sql_text.schema import run_sql, to_duckdb
+from penstock.types import OFFSET, ORDER, PART, SUB, TIME
+from penstock.worker.batches import map_batch
+from penstock.worker.run import Assignment, States, run_worker
+from penstock.worker.spec import PORT, Port
+
+PARTITION = "__ps_partition"
+CHUNK_ROWS = 4
+
+
+class LocalBackend:
+    """The input of one epoch and what runs it.
+
+    Args:
+        inputs: By source, its records with the columns OFFSET and the partition's name.
+        commands: Control rows of this epoch.
+        assign: Makes a worker's assignment of (compiled region, work).
+        states: Gives workers their state.
+        ends: Where this input ends, for a snapshot.
+    """
+
+    def __init__(
+        self,
+        inputs: dict[str, pa.Table],
+        commands: Sequence[tuple[str, dict[str, Any]]],
+        assign: Any,
+        states: States,
+        ends: str = "0",
+    ) -> None:
+        self._inputs = inputs
+        self._commands = list(commands)
+        self._assign = assign
+        self._states = states
+        self._attempt = 0
+        self._ends = ends
+
+    def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+        return sorted((c for c in self._commands if c[0] not in known), key=lambda c: c[0])
+
+    def input(self) -> str:
+        return self._ends
+
+    def keep_input(self) -> None:
+        """It is the caller's."""
+
+    def input_kept(self) -> None:
+        """It is the caller's."""
+
+    def check_input(self) -> None:
+        """It is the caller's."""
+
+    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
+        del state
+        table = self._inputs.get(source.name)
+        if table is None or not table.num_rows:
+            return Scan()
+        bad = self._malformed(source, table)
+        good = table.filter(pc.invert(bad))
+        first = ""
+        if bad.true_count:
+            row = table.filter(bad).slice(0, 1).to_pylist()[0]
+            first = f"at {row[PARTITION]} @ {row[OFFSET]}: {source.time} is null"
+        columns = self._hidden(source, ordinal, good)
+        names = {part_number(ordinal, name): str(name) for name in good.column(PARTITION).unique().to_pylist()}
+        offset = columns[OFFSET]
+        chunks = chunks_of(columns[PART], offset // CHUNK_ROWS, offset, columns[TIME], names.__getitem__)
+        return Scan(chunks, bad.true_count, first)
+
+    def _malformed(self, source: p.SourceNode, table: pa.Table) -> Any:
+        bad = (
+            table.column(source.time).is_null() if source.time else pa.chunked_array([pa.array(np.zeros(table.num_rows, bool))])
+        )
+        return pa.array(bad.to_pylist(), pa.bool_())
+
+    def _hidden(self, source: p.SourceNode, ordinal: int, table: pa.Table) -> dict[str, Any]:
+        n = table.num_rows
+        time = table.column(source.time).cast(pa.int64()).to_numpy() if source.time else np.zeros(n, np.int64)
+        coded: Any = table.column(PARTITION).combine_chunks().dictionary_encode("encode")
+        numbers = np.array([part_number(ordinal, name) for name in coded.dictionary.to_pylist()], np.int64)
+        part = numbers[coded.indices.to_numpy()]
+        return {TIME: time, PART: part, OFFSET: table.column(OFFSET).to_numpy().astype(np.int64), SUB: np.zeros(n, np.int64)}
+
+    def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
+        table = self._inputs.get(source.name)
+        if table is None or not table.num_rows:
+            return SourceFrames(_empty(source.schema))
+        bad = self._malformed(source, table)
+        malformed = None
+        if bad.true_count:
+            rows = table.filter(bad)
+            places = [
+                f"{a} @ {b}" for a, b in zip(rows.column(PARTITION).to_pylist(), rows.column(OFFSET).to_pylist(), strict=True)
+            ]
+            texts = [str({k: v for k, v in r.items() if not k.startswith("__ps_")}) for r in rows.to_pylist()]
+            n = rows.num_rows
+            malformed = pa.table(
+                {"source": [source.name] * n, "position": places, "error": [f"{source.time} is null"] * n, "record": texts}
+            )
+        table = table.filter(pc.invert(bad))
+        hidden = self._hidden(source, ordinal, table)
+        frame = table.select(source.schema.names)
+        for name in ORDER:
+            frame = frame.append_column(name, pa.array(hidden[name]))
+        if not suspects:
+            return SourceFrames(frame, None, malformed)
+        chunks = hidden[OFFSET] // CHUNK_ROWS
+        late = late_rows(hidden[PART], chunks, hidden[OFFSET], hidden[TIME], suspects, source.lateness_us)
+        return SourceFrames(frame.filter(pa.array(~late)), frame.filter(pa.array(late)), malformed, int(late.sum()))
+
+    def late(self, source: p.SourceNode) -> int:
+        del source
+        return 0
+
+    def step(self, node: p.Node, inputs: Sequence[pa.Table]) -> pa.Table:
+        table = inputs[0]
+        hidden = ", ".join(ORDER)
+        if isinstance(node, p.Where):
+            return _by_sql(node, table, lambda: f"SELECT * FROM t WHERE {to_duckdb(node.condition)}")
+        if isinstance(node, p.Select):
+
+            def query() -> str:
+                columns = ", ".join(f'{to_duckdb(sql)} AS "{name}"' for name, sql in node.columns)
+                return f"SELECT {columns}, {hidden} FROM t"
+
+            return _by_sql(node, table, query)
+        if isinstance(node, p.Numbered):
+            return run_sql(table, f"SELECT * REPLACE ({node.sub()} AS {SUB}) FROM t")
+        if isinstance(node, p.Union):
+            return pa.concat_tables([i.select(inputs[0].column_names).cast(inputs[0].schema) for i in inputs])
+        if isinstance(node, p.MapBatches):
+            batches = [map_batch(node.fn, b, node.schema) for b in table.to_batches() if b.num_rows]
+            return pa.Table.from_batches(batches) if batches else _empty(node.schema)
+        raise DeclarationError("transform needs Spark; test this flow over Spark, or use where, select, map_batches.")
+
+    def empty(self, node: p.Node) -> pa.Table:
+        return _empty(node.schema)
+
+    def region(self, compiled: CompiledRegion, inputs: Sequence[pa.Table], work: Work) -> pa.Table:
+        spec = compiled.spec
+        frames = [
+            _as_port(port, i, spec.keys, table, len(spec.ports))
+            for i, (port, table) in enumerate(zip(spec.ports, inputs, strict=True))
+        ]
+        assignment: Assignment = self._assign(compiled, work)
+        out: list[pa.RecordBatch] = []
+        places = [(frame, work.routing.workers_of(hashes)) for frame, hashes in frames]
+        for worker in range(work.workers):
+            mine = []
+            for frame, workers in places:
+                here = workers == worker
+                if here.any():
+                    mine += [b.cast(spec.in_schema) for b in _widen(frame.filter(pa.array(here)), spec.in_schema).to_batches()]
+            self._attempt += 1
+            out += run_worker(assignment, worker, self._attempt, self._states, mine)
+        return pa.Table.from_batches(out, spec.out_schema)
+
+    def part(self, frame: pa.Table, compiled: CompiledRegion, out: int) -> pa.Table:
+        spec = compiled.spec
+        if len(spec.outs) == 1:
+            return frame
+        tags: Any = frame.column(0)
+        mine = frame.filter(pc.equal(tags, pa.scalar(out, pa.int32())))
+        prefix = f"{out}."
+        names = [n for n in mine.column_names if n.startswith(prefix)]
+        return mine.select(names).rename_columns([n[len(prefix) :] for n in names])
+
+    def keep(self, frame: pa.Table) -> pa.Table:
+        return frame
+
+    def force(self, frame: pa.Table) -> None:
+        del frame
+
+    def collect(self, frame: pa.Table) -> Iterable[pa.RecordBatch]:
+        shown = frame.select([n for n in frame.column_names if not n.startswith("__ps_")])
+        return [b for b in shown.to_batches() if b.num_rows]
+
+    def done(self) -> None:
+        """Nothing is kept."""
+
+
+def _by_sql(node: p.Node, table: pa.Table, query: Callable[[], str]) -> pa.Table:
+    """Run a step's SQL.
+
+    Raises:
+        DeclarationError: DuckDB cannot run it at all.
+        RecordError: It fails on a record.
+    """
+    try:
+        return run_sql(table, query())
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line]
+        first = re.match(r"(?:[A-Z][\w ]* Error: )?(.+?)(?:[.!](?= |$)|$)", lines[0]) if lines else None
+        told = first[1] if first else type(error).__name__
+        if not table.num_rows or _fails(table.slice(0, 0), query):
+            raise DeclarationError(
+                f"{step_text(node)} cannot be run in this process, where DuckDB runs the SQL ({told}); test this flow over Spark."
+            ) from error
+        rows = (table.slice(i, 1) for i in range(table.num_rows))
+        row = next((row for row in rows if _fails(row, query)), table.slice(0, 1)).to_pylist()[0]
+        names = " and ".join(repr(n.name) for n in p.upstream(node) if isinstance(n, p.SourceNode))
+        shown = {name: value for name, value in row.items() if not name.startswith("__ps_")}
+        raise RecordError(
+            f"{step_text(node)} failed on the record {shown} of source {names}: {told}; leave such records out with a where(…) before it. "
+            "The epoch was not committed."
+        ) from error
+
+
+def _fails(table: pa.Table, query: Callable[[], str]) -> bool:
+    try:
+        run_sql(table, query())
+    except Exception:  # noqa: BLE001  (DuckDB's own, of many kinds)
+        return True
+    return False
+
+
+def _empty(schema: pa.Schema) -> pa.Table:
+    return pa.schema([*schema, *(pa.field(n, pa.int64()) for n in ORDER)]).empty_table()
+
+
+def _as_port(port: Port, index: int, keys: pa.Schema, table: pa.Table, ports: int) -> tuple[pa.Table, Any]:
+    """A port's columns, prefixed if there are several ports; and the hashes of the keys."""
+    hashes = (
+        spark_xxhash64([table.column(n).cast(keys.field(n).type) for n in keys.names])
+        if table.num_rows
+        else np.empty(0, np.int64)
+    )
+    out = table.select([*port.schema.names, *ORDER])
+    if ports > 1:
+        out = out.rename_columns([f"{index}.{n}" for n in out.column_names])
+        out = out.add_column(0, PORT, pa.array(np.full(table.num_rows, index, np.int32)))
+    return out, hashes
+
+
+def _widen(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Add the columns of other ports as nulls."""
+    columns = [table.column(f.name) if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in schema]
+    return pa.table(columns, names=schema.names)

@@ -1,0 +1,174 @@
+"""What a worker of a region must know: a frozen, picklable value, compiled from the declared region."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.arrow.columns import places
+from penstock.operators.base import Layout, Operator
+from penstock.routing.hashing import spark_xxhash64
+from penstock.types import ORDER
+
+HASH: Final = "__ps_hash"
+PACKED_BITS: Final = 8  # of an offset that carries a byte
+PORT: Final = "__ps_port"
+OUT: Final = "__ps_out"
+
+Input = tuple[Literal["port", "operator"], int]
+
+ERROR_SCHEMA: Final = pa.schema([(n, pa.string()) for n in ("operator", "key", "position", "error", "record")])
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input of a region.
+
+    Attributes:
+        schema: Its columns without hidden ones; for partial aggregates key columns, pane, partial columns.
+        partial_of: Index of the operator whose partial aggregates these are; None: plain rows.
+        waits: Whether rows wait for the frontier before operators see them.
+        known: Hidden columns that are not sent to the worker, as it knows them: the number that all rows have there, or the column
+            that says the same. Hashes of keys are never sent: they cannot be compressed.
+        packed: A column of bytes, never null, that is sent in the lower bits of `OFFSET`; None: there is none.
+        slot: The number under which its waiting rows are kept; it stays the same for the checkpoint's life (`penstock.driver.shape`).
+    """
+
+    schema: pa.Schema
+    partial_of: int | None = None
+    waits: bool = True
+    known: tuple[tuple[str, int | str], ...] = ()
+    packed: str | None = None
+    slot: int = 0
+
+    @property
+    def own(self) -> pa.Schema:
+        """The columns of `schema` that are sent by themselves."""
+        return pa.schema([field for field in self.schema if field.name != self.packed])
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Its hidden columns."""
+        return (HASH,) if self.partial_of is not None else (*ORDER, HASH)
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """Those that are sent."""
+        return tuple(name for name in self.hidden if name != HASH and name not in dict(self.known))
+
+    @property
+    def columns(self) -> pa.Schema:
+        """All columns, as they are in a port's own batches."""
+        return packed([(self.schema, self.hidden)], PORT)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator of a region and where its input comes from.
+
+    Attributes:
+        operator: The operator.
+        inputs: Where its rows come from.
+        in_schemas: Columns of each input.
+        out_schema: Columns of its output.
+        slot: The number under which its state is kept; it stays the same for the checkpoint's life (`penstock.driver.shape`).
+        layouts: What its stored values consist of: all layouts there ever were, the present one last.
+    """
+
+    operator: Operator
+    inputs: tuple[Input, ...]
+    in_schemas: tuple[pa.Schema, ...]
+    out_schema: pa.Schema
+    slot: int = 0
+    layouts: tuple[Layout, ...] = ()
+
+
+@dataclass(frozen=True)
+class Out:
+    """One output of a region: an operator's rows, or the records it skipped.
+
+    Attributes:
+        operator: The operator; −1 − i: the region's own input i (``key_by(...).local()``).
+        schema: Columns without hidden ones.
+        errors: The skipped records instead of the rows.
+        positions: Whether rows carry their position (they do if another region or a stateless step follows).
+        port: For an input of the region, the port it comes in by.
+    """
+
+    operator: int
+    schema: pa.Schema
+    errors: bool = False
+    positions: bool = False
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class RegionSpec:
+    """One region, compiled.
+
+    Attributes:
+        timed: Whether its rows have an event time.
+        files: By the number of a source of files, names of files by their numbers, for messages; not of all, and only in a task.
+    """
+
+    name: str
+    ordinal: int
+    keys: pa.Schema
+    ports: tuple[Port, ...]
+    steps: tuple[Step, ...]
+    outs: tuple[Out, ...]
+    sources: tuple[str, ...] = ()
+    timed: bool = True
+    files: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+
+    @property
+    def in_schema(self) -> pa.Schema:
+        """Columns of the task's input: one port as it is, several side by side with prefixes."""
+        return packed([(p.own, p.sent) for p in self.ports], PORT)
+
+    @property
+    def out_schema(self) -> pa.Schema:
+        """Columns of the task's output."""
+        return packed([(o.schema, ORDER if o.positions else ()) for o in self.outs], OUT)
+
+
+def key_columns(spec: RegionSpec) -> list[list[int]]:
+    """Of each port, where the key's columns are in ``spec.in_schema``."""
+    names, alone = spec.in_schema.names, len(spec.ports) == 1
+    return [[names.index(key if alone else f"{i}.{key}") for key in spec.keys.names] for i in range(len(spec.ports))]
+
+
+def key_hashes(ports: Sequence[Sequence[int]], rows: pa.RecordBatch) -> Any:
+    """int64, n: xxhash64 of each row's key.
+
+    Args:
+        ports: As `key_columns` gives them.
+        rows: In the columns of ``spec.in_schema``; of several ports the first one tells whose a row is.
+    """
+    if len(ports) == 1:
+        return spark_xxhash64([rows.column(i) for i in ports[0]])
+    tags = rows.column(0).to_numpy()
+    hashes = np.empty(rows.num_rows, np.int64)
+    for port, columns in enumerate(ports):
+        mine = np.flatnonzero(tags == port)
+        hashes[mine] = spark_xxhash64([rows.column(i).take(places(mine)) for i in columns])
+    return hashes
+
+
+def packed(parts: list[tuple[pa.Schema, tuple[str, ...]]], tag: str) -> pa.Schema:
+    """One part: its columns and hidden ones. Several: a tag, then each part's columns with a prefix.
+
+    The prefixed form lets rows of different shape travel in one Arrow stream; what is not a row's own is null.
+    """
+    if len(parts) == 1:
+        schema, hidden = parts[0]
+        return pa.schema([*schema, *(pa.field(h, pa.int64()) for h in hidden)])
+    fields: list[pa.Field[Any]] = [pa.field(tag, pa.int32())]
+    for i, (schema, hidden) in enumerate(parts):
+        fields += [pa.field(f"{i}.{f.name}", f.type) for f in schema]
+        fields += [pa.field(f"{i}.{h}", pa.int64()) for h in hidden]
+    return pa.schema(fields)

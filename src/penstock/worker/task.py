@@ -1,0 +1,363 @@
+"""The data path of one worker in one epoch: one pure function.
+
+`run_region_task` is called by the Spark task and by the in-process harness alike. It has no I/O of its own: rows come as Arrow
+batches, state through a view, messages as values; it gives output rows and a report, and leaves its changes in the view.
+
+Invariants: an operator that needs order sees, per key, ascending positions and no row at or after the frontier; the outputs of a
+step are complete up to the frontier before the next step sees them; nothing depends on how rows were cut into batches.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.arrow.columns import conformed, gathered, places, whole
+from penstock.errors import OperatorError, PenstockError, raised
+from penstock.operators.base import Context, KeyedState
+from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Interrogate, Message, Release, Shutdown, Sized, Taken
+from penstock.routing.hashing import spark_xxhash64
+from penstock.rows.keys import KeyCodec
+from penstock.rows.rows import Emitted, Keys, Order, Rows, group_rows, regroup
+from penstock.state.worker import WorkerState
+from penstock.types import BINS, MAX_TIME, MIN_TIME, OFFSET, ORDER, TIME
+from penstock.worker.collect_state import GivenUp, give_up, size_up, tell
+from penstock.worker.held_rows import dequeue, enqueue, split_held
+from penstock.worker.spec import ERROR_SCHEMA, HASH, OUT, PACKED_BITS, Out, Port, RegionSpec
+from penstock.worker.waiting_rows import Waiting, forget_struck
+
+
+@dataclass
+class Report:
+    """What a worker tells the driver about its epoch; JSON-convertible.
+
+    Attributes:
+        rows_in: Rows (or partial aggregates) received.
+        rows_out: Rows given, of all outputs.
+        skipped: Per operator, the records left out because the user's function raised.
+        first_skipped: One of them, as text.
+        held_rows: Rows of keys on hold that were queued.
+        queued: Their bytes, by key (hash).
+        sized: Answer to `Interrogate`.
+        given_up: Answer to `Collect`, with the state itself.
+        answer_s: Seconds that both took.
+    """
+
+    worker: int
+    epoch: int
+    rows_in: int = 0
+    rows_out: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    first_skipped: str = ""
+    held_rows: int = 0
+    queued: dict[int, int] = field(default_factory=dict)
+    sized: Sized | None = None
+    given_up: GivenUp | None = None
+    answer_s: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The report without state, as plain values."""
+        raw = {n: getattr(self, n) for n in ("worker", "epoch", "rows_in", "rows_out", "skipped", "first_skipped", "held_rows")}
+        raw["queued"] = list(self.queued.items())
+        # Not `asdict`, which copies thousands of pairs one by one.
+        raw["sized"] = self.sized and {n: getattr(self.sized, n) for n in Sized.__slots__}
+        raw["taken"] = self.given_up and {n: getattr(self.given_up.taken, n) for n in Taken.__slots__}
+        return raw
+
+
+def run_region_task(
+    spec: RegionSpec,
+    worker: int,
+    epoch: int,
+    messages: Sequence[Message],
+    rows: Iterable[pa.RecordBatch],
+    state: WorkerState,
+    acquired: Sequence[bytes] = (),
+    clock: Callable[[], float] = lambda: 0.0,
+) -> tuple[list[pa.RecordBatch], Report]:
+    """Run one worker of a region through one epoch.
+
+    Args:
+        spec: The region.
+        worker: The worker's number.
+        epoch: The epoch's number.
+        messages: From the controller, in order; a `Frontier` and a `Barrier` at least.
+        rows: The worker's rows in the schema ``spec.in_schema``, in any order.
+        state: The worker's state as the epoch before left it; holds this epoch's changes afterwards.
+        acquired: Names of entries of state that have come from other workers, if an operator wants to hear of them.
+        clock: Gives seconds, to measure what giving up state costs.
+
+    Returns:
+        Output rows in the schema ``spec.out_schema``, and the report.
+
+    Raises:
+        OperatorError: A user's function raised. `state` is then to be thrown away.
+        StateError: A state or key cannot be stored. Likewise.
+    """
+    frontier = next((m for m in messages if isinstance(m, Frontier)), Frontier(MIN_TIME, MAX_TIME))
+    report = Report(worker, epoch)
+    chain = _Chain(spec, frontier, state)
+    received = _unpack(spec, rows)
+    report.rows_in = sum(b.num_rows for batches in received for b in batches)
+    chain.released = any(isinstance(m, Release) for m in messages)
+    received = _hold_and_release(spec, received, messages, epoch, state, report)
+    inputs = [
+        _due(spec, port, received[i], frontier, epoch, state) if port.partial_of is None else None
+        for i, port in enumerate(spec.ports)
+    ]
+    if any(isinstance(m, Acquire) for m in messages):
+        tell(chain.operators, chain.states, chain.codec, acquired, "on_acquire")
+    chain.run(inputs, received)
+    forget_struck(state, frontier.now)
+    for message in messages:
+        if isinstance(message, Interrogate):
+            chain.each(lambda operator, kept, m=message: operator.on_interrogate(range(m.start, BINS), kept))
+        elif isinstance(message, Barrier):
+            chain.each(lambda operator, kept, epoch=message.epoch: operator.on_barrier(epoch, kept))
+        elif isinstance(message, Shutdown):
+            chain.each(lambda operator, kept: operator.on_shutdown(kept))
+    began = clock()
+    report.sized = size_up(state, messages)
+    report.given_up = give_up(chain.codec, state, messages, epoch, worker)
+    if report.given_up is not None:
+        tell(chain.operators, chain.states, chain.codec, report.given_up.names, "on_collect")
+    report.answer_s = clock() - began
+    out = [_pack(spec, i, chain.output(o)) for i, o in enumerate(spec.outs)]
+    out = [b for b in out if b.num_rows]
+    report.rows_out = sum(b.num_rows for b in out)
+    for step, context in zip(spec.steps, chain.contexts, strict=True):
+        if context.skipped:
+            report.skipped[step.operator.describe()] = len(context.skipped)
+            key, position, error, _ = context.skipped[0]
+            report.first_skipped = report.first_skipped or f"key {key} at {position}: {error}"
+    return out, report
+
+
+class _Chain:
+    """The operators of one region in one task."""
+
+    def __init__(self, spec: RegionSpec, frontier: Frontier, state: WorkerState) -> None:
+        self.spec = spec
+        self.codec = KeyCodec(spec.keys)
+        about = (frontier.before, frontier.now, spec.sources, spec.timed)
+        self.contexts = [
+            Context(
+                spec.name,
+                s.slot,
+                spec.ordinal,
+                self.codec,
+                s.in_schemas,
+                s.out_schema,
+                *about,
+                layouts=s.layouts,
+                files=spec.files,
+            )
+            for s in spec.steps
+        ]
+        self.operators = [copy.copy(s.operator) for s in spec.steps]
+        self.states = [KeyedState(state, c) for c in self.contexts]
+        for operator, context in zip(self.operators, self.contexts, strict=True):
+            operator.start(context)
+        self.frontier = frontier.now
+        self.results: list[Rows] = []
+        self.inputs: list[Rows | None] = []
+        self.released = False
+
+    def each(self, call: Any) -> None:
+        for i, (operator, state) in enumerate(zip(self.operators, self.states, strict=True)):
+            self.told(i, "a hook", call, operator, state)
+
+    def told(self, i: int, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What a call of an operator gives; what it raises is told as that operator's error."""
+        try:
+            given = call(*arguments)
+            return list(given) if isinstance(given, Iterator) else given  # a generator raises while it is read
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise OperatorError(f"{self._name(i)} failed in {where}: {raised(error)}; mend the operator.") from error
+
+    def emitted(self, i: int, where: str, call: Callable[..., Any], *arguments: Any) -> list[Emitted]:
+        """The rows that a call of an operator gives."""
+        given = self.told(i, where, call, *arguments)
+        if given is None:
+            return []
+        parts = [given] if isinstance(given, Emitted) or not isinstance(given, Iterable) else list(given)
+        for part in parts:
+            if not isinstance(part, Emitted):
+                what = f"{self._name(i)} gave {type(part).__name__} in {where}"
+                raise OperatorError(f"{what}; it must give what rows.emit(...) or state.emit(...) give.")
+        return parts
+
+    def _name(self, i: int) -> str:
+        return f"Operator {self.operators[i].describe()} of region {self.spec.name!r}"
+
+    def run(self, inputs: list[Rows | None], received: list[list[pa.RecordBatch]]) -> None:
+        """Every operator in turn: its rows, then the frontier."""
+        self.inputs = inputs
+        for i, step in enumerate(self.spec.steps):
+            parts: list[Emitted] = []
+            first = step.inputs[0]
+            if first[0] == "port" and self.spec.ports[first[1]].partial_of is not None:
+                parts += self.emitted(i, "on_data", self._merge_partials, i, first[1], received[first[1]])
+            else:
+                given = [self._rows(*source) for source in step.inputs]
+                if any(len(g) for g in given):
+                    parts += self.emitted(i, "on_data", self.operators[i].on_inputs, given, self.states[i])
+            parts += self.emitted(i, "on_frontier", self.operators[i].on_frontier, self.frontier, self.states[i])
+            self.results.append(regroup(parts, step.out_schema, self.codec))
+
+    def _rows(self, kind: str, index: int) -> Rows:
+        rows = self.inputs[index] if kind == "port" else self.results[index]
+        assert rows is not None
+        return rows
+
+    def _merge_partials(self, i: int, port: int, batches: list[pa.RecordBatch]) -> Any:
+        batch = whole(batches, self.spec.ports[port].columns)
+        if not batch.num_rows:
+            return None
+        hashes = batch.column(batch.num_columns - 1).to_numpy()
+        operator: Any = self.operators[i]
+        if operator.window is None and not self.released:  # the JVM gave one row per key: nothing to group
+            columns = tuple(batch.columns[: len(self.spec.keys)])
+            keys, group = Keys(columns, hashes, self.codec), np.arange(batch.num_rows)
+            return operator.on_partials(batch, hashes, keys, group, self.states[i])
+        zero = np.zeros(batch.num_rows, np.int64)
+        pane = zero if operator.window is None else batch.column(len(self.spec.keys)).to_numpy()
+        rows = group_rows(batch, Order(pane, zero, zero, zero), hashes, self.spec.keys.names, self.codec)
+        return operator.on_partials(rows.data, hashes, rows.keys, rows.group, self.states[i])
+
+    def output(self, out: Out) -> tuple[pa.RecordBatch, Order | None]:
+        if out.errors:
+            skipped = self.contexts[out.operator].skipped
+            name = self.spec.steps[out.operator].operator.describe()
+            columns = [[name] * len(skipped), *([s[i] for s in skipped] for i in range(4))]
+            return pa.RecordBatch.from_arrays([pa.array(c, pa.string()) for c in columns], schema=ERROR_SCHEMA), None
+        rows = self._rows("port", out.port) if out.operator < 0 else self.results[out.operator]
+        return rows.data, rows.order
+
+
+def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[list[pa.RecordBatch]]:
+    """The rows of each port."""
+    ports = [_Received(port, spec.keys.names) for port in spec.ports]
+    if len(ports) == 1:
+        return [[ports[0].whole(batch.columns) for batch in gathered(rows)]]
+    out: list[list[pa.RecordBatch]] = [[] for _ in ports]
+    for batch in gathered(rows):
+        tags = batch.column(0).to_numpy(zero_copy_only=False)
+        at = 1
+        for i, port in enumerate(ports):
+            mine = places(np.flatnonzero(tags == i))
+            if len(mine):
+                out[i].append(port.whole([column.take(mine) for column in batch.columns[at : at + port.width]]))
+            at += port.width
+    return out
+
+
+class _Received:
+    """Makes a port's rows of what is sent of them."""
+
+    def __init__(self, port: Port, keys: Sequence[str]) -> None:
+        self.width = len(port.own) + len(port.sent)
+        self._columns = port.columns
+        self._sent = [*port.own, *(port.columns.field(name) for name in port.sent)]
+        self._packed = port.packed and (len(port.own) + port.sent.index(OFFSET), port.schema.get_field_index(port.packed))
+        self._known = sorted((port.columns.get_field_index(name), known) for name, known in port.known)
+        self._keys = [port.schema.get_field_index(name) for name in keys]
+
+    def whole(self, columns: Sequence[Any]) -> pa.RecordBatch:
+        """Rows with all columns. Spark's Arrow types may differ from ours in time zone or nullability."""
+        arrays = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns, self._sent, strict=True)]
+        if self._packed:
+            offset, byte = self._packed
+            both = arrays[offset].to_numpy()
+            arrays[offset] = pa.array(both >> PACKED_BITS)
+            arrays.insert(byte, pa.array(both.astype(np.int8)))
+        for at, known in self._known:
+            if isinstance(known, int):
+                column = pa.repeat(pa.scalar(known, pa.int64()), len(arrays[0]))
+            else:
+                column = arrays[self._columns.get_field_index(known)].cast(pa.int64())
+            arrays.insert(at, column)
+        arrays.append(pa.array(spark_xxhash64([arrays[i] for i in self._keys])))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+
+
+def _hold_and_release(
+    spec: RegionSpec,
+    received: list[list[pa.RecordBatch]],
+    messages: Sequence[Message],
+    epoch: int,
+    state: WorkerState,
+    report: Report,
+) -> list[list[pa.RecordBatch]]:
+    """Queue the rows of keys on hold; put the queued rows of released ones before the epoch's own (rules H1, H4)."""
+    for message in messages:
+        for i, port in enumerate(spec.ports):
+            if isinstance(message, Hold) and received[i]:
+                at = len(port.schema) + len(port.hidden) - 1
+                rows = whole(received[i])
+                rows, held = split_held(rows, rows.column(at).to_numpy(), message.keys)
+                received[i] = [rows]
+                report.held_rows += sum(h.num_rows for h in held.values())
+                for key, size in enqueue(state, port.slot, epoch, held).items():
+                    report.queued[key] = report.queued.get(key, 0) + size
+            elif isinstance(message, Release):
+                in_turn = not spec.timed and port.partial_of is None
+                queued = dequeue(state, port.slot, epoch, message.keys, in_turn=in_turn)
+                received[i] = [*(conformed(q, port.columns) for q in queued), *received[i]]
+    return received
+
+
+def _due(
+    spec: RegionSpec, port: Port, batches: list[pa.RecordBatch], frontier: Frontier, epoch: int, state: WorkerState
+) -> Rows:
+    """The rows of a port that operators may see now, grouped and in order. Empties `batches`, which are not needed twice."""
+    at = len(port.schema)
+    schema = port.columns
+    waiting = Waiting(state, port.slot, schema) if port.waits else None
+    released = waiting.release(frontier.before, frontier.now) if waiting is not None else []
+    batch = whole([*released, *batches], schema)
+    batches.clear()
+    now = None
+    if waiting is not None and frontier.now != MAX_TIME:
+        due = batch.column(at).to_numpy() < frontier.now
+        if not due.all():
+            waiting.keep(epoch, batch.take(places(np.flatnonzero(~due))))
+            now = np.flatnonzero(due)
+    order = Order(*(batch.column(at + i).to_numpy() for i in range(len(ORDER))))
+    hashes = batch.column(at + len(ORDER)).to_numpy()
+    data = pa.RecordBatch.from_arrays(batch.columns[:at], schema=port.schema)
+    timed_by = dict(port.known).get(TIME)
+    return group_rows(
+        data, order, hashes, spec.keys.names, KeyCodec(spec.keys), now, timed_by if isinstance(timed_by, str) else None
+    )
+
+
+def _pack(spec: RegionSpec, index: int, output: tuple[pa.RecordBatch, Order | None]) -> pa.RecordBatch:
+    """One output's rows in the schema of the task's output."""
+    data, order = output
+    arrays: list[Any] = list(data.columns)
+    if spec.outs[index].positions and order is not None:
+        arrays += [pa.array(c, pa.int64()) for c in order.columns()]
+    schema = spec.out_schema
+    if len(spec.outs) == 1:
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    n, columns = data.num_rows, []
+    for field_ in schema:
+        prefix, _, _ = field_.name.partition(".")
+        if field_.name == OUT:
+            columns.append(pa.array(np.full(n, index, np.int32)))
+        elif prefix == str(index):
+            columns.append(arrays.pop(0))
+        else:
+            columns.append(pa.nulls(n, field_.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+__all__ = ["HASH", "Report", "run_region_task"]

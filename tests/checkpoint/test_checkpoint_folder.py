@@ -1,0 +1,53 @@
+"""Which folder can be a checkpoint: one of its own that can be written; whatever else is there stays as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.checkpoint.folder import Checkpoint, Identity, open_checkpoint
+from penstock.errors import CheckpointError
+
+MINE = Identity("1", "f")
+
+
+@pytest.mark.parametrize("names", [["data.csv"], ["offsets", "commits", "metadata", "sources"], ["penstock.jso"]])
+def test_folder_with_other_files_when_it_is_given_as_checkpoint_is_refused_and_stays(tmp_path, names):
+    for name in names:
+        (tmp_path / name).write_text("")
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint(str(tmp_path)).create(MINE)
+    shown = ", ".join(map(repr, sorted(names)[:3])) + (", …" if len(names) > 3 else "")
+    assert str(caught.value) == (
+        f"The folder {tmp_path} is not a checkpoint of penstock and holds other files ({shown}); "
+        "give a folder of its own as checkpoint, new or empty."
+    )
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(names)
+
+
+def test_folder_when_it_is_new_or_empty_or_has_what_nobody_put_there_is_taken(tmp_path):
+    for name in (".DS_Store", "_temporary", "_SUCCESS", "lost+found"):
+        (tmp_path / name).mkdir()
+    assert Checkpoint(str(tmp_path)).create(MINE) == MINE
+    assert Checkpoint(str(tmp_path / "new" / "deep")).create(MINE) == MINE
+
+
+def test_checkpoint_when_it_is_ours_is_taken_whatever_else_was_put_there(tmp_path):
+    Checkpoint(str(tmp_path)).create(MINE)
+    (tmp_path / "notes.txt").write_text("")
+    assert Checkpoint(str(tmp_path)).create(Identity("2", "g")) == MINE
+
+
+@pytest.mark.parametrize("act", ["create", "claim"])
+def test_checkpoint_when_it_cannot_be_written_says_so_in_a_sentence(tmp_path, act):
+    (tmp_path / "file").write_text("")
+    uri = f"{tmp_path}/file/ckpt"
+    checkpoint = Checkpoint(uri)
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.create(MINE) if act == "create" else checkpoint.claim({})
+    assert str(caught.value) == (
+        f"Checkpoint {uri} cannot be written (not a directory); give a folder that this user may read and write."
+    )
+    with pytest.raises(
+        CheckpointError, match="is not a checkpoint of penstock; give the folder that the flow was started with"
+    ):
+        open_checkpoint(uri)

@@ -1,0 +1,137 @@
+"""Random queries and small random streams, from a seed; plain `random`, because tens of thousands are wanted in a minute."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from decimal import Decimal
+
+from penstock.patterns import algebra as s
+from penstock.patterns.reference import Seen
+from penstock.patterns.scopes import subformulas
+
+TYPES, NAMES = "ABC", "xyz"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to try: a query, a stream, where to cut it, and how to read the query."""
+
+    query: s.Query
+    events: tuple[Seen, ...]
+    cuts: tuple[int, ...]
+    scope: str
+    events_window: str
+
+
+def draw(seed: int, *, keyed: bool | None = None, mixed: bool = True) -> Case:
+    """A case. `keyed`: with PARTITION BY or not. `mixed`: CONSUME BY ANY with keys may come."""
+    rng = random.Random(seed)
+    formula = _formula(rng, rng.choice([1, 2, 2, 2, 2, 3, 3, 3]))
+    keyed = rng.random() < 0.4 if keyed is None else keyed
+    partition = rng.choice([(("k",),), (("k", "j"),), (("k",), ("j",))]) if keyed else ()
+    consume = rng.choice(["NONE", "NONE", "NONE", "PARTITION", "ANY" if mixed or not keyed else "PARTITION"])
+    query = s.Query(
+        rng.choice(["ALL", "ALL", "ALL", "NEXT", "LAST", "MAX", "STRICT", "ANY"]),
+        _projection(rng, formula),
+        (),
+        formula,
+        partition,
+        rng.choice(
+            [
+                None,
+                s.Window("events", rng.randint(0, 8)),
+                s.Window("time", rng.randint(0, 14)),
+                s.Window("attribute", rng.choice([0, 2, Decimal("1.5"), 4, 6]), "n"),
+            ]
+        ),
+        consume,
+    )
+    events = _events(rng, rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 10]))
+    cuts = tuple(sorted(rng.sample(range(1, len(events) + 1), rng.randint(0, min(3, len(events))))))
+    return Case(query, events, cuts, rng.choice(["end", "end", "interval"]), rng.choice(["global", "key"]))
+
+
+def _formula(rng: random.Random, depth: int) -> s.Formula:
+    if depth == 0 or (depth == 1 and rng.random() < 0.3):
+        return s.Event(rng.choice(TYPES))
+    one = lambda: _formula(rng, depth - 1)  # noqa: E731
+    match rng.randrange(15):
+        case 0 | 1 | 2 | 3 | 4 | 14:
+            return s.Then(one(), one(), contiguous=False)
+        case 5:
+            return s.Then(one(), one(), contiguous=True)
+        case 6 | 7:
+            return s.Plus(one(), contiguous=False)
+        case 8:
+            return s.Plus(one(), contiguous=True)
+        case 9:
+            return s.Or(one(), one())
+        case 10 | 11:
+            return s.As(one(), rng.choice(NAMES))
+        case 12 if rng.random() < 0.6:
+            kind = rng.choice(TYPES)
+            return s.Not(kind, rng.choice([None, s.Bound(kind, _predicate(rng, 1))]))
+        case _:
+            inner = one()
+            names = _bound(inner)
+            return s.Filtered(inner, _filter(rng, 1, names)) if names else inner
+
+
+def _bound(formula: s.Formula) -> list[str]:
+    names = {p.type for p in subformulas(formula) if isinstance(p, s.Event)}
+    return sorted(names | {p.name for p in subformulas(formula) if isinstance(p, s.As)})
+
+
+def _filter(rng: random.Random, depth: int, names: list[str]) -> s.Filter:
+    if depth == 0 or rng.random() < 0.5:
+        return s.Bound(rng.choice(names), _predicate(rng, 1))
+    return rng.choice([s.AllOf, s.AnyOf])(_filter(rng, depth - 1, names), _filter(rng, depth - 1, names))
+
+
+def _predicate(rng: random.Random, depth: int) -> s.Predicate:
+    number = s.Number(str(rng.randint(0, 2)))
+    match rng.randrange(8 if depth else 5):
+        case 0 | 1:
+            return s.Compare(rng.choice(["<", "<=", ">", ">=", "=", "!="]), s.Attribute(rng.choice("vw")), number)
+        case 2:
+            return s.Compare(">", s.Arithmetic(rng.choice("+-*/%"), s.Attribute("v"), s.Attribute("w")), s.Minus(number))
+        case 3:
+            return s.In("v", (number, s.Number("1")), rng.random() < 0.5)
+        case 4:
+            return rng.choice(
+                [s.Between("v", s.Number("1"), None), s.Like("t", "a.?"), s.Compare("=", s.Attribute("t"), s.Text("a"))]
+            )
+        case 5:
+            return s.Negation(_predicate(rng, 0))
+        case 6:
+            return s.Both(_predicate(rng, 0), _predicate(rng, 0))
+        case _:
+            return s.Either(_predicate(rng, 0), _predicate(rng, 0))
+
+
+def _projection(rng: random.Random, formula: s.Formula) -> s.Projection:
+    names = _bound(formula)
+    if not names or rng.random() < 0.65:
+        return s.Everything()
+    if rng.random() < 0.1:
+        return s.Nothing()
+    return s.Chosen(tuple(s.Item(name) for name in rng.sample(names, rng.randint(1, len(names)))))
+
+
+def _events(rng: random.Random, count: int) -> tuple[Seen, ...]:
+    out, at, n = [], 0, 0
+    for _ in range(count):
+        at += rng.choice([1, 1, 2, 3])
+        n += rng.choice([0, 0, 1, 1, 2])
+        kinds = rng.choice(["A", "B", "C", "A", "B", "AB", "BC", "AC", "ABC", "ABC", ""])
+        values = {
+            "v": rng.choice([None, 0, 1, 1, 2, 2]),
+            "w": rng.choice([None, 0, 0, 1, 1, 2]),
+            "t": rng.choice([None, "a", "a", "ab", "b"]),
+            "n": n,
+            "k": rng.choice([None, 1, 1, 1, 1, 1, 1, 2]),
+            "j": rng.choice([None, 1, 1, 1, 1, 1, 2]),
+        }
+        out.append(Seen(frozenset(kinds), values, at))
+    return tuple(out)
