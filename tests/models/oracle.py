@@ -302,7 +302,7 @@ def exact_sum(values: list[Any]) -> float:
     try:
         rounded = float(total)
     except OverflowError:
-        rounded = math.copysign(math.inf, total)
+        rounded = math.inf if total > 0 else -math.inf
     return rounded + sum(v for v in values if not math.isfinite(v))
 
 
