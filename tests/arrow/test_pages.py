@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.arrow import pages
-from penstock.arrow.pages import PAGES, TO, cut, is_paged, opened
+from penstock.arrow.pages import PAGES, TO, decode_pages, encode_pages, is_paged
 
 UTC = pa.timestamp("us", "UTC")
 TEXTS = [pa.string(), pa.binary()]
@@ -80,9 +80,9 @@ def of(batches: list[pa.RecordBatch], name: str, worker: int) -> list[pa.RecordB
 @given(tables(), st.sampled_from([1, 100, 400, 1 << 16]))
 def test_rows_come_back(made: tuple[pa.Schema, list[pa.RecordBatch], int], page_bytes: int) -> None:
     schema, batches, workers = made
-    cuts = list(cut(batches, last, workers, page_bytes))
+    cuts = list(encode_pages(batches, last, workers, page_bytes))
     for worker in range(workers):
-        told = list(opened(of(cuts, TO, worker), schema))
+        told = list(decode_pages(of(cuts, TO, worker), schema))
         assert all(batch.schema == schema for batch in told)
         assert rows(told, schema) == rows(of(batches, "last", worker), schema)
 
@@ -91,13 +91,13 @@ def test_pages_are_no_larger_than_they_may_be_and_narrow() -> None:
     n = 100_000
     ids, keys = pa.array(np.arange(n) + (1 << 40)), pa.array(np.arange(n) % 200)
     batch = pa.RecordBatch.from_arrays([ids, keys], names=["id", "k"])
-    (sent,) = cut([batch], lambda rows: np.zeros(rows.num_rows, np.int64), 1, 4096)
+    (sent,) = encode_pages([batch], lambda rows: np.zeros(rows.num_rows, np.int64), 1, 4096)
     lengths = [len(page.as_py()) for page in sent.column(1)]
     assert sent.schema == PAGES
     assert max(lengths) <= 4096
     assert sum(lengths) < 1.1 * n * (4 + 1)  # 17 bits and 8
     own = pa.schema([pa.field("id", pa.int64()), pa.field("k", pa.int64())])
-    told = pa.Table.from_batches(opened([sent.slice(0, 3), sent.slice(3)], own))
+    told = pa.Table.from_batches(decode_pages([sent.slice(0, 3), sent.slice(3)], own))
     assert told.equals(pa.Table.from_batches([batch]))
 
 
@@ -106,10 +106,10 @@ def test_much_text_comes_in_several_batches(monkeypatch: pytest.MonkeyPatch, lim
     texts: Any = pa.array([str(i) * (i % 70) if i % 9 else None for i in range(500)])
     batch = pa.RecordBatch.from_arrays([texts, pa.array(np.arange(500) % 3, pa.int32())], names=["t", "last"])
     monkeypatch.setattr(pages, limit, 2000)
-    cuts = list(pages.cut([batch], last, 3, 1000))
+    cuts = list(pages.encode_pages([batch], last, 3, 1000))
     assert len(cuts) > 10 or limit == "GATHERED_BYTES"
     for worker in range(3):
-        told = list(opened(of(cuts, TO, worker), batch.schema))
+        told = list(decode_pages(of(cuts, TO, worker), batch.schema))
         assert len(told) > 4
         assert rows(told, batch.schema) == rows(of([batch], "last", worker), batch.schema)
 
@@ -119,8 +119,8 @@ def test_opened_batches_are_bounded_by_what_they_hold_not_by_what_pages_take(mon
     wide = pa.RecordBatch.from_arrays(
         [pa.array(np.arange(20_000) % 50 + i) for i in range(20)], names=[f"c{i}" for i in range(20)]
     )
-    (sent,) = cut([wide], lambda rows: np.zeros(rows.num_rows, np.int64), 1, 8192)
-    told = list(opened([sent], wide.schema))
+    (sent,) = encode_pages([wide], lambda rows: np.zeros(rows.num_rows, np.int64), 1, 8192)
+    told = list(decode_pages([sent], wide.schema))
     assert pa.Table.from_batches(told).equals(pa.Table.from_batches([wide]))
     assert max(batch.nbytes for batch in told) <= 200_000
 
@@ -136,9 +136,9 @@ def test_times_are_paged_in_micros_only_as_others_are_other_numbers(unit: str) -
 def test_text_with_long_offsets_is_the_same_text() -> None:
     texts = ["ab", None, "", "c" * 400]
     large, usual = (pa.record_batch({"t": pa.array(texts, kind)}) for kind in (pa.large_string(), pa.string()))
-    (cuts,) = cut([large], lambda batch: np.zeros(batch.num_rows, np.int32), 1, 100)
+    (cuts,) = encode_pages([large], lambda batch: np.zeros(batch.num_rows, np.int32), 1, 100)
     sent = cuts.set_column(1, "data", cuts.column(1).cast(pa.large_binary()))  # type: ignore[attr-defined]
-    assert pa.Table.from_batches(opened([sent], usual.schema)).equals(pa.Table.from_batches([usual]))
+    assert pa.Table.from_batches(decode_pages([sent], usual.schema)).equals(pa.Table.from_batches([usual]))
 
 
 @pytest.mark.parametrize("kind", [pa.decimal128(38, 0), pa.list_(pa.int64()), pa.null(), pa.large_string()])

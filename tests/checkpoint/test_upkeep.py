@@ -14,7 +14,7 @@ import pytest
 import penstock as ps
 from penstock.checkpoint.record import EpochRecord, RegionState
 from penstock.driver.inspect import view_region
-from penstock.protocol.rescale import Control
+from penstock.protocol.rescale import Placement
 from penstock.state import FileRef, Version
 from penstock.state.recent_changes import HELD_DELTAS
 from penstock.testing import Harness
@@ -151,7 +151,7 @@ def test_bases_when_deltas_are_too_large_to_be_held_then_made_of_all_but_the_las
 
 
 def record_of(epoch, version):
-    return EpochRecord(epoch, 1, regions={"k": RegionState(Control.fresh(1), versions=[version])})
+    return EpochRecord(epoch, 1, regions={"k": RegionState(Placement.fresh(1), versions=[version])})
 
 
 @pytest.mark.parametrize(("turns", "together"), [(16, 1), (3, 2)])

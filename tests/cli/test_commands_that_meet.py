@@ -30,7 +30,7 @@ class Running:
         events.key_by("k").stateful_map(lambda k, e, s: ((k, (s or 0) + 1), (s or 0) + 1), "k long, n long").sink(
             ps.memory(self.checkpoint)
         )
-        self.harness = Harness(flow, workers=2, checkpoint=self.checkpoint, limits=STEPS, most=1, before=self._step)
+        self.harness = Harness(flow, workers=2, checkpoint=self.checkpoint, limits=STEPS, most=1, on_step=self._step)
         self.harness.push("events", [{"k": k} for k in range(50)])
         self.harness.epoch()
         for k in range(backlog):

@@ -38,7 +38,7 @@ class Started:
 
         flow = ps.Flow("midway")
         declare(self, flow.source("s", Reader(SCHEMA), time="at", lateness=lateness))
-        return Harness(flow, checkpoint=self.folder, before=before, **options)
+        return Harness(flow, checkpoint=self.folder, on_step=before, **options)
 
     def run(self, declare, *rows, end=False, **options):
         with self.harness(declare, **options) as harness:
@@ -126,7 +126,7 @@ def test_change_of_what_does_not_feed_the_output_that_is_ahead_goes_on(started):
 def test_region_that_comes_to_read_one_with_a_key_on_hold_is_refused_until_the_rescale_has_ended(started):
     limits = Limits(first_bytes=40, least_bytes=40, most_bytes=80, hold_bytes=60)
 
-    def apart(at, stream):
+    def pinned_keys(at, stream):
         counted(stream.key_by("k", name="a")).sink(at.table("a"))
         windowed(stream.key_by("k", name="c")).sink(at.table("m"))
 
@@ -136,7 +136,7 @@ def test_region_that_comes_to_read_one_with_a_key_on_hold_is_refused_until_the_r
         windowed(first.local().with_columns(k="'z'").key_by("k", name="c")).sink(at.table("m"))
 
     rows = [row(i, k=f"{i}{'k' * 90}") for i in range(8)]
-    with started.harness(apart, limits=limits, workers=2) as harness:
+    with started.harness(pinned_keys, limits=limits, workers=2) as harness:
         harness.push("s", rows)
         harness.epoch()
         harness.push("s", [row(40)])
@@ -156,7 +156,7 @@ def test_region_that_comes_to_read_one_with_a_key_on_hold_is_refused_until_the_r
         ChangedFlowError, match=r"State of region 'c' .* comes to read region 'a', where a key is on hold .* until its rescale"
     ):
         started.harness(behind, limits=limits, workers=2)
-    with started.harness(apart, limits=limits, workers=2) as harness:
+    with started.harness(pinned_keys, limits=limits, workers=2) as harness:
         harness.settle()
     with started.harness(behind, limits=limits, workers=2) as harness:
         harness.finish()

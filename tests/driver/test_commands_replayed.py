@@ -83,7 +83,7 @@ def test_command_when_it_comes_between_a_crash_and_the_restart_waits_for_the_nex
             raise Crash
 
     outs = Outs()
-    with Harness(flow_of(outs), workers=2, limits=STEPS, before=before, checkpoint=str(tmp_path / "c")) as harness:
+    with Harness(flow_of(outs), workers=2, limits=STEPS, on_step=before, checkpoint=str(tmp_path / "c")) as harness:
         commander = Commander(Checkpoint(str(tmp_path / "c")))
         for epoch in range(20):
             push(harness, epoch)

@@ -71,7 +71,7 @@ def test_rows_when_a_flow_goes_back_again_and_again_are_those_of_one_that_never_
     }
     found, record = run(data, commands, lmdb=lmdb)
     assert found == wanted
-    assert [b["snapshot"] for b in record.gone_back] == ["moving", "moving", "late", "early", "early"]
+    assert [b["snapshot"] for b in record.rolled_back] == ["moving", "moving", "late", "early", "early"]
     assert {n: r.workers for n, r in record.regions.items()} == {"first": 4, "second": 4, "joined": 4}
 
 
@@ -89,7 +89,7 @@ def test_record_when_a_flow_has_gone_back_is_the_snapshots_but_for_its_number(ca
         assert {n: (s.frontier, s.rows) for n, s in record.sources.items()} == {
             n: (s.frontier, s.rows) for n, s in kept.sources.items()
         }
-        assert record.gone_back == [{"snapshot": "s", "to": 3, "upto": 8}]
+        assert record.rolled_back == [{"snapshot": "s", "to": 3, "upto": 8}]
 
 
 @pytest.mark.parametrize("lmdb", [False, True], ids=["memory", "lmdb"])
@@ -106,9 +106,9 @@ def test_rows_when_every_step_of_going_back_crashes_once_are_the_same(calm, lmdb
 
     sinks = {}
     flow = flow_of(lambda n: sinks.setdefault(n, ps.memory(f"moving.{n}")))
-    steps = ["commit", "committed", "relog"]
+    steps = ["commit", "committed", "rewrite_offset_log"]
     steps += [f"rewind {o.name}" for o in flow.plan().outputs] + ["commit going back", "gone back", "decide", "commit"]
-    with Harness(flow, workers=2, limits=STEPS, lmdb=lmdb, before=before) as harness:
+    with Harness(flow, workers=2, limits=STEPS, lmdb=lmdb, on_step=before) as harness:
         for i, rows in enumerate(data):
             feed(harness, rows)
             if i == 10:
@@ -181,7 +181,7 @@ def test_rows_when_the_code_has_changed_since_are_those_of_the_new_code_from_the
     assert min(pq.read_table(tmp_path / "out").column("v").to_pylist()) == -400
     Commander(Checkpoint(checkpoint)).load("before-upgrade")
     mended = Harness(flow_with(1), checkpoint=checkpoint)  # goes back at once, before any epoch
-    assert mended.record.gone_back == [{"snapshot": "before-upgrade", "to": 3, "upto": 7}]
+    assert mended.record.rolled_back == [{"snapshot": "before-upgrade", "to": 3, "upto": 7}]
     mended._offsets = offsets  # of the snapshot; this harness never saw what came since, so it is given again
     mended.push("events", [row(i) for i in range(3, 6)])
     with mended:
@@ -206,13 +206,13 @@ def test_load_when_it_makes_no_sense_is_refused_and_changes_nothing(tmp_path):
         before = harness.record
         record = harness.load("x")
         assert list(record.refused.values()) == ["There is no snapshot 'x'; there are a, b."]
-        assert (record.epoch, record.going_back, record.regions["k"].control) == (3, {}, before.regions["k"].control)
+        assert (record.epoch, record.rollback_pending, record.regions["k"].control) == (3, {}, before.regions["k"].control)
         harness.load("a")
         with pytest.raises(
             DeclarationError, match=r"Snapshot 'b' is of epoch 2, which was given up when the flow went back to 'a'"
         ):
             commander.load("b")
-        assert harness.load("b").gone_back == [{"snapshot": "a", "to": 1, "upto": 4}]
+        assert harness.load("b").rolled_back == [{"snapshot": "a", "to": 1, "upto": 4}]
         assert commander.load("a").done is False
 
 
@@ -224,7 +224,7 @@ def test_load_when_a_sink_cannot_take_rows_back_is_refused_unless_its_output_is_
             harness.push("events", [row(i)])
             harness.epoch(*([snapshot("s")] if i == 1 else []))
         record = harness.load("s")
-        assert record.gone_back == []
+        assert record.rolled_back == []
         assert list(record.refused.values()) == [
             (
                 "Output 'rows' cannot go back to snapshot 's': foreach_epoch(<lambda>) cannot take back the rows that the function was given; "
@@ -234,7 +234,7 @@ def test_load_when_a_sink_cannot_take_rows_back_is_refused_unless_its_output_is_
         assert given == [0, 1, 2]
         record = harness.epoch(snapshot("now"), load("now"))  # as well if the snapshot is only being taken
         assert "Output 'rows' cannot go back to snapshot 'now'" in list(record.refused.values())[-1]
-        assert record.gone_back == []
+        assert record.rolled_back == []
         harness.load("s", keep_output=True)
         harness.finish()
         assert given == [0, 1, 2, 1, 2, 3]
@@ -244,7 +244,7 @@ def test_commands_when_they_come_with_a_load_are_obeyed_before_it_or_after_it(tm
     with Harness(small(tmp_path), workers=2) as harness:
         harness.push("events", [row(0)])
         record = harness.epoch(snapshot("now"), load("now"), scale(3))
-        assert record.gone_back == [{"snapshot": "now", "to": 0, "upto": 0}]
+        assert record.rolled_back == [{"snapshot": "now", "to": 0, "upto": 0}]
         assert record.regions["k"].control.goal is None
         assert harness.epoch().regions["k"].control.goal.workers == 3
         harness.settle()
@@ -279,7 +279,7 @@ def test_start_when_a_load_waits_in_the_log_goes_back_before_any_epoch(tmp_path)
             checkpoint.remove_snapshot("s")
         harness.restart()
         record = harness.record
-        assert record.gone_back == [{"snapshot": "s", "to": 1, "upto": 5}]
+        assert record.rolled_back == [{"snapshot": "s", "to": 1, "upto": 5}]
         assert [r["v"] for r in out.rows()] == [0]
         assert given[1].done
         with pytest.raises(DeclarationError, match="given before the flow went back to snapshot 's' and was not carried out"):
@@ -301,7 +301,7 @@ def test_start_when_the_epoch_before_stored_its_rows_and_crashed_takes_them_back
             raise Crash
 
     out = ps.memory("back.stored")
-    with Harness(small(tmp_path, lambda _: out), checkpoint=str(tmp_path / "c"), before=before) as harness:
+    with Harness(small(tmp_path, lambda _: out), checkpoint=str(tmp_path / "c"), on_step=before) as harness:
         for i in range(4):
             harness.push("events", [row(i)])
             harness.epoch(*([snapshot("s")] if i == 1 else []))
@@ -339,10 +339,10 @@ def test_driver_when_the_flow_is_on_its_way_back_runs_no_epoch(tmp_path):
         if step in crash:
             raise Crash
 
-    with Harness(small(tmp_path), before=before) as harness:
+    with Harness(small(tmp_path), on_step=before) as harness:
         harness.push("events", [row(0)])
         harness.snapshot("s")
-        crash.append("relog")
+        crash.append("rewrite_offset_log")
         with pytest.raises(Crash):
             harness.load("s")
         harness._log.append(({}, []))

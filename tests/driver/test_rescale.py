@@ -205,7 +205,7 @@ def test_keys_when_they_are_placed_apart_and_called_back_are_where_they_should_b
                 commands = [{"command": "move", "region": "first", "keys": chosen, "worker": None}]
             harness.epoch(*commands)
         harness.settle()
-        assert not harness.record.regions["first"].control.routing.apart
+        assert not harness.record.regions["first"].control.routing.pinned_keys
         check_placement(harness)
         harness.finish()
         assert {n: sorted(map(repr, s.rows())) for n, s in sinks.items()} == wanted
@@ -279,7 +279,7 @@ def test_rows_when_every_epoch_of_a_rescale_crashes_once_are_the_same(calm, step
 
     sinks, harness_of = {}, []
     with Harness(
-        flow_of(lambda n: sinks.setdefault(n, ps.memory(f"moving.{n}"))), workers=2, limits=STEPS, before=before
+        flow_of(lambda n: sinks.setdefault(n, ps.memory(f"moving.{n}"))), workers=2, limits=STEPS, on_step=before
     ) as harness:
         harness_of.append(harness)
         for epoch, rows in enumerate(data):
@@ -385,7 +385,7 @@ def test_snapshot_when_the_epoch_crashes_after_it_was_written_is_taken_and_not_r
             crashed.append(step)
             raise Crash
 
-    with Harness(flow_of(ps.memory), before=before, checkpoint=str(tmp_path / "c")) as harness:
+    with Harness(flow_of(ps.memory), on_step=before, checkpoint=str(tmp_path / "c")) as harness:
         harness.push("a", records(1)[0]["a"])
         harness.epoch()
         with pytest.raises(Crash):

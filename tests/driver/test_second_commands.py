@@ -160,7 +160,7 @@ class Someone:
 def run(seed, pair, calm):
     someone = Someone(seed, pair)
     flow, sinks = flow_of(f"second.{seed}")
-    with Harness(flow, workers=2, limits=STEPS, most=1, before=someone.step) as harness:
+    with Harness(flow, workers=2, limits=STEPS, most=1, on_step=someone.step) as harness:
         someone.harness = harness
         for i in range(someone.pushed):
             push(harness, i)

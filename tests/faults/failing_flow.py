@@ -119,7 +119,7 @@ def main(
     if scales:
         steps = {"step_budget": killed_flow.small_steps(20)}
         before = killed_flow.steer_at(checkpoint, scales, before)
-    run = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now", before=before, **steps)
+    run = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now", on_step=before, **steps)
     try:
         run.await_termination()
         print("done", flush=True)

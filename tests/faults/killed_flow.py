@@ -311,7 +311,7 @@ def run_child(
     if scales:
         before = steer_at(checkpoint, scales, before)
     steps = {"step_budget": small_steps(hold_bytes)} if scales else {}
-    run = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now", before=before, **steps)
+    run = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now", on_step=before, **steps)
     run.await_termination()
     print("done", run.progress.get("epoch", ""), flush=True)
     spark.stop()

@@ -64,10 +64,10 @@ def run_child(*, folder, out, checkpoint, commands, kill=None):
 
     flow = killed_flow.flow_of(folder, sinks_in(out))
     run = flow.start(
-        spark, checkpoint=checkpoint, workers=2, trigger="available_now", before=before, step_budget=killed_flow.small_steps()
+        spark, checkpoint=checkpoint, workers=2, trigger="available_now", on_step=before, step_budget=killed_flow.small_steps()
     )
     run.await_termination()
-    print("done", json.dumps(run.progress["gone_back"]), flush=True)
+    print("done", json.dumps(run.progress["rolled_back"]), flush=True)
     spark.stop()
 
 

@@ -174,7 +174,7 @@ def test_local_state_when_it_is_deleted_or_torn_between_epochs_is_rebuilt(place,
             for store in stores if epoch == 2 else ():
                 os.truncate(store, store.stat().st_size // 2)
 
-    place.run(spark, before=before, drain=True)
+    place.run(spark, on_step=before, drain=True)
     place.check()
 
 
@@ -270,7 +270,7 @@ def test_disk_when_it_is_full_is_named_and_after_making_room_the_flow_goes_on(pl
     place.add(killed_flow.records(seed, 4))
     for step in ("compute totals", "commit", "committed"):  # in a task's delta, in the epoch's record, in Spark's own log
         kinds = (errors.StateError, errors.PenstockError)
-        message = place.fails(spark, kinds, before=fill_before(step))
+        message = place.fails(spark, kinds, on_step=fill_before(step))
         assert "disk is full" in message, f"{step}: {message}"
         ballast.unlink()
     fill()
@@ -326,7 +326,7 @@ def test_run_when_another_is_started_in_the_middle_of_its_epoch_stops_as_fenced(
     monkeypatch.setattr("penstock.spark.run.translated", slowly)
     data = killed_flow.records(seed, 4)
     place.add(data[:2])
-    older = place.start(spark, trigger="100 milliseconds", before=before)
+    older = place.start(spark, trigger="100 milliseconds", on_step=before)
     _until(lambda: place.record().epoch >= 0)
     place.add(data[2:])
     assert inside.wait(100)

@@ -326,7 +326,7 @@ def _made(flow: Any, workers: int, folder: str, before: Any, limits: Any, *, lmd
     harness = None
     while harness is None:
         with contextlib.suppress(Crash):
-            harness = Harness(flow, workers=workers, checkpoint=folder, before=before, limits=limits, lmdb=lmdb)
+            harness = Harness(flow, workers=workers, checkpoint=folder, on_step=before, limits=limits, lmdb=lmdb)
     with harness:
         yield harness
 

@@ -386,7 +386,7 @@ def run(
     timed = all(s.timed for s in sources.values())
     step, hold = course.limits
     limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
-    with Harness(built.flow, workers=course.workers, before=before, lmdb=course.lmdb, limits=limits) as harness:
+    with Harness(built.flow, workers=course.workers, on_step=before, lmdb=course.lmdb, limits=limits) as harness:
         last = max((epoch for rows in data.values() for epoch, _ in rows), default=0)
         for epoch in range(last + 1):
             for name, rows in data.items():

@@ -49,9 +49,9 @@ def search() -> None:
 
 
 def lateness_judged_per_epoch(patch):
-    def late(part, chunk, offset, time, suspects, lateness):
+    def late(part, chunk, offset, time, candidate_chunks, lateness):
         before = {}
-        for (number, _), base in suspects.items():
+        for (number, _), base in candidate_chunks.items():
             before[number] = min(before.get(number, MAX_TIME), base.latest)
         return np.array(
             [
@@ -65,8 +65,8 @@ def lateness_judged_per_epoch(patch):
 
 
 def lateness_judged_by_the_whole_source(patch):
-    def late(part, chunk, offset, time, suspects, lateness):
-        greatest = max((b.latest for b in suspects.values()), default=MIN_TIME)
+    def late(part, chunk, offset, time, candidate_chunks, lateness):
+        greatest = max((b.latest for b in candidate_chunks.values()), default=MIN_TIME)
         out = np.zeros(len(time), bool)
         for i in np.lexsort((offset, part)).tolist():
             out[i] = greatest != MIN_TIME and int(time[i]) < greatest - lateness
@@ -85,7 +85,7 @@ def frontier_of_the_fastest_partition(patch):
         judged.state.frontier = max([judged.state.frontier, *seen])
         return judged
 
-    patch.setattr(epoch, "judge", fastest)
+    patch.setattr(epoch, "check_lateness", fastest)
 
 
 def sink_ignores_its_mark(patch):

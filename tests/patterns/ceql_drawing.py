@@ -24,13 +24,13 @@ class Case:
     events_window: str
 
 
-def draw(seed: int, *, keyed: bool | None = None, mixed: bool = True) -> Case:
-    """A case. `keyed`: with PARTITION BY or not. `mixed`: CONSUME BY ANY with keys may come."""
+def draw(seed: int, *, keyed: bool | None = None, needs_global_order: bool = True) -> Case:
+    """A case. `keyed`: with PARTITION BY or not. `needs_global_order`: CONSUME BY ANY with keys may come."""
     rng = random.Random(seed)
     formula = _formula(rng, rng.choice([1, 2, 2, 2, 2, 3, 3, 3]))
     keyed = rng.random() < 0.4 if keyed is None else keyed
     partition = rng.choice([(("k",),), (("k", "j"),), (("k",), ("j",))]) if keyed else ()
-    consume = rng.choice(["NONE", "NONE", "NONE", "PARTITION", "ANY" if mixed or not keyed else "PARTITION"])
+    consume = rng.choice(["NONE", "NONE", "NONE", "PARTITION", "ANY" if needs_global_order or not keyed else "PARTITION"])
     query = s.Query(
         rng.choice(["ALL", "ALL", "ALL", "NEXT", "LAST", "MAX", "STRICT", "ANY"]),
         _projection(rng, formula),

@@ -53,7 +53,7 @@ Told = tuple[tuple[object, ...], Match | Counted]
 
 def suitable(seed: int) -> Case | None:
     """A drawn case that a flow can be asked, or None: by single columns, and without arithmetic, in which DuckDB is not Spark."""
-    case = draw(seed, keyed=True, mixed=False)
+    case = draw(seed, keyed=True, needs_global_order=False)
     if any(len(group) > 1 for group in case.query.partition_by) or any(c in str(case.query) for c in "%/"):
         return None
     if case.query.window is not None and case.query.window.size == 0:  # means something, but cannot be written
@@ -104,7 +104,7 @@ def table_of(case: Case, pattern: Pattern) -> pa.RecordBatch:
             words = [bits >> (BITS * i) & ((1 << BITS) - 1) for i in range(pattern.words)]
             when = event.values["n"] if case.query.window and case.query.window.kind == "attribute" else counted
             rows.append((key, position, event.at, words, when))
-    if not pattern.mixed:
+    if not pattern.needs_global_order:
         rows.sort(key=lambda row: (row[0], row[1]))
     data = {"p": pa.array([r[1] for r in rows], pa.int64()), "at": pa.array([r[2] for r in rows], pa.timestamp("us"))}
     data |= {f"{MASK}{i}": pa.array([r[3][i] for r in rows], pa.int64()) for i in range(pattern.words)}

@@ -127,7 +127,7 @@ def test_runs_that_do_not_outlive_a_chunk_are_found(monkeypatch):
 def test_events_numbered_by_another_key_are_found(monkeypatch):
     sound = memory._grouped
     monkeypatch.setattr(memory, "_grouped", lambda owner, count: (np.arange(len(owner)), sound(owner, count)[1]))
-    assert found(epochs, keyed=True, mixed=False)
+    assert found(epochs, keyed=True, needs_global_order=False)
 
 
 def test_place_that_starts_anew_in_each_epoch_is_found(monkeypatch):
@@ -143,7 +143,7 @@ def test_place_that_starts_anew_in_each_epoch_is_found(monkeypatch):
         return epochs(case) if case.events_window == "key" else []
 
     for seed in range(CASES):
-        case = draw(seed, keyed=True, mixed=False)
+        case = draw(seed, keyed=True, needs_global_order=False)
         if case.events_window == "key" and complaint(case, epochs(case)):
             return
     pytest.fail("not found")

@@ -59,5 +59,5 @@ def test_few_are_at_most_64(choices, few):
     query = parse("SELECT * WHERE " + " : ".join(["(A OR B)"] * choices))
     pattern = ready(query, ("at",), order=("at",), keys=())
     assert pattern.automaton.most_matches == 2**choices
-    assert pattern.tells_few == few
+    assert pattern.enumerates_locally == few
     assert FEW_MATCHES == 64

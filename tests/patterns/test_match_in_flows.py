@@ -40,7 +40,7 @@ def answered(case, seed):
             asked[0] = None
             raise Crash
 
-    with Harness(flow, workers=rng.randint(1, 3), before=before) as harness:
+    with Harness(flow, workers=rng.randint(1, 3), on_step=before) as harness:
         for low, high in itertools.pairwise([0, *case.cuts, len(rows)]):
             for partition in (0, 1):
                 part = [row for row in rows[low:high] if row["p"] % 2 == partition]

@@ -24,7 +24,7 @@ from penstock.patterns.result_columns import shape_of
 
 def sequence(seed):
     """A case whose query is a sequence of different types, over events of one type each."""
-    rng, case = random.Random(seed), draw(seed, mixed=False)
+    rng, case = random.Random(seed), draw(seed, needs_global_order=False)
     formula = None
     for kind in rng.sample("ABC", rng.choice([1, 2, 3, 3])):
         item: s.Formula = s.Event(kind)

@@ -85,7 +85,7 @@ def test_old_nodes_are_swept_too_before_the_arena_grows():
 def test_keys_that_are_seen_together_are_forgotten_when_nothing_of_theirs_is_open(window):
     query = parse(f"SELECT * WHERE A ; B ; C PARTITION BY [k] WITHIN {window} CONSUME BY ANY")
     pattern = ready(query, ("k", "at"), order=("at",), keys=("k",), scope="end", events_window="key")
-    assert pattern.mixed
+    assert pattern.needs_global_order
     (key,), worker, found, held = pattern.key_columns, None, [], []
     for chunk in range(8):
         # Nothing begins for a thousand keys, a run for one. It goes on for the first two of these in the fourth chunk, and ends for one.

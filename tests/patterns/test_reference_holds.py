@@ -31,7 +31,7 @@ def check(seed, case, run):
 
 def for_flows(seed):
     """A case that a flow can be asked: keyed, and a window of events counts those of the key."""
-    return replace(enriched(draw(seed, keyed=True, mixed=False), seed), events_window="key")
+    return replace(enriched(draw(seed, keyed=True, needs_global_order=False), seed), events_window="key")
 
 
 def each_key_for_itself(seed):

@@ -27,7 +27,7 @@ CASES = 600
 def stepping(seed: int) -> Case:
     """A drawn case with a window of `n`, which goes up and down."""
     rng = random.Random(seed)
-    case = draw(seed, keyed=True, mixed=False)
+    case = draw(seed, keyed=True, needs_global_order=False)
     window = s.Window("attribute", rng.choice([0, 1, Decimal("1.5"), 2]), "n")
     query = replace(case.query, window=window, strategy="ALL", consume=rng.choice(["NONE", "NONE", "PARTITION"]), limit=None)
     n, events = 5, []
@@ -146,7 +146,7 @@ def test_what_passes_a_condition_but_is_of_no_type_of_the_query_is_not_looked_at
     pattern = pattern_of(Case(query, (), (), "end", "key"))
     bits = {str(test): 1 << bit for bit, test in enumerate(pattern.automaton.tests)}
     types = sum(bit for test, bit in bits.items() if "TypeIs" in test)
-    assert (len(bits), pattern.looked_at) == (4, f"(__ps_mask0 & {types}) <> 0")
+    assert (len(bits), pattern.row_filter) == (4, f"(__ps_mask0 & {types}) <> 0")
 
 
 def test_window_that_is_wider_than_all_numbers_leaves_nothing_out():

@@ -50,7 +50,7 @@ class TimedMemory(Memory):
 
 def drawn(seed):
     """A keyed case with a window of time, and one of its variables."""
-    case = draw(seed, keyed=True, mixed=False)
+    case = draw(seed, keyed=True, needs_global_order=False)
     window = s.Window("time", seed % 7)
     query = replace(case.query, window=window, consume="NONE", strategy="ALL")
     automaton = build(query)
@@ -181,7 +181,7 @@ def test_runs_that_time_out_come_in_the_same_order_wherever_epochs_end_and_with_
 @pytest.mark.parametrize("formula", ["A AS x ; B", "A ; C AS x ; B", "A+ AS x ; B", "(A OR C)+ ; C AS x ; B"])
 def test_many_open_runs_are_taken_out_of_memory_when_their_windows_close(formula, monkeypatch):
     query = parse(f"SELECT * WHERE {formula} PARTITION BY [k] WITHIN 0.000009 SECONDS")
-    case = draw(0, keyed=True, mixed=False)
+    case = draw(0, keyed=True, needs_global_order=False)
     event = replace(case.events[0], values={**case.events[0].values, "k": 1})
     seen = tuple(replace(event, types=frozenset("ACAAC"[i % 5]), at=i) for i in range(300))
     case = replace(case, query=query, events=seen, cuts=(), events_window="key")
@@ -199,7 +199,7 @@ def test_many_open_runs_are_taken_out_of_memory_when_their_windows_close(formula
 
 
 def test_more_runs_may_be_open_than_may_time_out_together():
-    case = draw(0, keyed=True, mixed=False)
+    case = draw(0, keyed=True, needs_global_order=False)
     formula = s.Then(s.As(s.Event("A"), "x"), s.Event("B"), contiguous=False)
     query = s.Query("ALL", s.Everything(), (), formula, (("k",),), s.Window("time", 100))
     event = replace(case.events[0], types=frozenset("A"), values={**case.events[0].values, "k": 1})
@@ -223,7 +223,7 @@ def test_timeouts_that_forget_matches_are_found(monkeypatch):
 
 
 def test_a_without_b_in_time_is_told():
-    case = draw(0, keyed=True, mixed=False)
+    case = draw(0, keyed=True, needs_global_order=False)
     query = s.Query(
         "ALL",
         s.Everything(),
@@ -244,7 +244,7 @@ def test_a_without_b_in_time_is_told():
 
 
 def test_what_cannot_time_out_is_refused():
-    case = draw(0, keyed=True, mixed=False)
+    case = draw(0, keyed=True, needs_global_order=False)
     query = s.Query("ALL", s.Everything(), (), s.As(s.Event("A"), "x"), (("k",),), s.Window("time", 5))
     for other, words in (
         (replace(query, window=None), "window that closes"),

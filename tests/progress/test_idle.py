@@ -108,7 +108,7 @@ def test_idleness_when_an_epoch_runs_again_later_is_what_it_was(tmp_path, step):
             crashed.append(name)
             raise Crash(name)
 
-    flow = Watched(tmp_path, "a", "b", before=before)
+    flow = Watched(tmp_path, "a", "b", on_step=before)
     flow.epoch(a=[1, 10], b=[1, 3])
     with contextlib.suppress(Crash):
         flow.epoch(4, b=[20])

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.protocol.rescale import TRANSITIONS, Control, Limits, Phase, ended_hold, pinned, scaled
+from penstock.protocol.rescale import TRANSITIONS, Limits, Phase, Placement, ended_hold, pinned, scaled
+from penstock.protocol.rescale.bin_plan import place
 from penstock.protocol.rescale.collect import KeySize, cut
-from penstock.protocol.rescale.placement import place
 from penstock.routing.table import SUBS, Routing, Split, sub_of
 from penstock.testing import simulator
 from penstock.testing.simulator import simulate
@@ -198,7 +198,7 @@ def tables(draw):
 
 @given(tables(), st.lists(hashes, max_size=30))
 def test_scalar_and_vectorised_routing_agree_when_bins_are_split_and_keys_apart(table, keys):
-    keys += list(table.apart)
+    keys += list(table.pinned_keys)
     workers = table.workers_of(np.array(keys, np.int64))
     assert workers.tolist() == [table.worker_of(key) for key in keys]
     assert all(worker < table.used for worker in workers)
@@ -219,7 +219,7 @@ def test_routing_keeps_what_used_when_hashed_keys_move():
     table = Routing.even(2, 8).with_split(0, Split(3, 10)).keeping_apart({5: 7})
     assert table.used == 8
     assert table.with_owners({0: 1}).splits == {}
-    assert table.with_apart({5: 1}).apart == {}
+    assert table.with_apart({5: 1}).pinned_keys == {}
 
 
 # -------------------------------------------------------------------------------------------------------------- controls
@@ -236,21 +236,21 @@ def test_control_is_the_same_when_written_as_json_and_read(seed):
 
     simulate(seed, Keeping)
     for control in kept:
-        assert Control.from_json(json.loads(json.dumps(control.to_json()))) == control
+        assert Placement.from_json(json.loads(json.dumps(control.to_json()))) == control
 
 
 def test_nothing_happens_when_scaled_to_what_is():
-    control = Control.fresh(3, Routing.even(3, 8))
+    control = Placement.fresh(3, Routing.even(3, 8))
     assert scaled(control, 3, Limits(), 0) == control
 
 
 def test_nothing_happens_when_a_key_is_asked_for_where_it_is():
-    control = pinned(Control.fresh(2, Routing.even(2, 8)), [0], 0, Limits(), 0)
+    control = pinned(Placement.fresh(2, Routing.even(2, 8)), [0], 0, Limits(), 0)
     assert control.phase is Phase.SETTLED
-    assert control.routing.apart == {0: 0}
-    assert pinned(control, [0], None, Limits(), 1).routing.apart == {}
+    assert control.routing.pinned_keys == {0: 0}
+    assert pinned(control, [0], None, Limits(), 1).routing.pinned_keys == {}
 
 
 def test_report_of_a_copy_is_ignored_when_its_key_is_not_on_hold():
-    control = Control.fresh(2, Routing.even(2, 8))
+    control = Placement.fresh(2, Routing.even(2, 8))
     assert ended_hold(control, 1, 2) == (control, None)

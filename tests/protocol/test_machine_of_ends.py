@@ -8,12 +8,12 @@ import pytest
 
 from penstock.protocol.controller import Now, decide, still_open
 from penstock.protocol.ends import Ends, Reader, Step, Told, next_step, supervise
-from penstock.protocol.rescale import STANDARD, Control, scaled
+from penstock.protocol.rescale import STANDARD, Placement, scaled
 
 
 def obeyed(*commands, now=None, controls=None):
     numbered = [(f"{i}", {"command": c} if isinstance(c, str) else c) for i, c in enumerate(commands)]
-    return decide(numbered, controls if controls is not None else {"k": Control.fresh(2)}, (), STANDARD, now or Now(7, 3, 2))
+    return decide(numbered, controls if controls is not None else {"k": Placement.fresh(2)}, (), STANDARD, now or Now(7, 3, 2))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ class Simulated:
         self.dice = random.Random(seed)
         self.unread, self.read_so_far, self.total = records, 0, records
         self.log, self.epoch, self.run, self.since = [], 0, 0, 0
-        self.ends, self.ends_of, self.going_back, self.held = Ends(), 0, False, 0
+        self.ends, self.ends_of, self.rollback_pending, self.held = Ends(), 0, False, 0
         self.due = 0  # so many records belong to the input that the run is to read
 
     def give(self):
@@ -84,7 +84,7 @@ class Simulated:
         took = min(1, self.unread)
         self.unread -= took
         self.read_so_far += took
-        self.going_back = bool(decided.load)
+        self.rollback_pending = bool(decided.load)
         self.epoch += 1
         if self.ends.finished:
             assert self.read_so_far >= self.due
@@ -92,13 +92,13 @@ class Simulated:
     def where(self):
         mine = self.ends_of >= self.since
         ends = self.ends if mine else Ends(finished=self.ends.finished, draining=self.ends.draining)
-        return ends, self.going_back
+        return ends, self.rollback_pending
 
     def read(self, available):
         there = self.total
         while True:
-            ends, going_back = self.where()
-            if ends.finished or ends.stopped or going_back or (ends.draining and not available):
+            ends, rollback_pending = self.where()
+            if ends.finished or ends.stopped or rollback_pending or (ends.draining and not available):
                 return True
             if available and self.read_so_far >= there and not self.log:
                 return True
@@ -114,17 +114,17 @@ class Simulated:
         if not self.log and not self.unread:
             self.log.append({"command": "tick"})
 
-    def go_back(self):
+    def roll_back(self):
         self.run += 1
         self.unread, self.read_so_far, self.due = self.total, 0, self.total
-        self.ends, self.ends_of, self.going_back = Ends(), self.run, False
+        self.ends, self.ends_of, self.rollback_pending = Ends(), self.run, False
 
     def start(self, *, bounded, drain):
         self.run += 1
         self.since, self.due = self.run, self.total
         if self.dice.random() < 0.1:
             self.log += [{"command": "drain"}] * self.dice.randrange(2) + [{"command": "stop", "run": self.run - 1}]
-        supervise(Reader(self.where, self.read, self.end, self.copy, self.go_back), bounded=bounded, drain=drain)
+        supervise(Reader(self.where, self.read, self.end, self.copy, self.roll_back), bounded=bounded, drain=drain)
 
 
 def test_flow_when_commands_come_at_any_time_is_finished_only_by_an_input_that_was_read_to_its_end():
@@ -150,17 +150,17 @@ def test_flow_when_commands_come_at_any_time_is_finished_only_by_an_input_that_w
 
 def test_run_when_a_flow_was_draining_in_a_crash_goes_on_draining_however_it_is_started():
     for bounded in (True, False):
-        step = next_step(Ends(draining=True), going_back=False, bounded=bounded, drain=False, ended_reading=None)
+        step = next_step(Ends(draining=True), rollback_pending=False, bounded=bounded, drain=False, ended_reading=None)
         assert step is Step.READ_AVAILABLE
-        step = next_step(Ends(draining=True), going_back=False, bounded=bounded, drain=False, ended_reading=step)
+        step = next_step(Ends(draining=True), rollback_pending=False, bounded=bounded, drain=False, ended_reading=step)
         assert step is Step.END
 
 
 def test_run_when_it_goes_back_to_a_snapshot_reads_to_the_end_anew():
     options = {"bounded": True, "drain": True}
-    assert next_step(Ends(), going_back=True, ended_reading=Step.READ_AVAILABLE, **options) is Step.GO_BACK
-    assert next_step(Ends(), going_back=False, ended_reading=None, **options) is Step.READ_AVAILABLE
-    assert next_step(Ends(stopped=True), going_back=True, ended_reading=None, **options) is Step.LEAVE
+    assert next_step(Ends(), rollback_pending=True, ended_reading=Step.READ_AVAILABLE, **options) is Step.GO_BACK
+    assert next_step(Ends(), rollback_pending=False, ended_reading=None, **options) is Step.READ_AVAILABLE
+    assert next_step(Ends(stopped=True), rollback_pending=True, ended_reading=None, **options) is Step.LEAVE
 
 
 # ------------------------------------------------------------------------------------------------- what replaced a command
@@ -174,7 +174,7 @@ def move(worker, keys=(1,), region="k"):
     return {"command": "move", "region": region, "keys": list(keys), "worker": worker}
 
 
-TWO = {"k": Control.fresh(2), "sizes": Control.fresh(2)}
+TWO = {"k": Placement.fresh(2), "sizes": Placement.fresh(2)}
 
 
 @pytest.mark.parametrize(
@@ -210,12 +210,12 @@ def test_command_when_another_takes_its_place_says_which(first, second, said):
 
 
 def test_command_when_it_is_carried_out_is_not_open_any_more():
-    going = {"k": scaled(Control.fresh(2), 5, STANDARD, 1), "sizes": Control.fresh(5)}
+    going = {"k": scaled(Placement.fresh(2), 5, STANDARD, 1), "sizes": Placement.fresh(5)}
     command = {**scale(5), "regions": ["k", "sizes"]}
     kept, given_up = still_open({"a": command}, going, Ends(), 7)
     assert kept == {"a": {**scale(5), "regions": ["k"]}}, "what has settled is done, and cannot be replaced"
     assert not given_up
-    assert still_open({"a": command}, {**going, "k": Control.fresh(5)}, Ends(), 7) == ({}, {})
+    assert still_open({"a": command}, {**going, "k": Placement.fresh(5)}, Ends(), 7) == ({}, {})
     assert still_open({"a": command}, going, Ends(finished=True), 7) == (
         {},
         {"a": "The scale to 5 workers was given up in epoch 7, in which the flow finished."},

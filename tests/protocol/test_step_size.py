@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.protocol.messages import Answer, Taken
+from penstock.protocol.messages import Answer, Collected
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.protocol.rescale.machine import _next_step
 
@@ -15,7 +15,7 @@ FULL = 100_000
 
 
 def answers(*costs_us, given=FULL):
-    return {w: Answer(taken=Taken(moved_bytes=given), cost_us=cost) for w, cost in enumerate(costs_us)}
+    return {w: Answer(taken=Collected(moved_bytes=given), cost_us=cost) for w, cost in enumerate(costs_us)}
 
 
 @pytest.mark.parametrize(

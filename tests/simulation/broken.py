@@ -74,23 +74,23 @@ class GetsCopyAfterRows(Worker):
 
 
 class MovesPlacedKeysWithBin(Worker):
-    def give_up(self, order):
-        return super().give_up(replace(order, apart=()))
+    def collect_state(self, order):
+        return super().collect_state(replace(order, pinned_keys=()))
 
 
 class CutsOnePartShort(Worker):
-    def give_up(self, order):
-        taken = super().give_up(order)
+    def collect_state(self, order):
+        taken = super().collect_state(order)
         return replace(taken, splits=tuple((at, to, upto - 1) for at, to, upto in taken.splits))
 
 
 class CutsOneKeyFar(Worker):
     """Says nothing wrong, and gives up the first key that was to stay, too."""
 
-    def give_up(self, order):
-        taken = super().give_up(order)
+    def collect_state(self, order):
+        taken = super().collect_state(order)
         for at, to, upto in taken.splits:
-            rest = sorted((sub_of(k), k) for k in self.state.chains if self.bin_of(k) == at and k not in order.apart)
+            rest = sorted((sub_of(k), k) for k in self.state.chains if self.bin_of(k) == at and k not in order.pinned_keys)
             self.leave([k for sub, k in rest if sub >= upto][:1], to)
         return taken
 
@@ -113,9 +113,9 @@ class ForgetsQueue(Worker):
 class CollectsNothing(Worker):
     """Keeps a bin whose keys do not fit the budget together, so the rescale cannot end."""
 
-    def give_up(self, order):
+    def collect_state(self, order):
         fitting = tuple(i for i in order.items if i.bin < 0 or self.bytes_of(i.bin) <= order.budget_bytes)
-        return super().give_up(replace(order, items=fitting))
+        return super().collect_state(replace(order, items=fitting))
 
     def bytes_of(self, at):
         return sum(n for k, (_, n) in self.state.chains.items() if self.bin_of(k) == at)

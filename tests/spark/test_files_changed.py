@@ -100,8 +100,8 @@ def test_epochs_when_files_are_changed_between_two_attempts_stop_or_give_what_th
         failed = rng.randrange(1, epochs + 1)
         batch = case.order()[case.most * (failed - 1) : case.most * failed]
 
-        def run(before=None, flow=flow, checkpoint=checkpoint):
-            flow.start(spark, checkpoint=checkpoint, workers=1, trigger="available_now", before=before).await_termination(600)
+        def run(on_step=None, flow=flow, checkpoint=checkpoint):
+            flow.start(spark, checkpoint=checkpoint, workers=1, trigger="available_now", on_step=on_step).await_termination(600)
 
         with pytest.raises(PenstockError, match="pulled"):
             run(Fails(rng.choice(STEPS), failed))

@@ -51,6 +51,6 @@ def test_later_epochs_of_a_flow_compile_nothing(spark, tmp_path, folder, kind, t
     rows = flow.source("rows", sources(spark, folder)[kind], **time)
     last = rows.where("v > 1").key_by("k").stateful_map(lambda key, row, state: ((key, row.v), state), "k long, v double")
     last.sink(ps.memory(f"{tmp_path.name}"))
-    flow.start(spark, checkpoint=tmp_path / "run", workers=2, trigger="available_now", before=before).await_termination(600)
+    flow.start(spark, checkpoint=tmp_path / "run", workers=2, trigger="available_now", on_step=before).await_termination(600)
     assert len(counts) >= FILES
     assert counts[FILES - 1] == counts[2]

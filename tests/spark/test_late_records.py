@@ -67,7 +67,7 @@ def test_epoch_with_a_late_record_when_it_is_small_takes_one_job_more_than_witho
         tmp_path / "c",
         made,
         drain=False,
-        before=lambda n: jobs.append(count()) if n in ("decide", "committed") else None,
+        on_step=lambda n: jobs.append(count()) if n in ("decide", "committed") else None,
     )
     taken = [b - a for a, b in zip(jobs[::2], jobs[1::2], strict=True)]
     assert taken == [taken[0]] * 3 + [taken[0] + 1]  # the output of late records; their times have been seen

@@ -88,7 +88,7 @@ def test_rows_when_a_flow_goes_back_twice_under_load_are_those_of_one_that_never
         wait_for(lambda: files_read() >= 14, run)  # past a compaction of Spark's log of files
         assert rescale.wait(60)
         assert run.load("moving").wait(60)
-        assert run.progress["gone_back"][0]["to"] == taken.epoch
+        assert run.progress["rolled_back"][0]["to"] == taken.epoch
         done = subprocess.run(
             [sys.executable, "-m", "penstock", "status", "--checkpoint", checkpoint], capture_output=True, text=True, check=True
         )
@@ -99,7 +99,7 @@ def test_rows_when_a_flow_goes_back_twice_under_load_are_those_of_one_that_never
         back = [sys.executable, "-m", "penstock", "load", "three", "--checkpoint", checkpoint]
         told = subprocess.run(back, capture_output=True, text=True, check=True, timeout=600)
         assert told.stdout.startswith("Went back to snapshot three after epoch "), told
-        assert [b["snapshot"] for b in run.progress["gone_back"]] == ["moving", "three"]
+        assert [b["snapshot"] for b in run.progress["rolled_back"]] == ["moving", "three"]
         folders = [p.name for p in (tmp_path / "checkpoint").glob("spark*")]
         assert folders == [Checkpoint(checkpoint).last().log]
         run.shutdown(drain=True, timeout=600)

@@ -8,7 +8,7 @@ import textwrap
 import pyarrow as pa
 import pytest
 
-from penstock.arrow.columns import gathered
+from penstock.arrow.columns import coalesce_batches
 from penstock.errors import DeclarationError
 from penstock.spark.session import local as module
 from penstock.spark.session.local import complaints, session
@@ -147,7 +147,7 @@ def test_batches_to_python_are_small_and_put_together_again(spark):
     def sizes(batches):
         seen = [batch.num_rows for batch in batches]
         parts = [pa.RecordBatch.from_arrays([pa.array([0] * n)], names=["n"]) for n in seen]
-        together = [batch.num_rows for batch in gathered(parts)]
+        together = [batch.num_rows for batch in coalesce_batches(parts)]
         yield pa.RecordBatch.from_arrays([pa.array([max(seen), max(together)])], names=["n"])
 
     found = spark.range(0, 200_000, 1, 1).mapInArrow(sizes, "n long").collect()

@@ -113,8 +113,8 @@ def two_sinks(tmp_path, name, **options):
     return flow, [lambda s=s: sorted(r["v"] for r in s.rows()) for s in sinks]
 
 
-def run(spark, flow, tmp_path, before=None):
-    flow.start(spark, checkpoint=tmp_path / "c", trigger="available_now", before=before).await_termination(600)
+def run(spark, flow, tmp_path, on_step=None):
+    flow.start(spark, checkpoint=tmp_path / "c", trigger="available_now", on_step=on_step).await_termination(600)
 
 
 def test_file_when_it_was_deleted_or_replaced_before_its_epoch_runs_again_stops_the_flow_until_it_is_back(spark, tmp_path):

@@ -50,7 +50,7 @@ def test_functions_when_the_application_writes_into_the_folder_of_the_source_are
     out = flow.source("rows", ps.files(inbox, COLUMNS)).key_by("k").stateful_map(called, COLUMNS)
     out.where("v < 3").sink(low, name="low")
     out.where("v >= 3").sink(high, name="high")
-    run = flow.start(spark, checkpoint=tmp_path / "run", workers=2, trigger="available_now", before=before)
+    run = flow.start(spark, checkpoint=tmp_path / "run", workers=2, trigger="available_now", on_step=before)
     run.await_termination(600)
     assert sorted(row["v"] for row in low.rows() if row["k"] < 100) == [0, 1, 2]
     assert sorted(row["v"] for row in high.rows()) == [3, 4, 5]

@@ -158,7 +158,7 @@ def test_at_when_directory_was_deleted_then_what_this_process_holds_is_not_read_
         Path(root, delta.path).unlink()
     with store.at(fs, root, last) as state:
         assert content(state) == LAST
-    recent_changes.let_go(local)
+    recent_changes.evict(local)
     shutil.rmtree(local)
     with pytest.raises(TornFileError, match="d0 is missing"):
         store.at(fs, root, last)

@@ -72,7 +72,7 @@ def within_calendar(column: Any) -> Any:
     return pc.max_element_wise(pc.min_element_wise(micros, last, skip_nulls=False), first, skip_nulls=False).cast(column.type)
 
 
-def places(index: Any) -> Any:
+def to_indices(index: Any) -> Any:
     """Row numbers as Arrow's ``take`` wants them."""
     return pa.array(index)
 
@@ -82,7 +82,7 @@ def key_values(column: Any) -> Any:
     return pc.add(column, pa.scalar(0, column.type)) if pa.types.is_floating(column.type) else column
 
 
-def whole(batches: Sequence[pa.RecordBatch], schema: pa.Schema | None = None) -> pa.RecordBatch:
+def concat_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema | None = None) -> pa.RecordBatch:
     """The rows of all batches, one after the other.
 
     Args:
@@ -127,7 +127,7 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def gathered(
+def coalesce_batches(
     batches: Iterable[pa.RecordBatch], rows: int = GATHERED_ROWS, size: int = GATHERED_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """The same rows in larger batches: Spark hands over small ones, see `penstock.spark.session.local.HANDING`.
@@ -153,7 +153,7 @@ def gathered(
 
 def _emptied(held: list[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of a list of batches, which holds on to none of them while somebody looks at the rows."""
-    joined = whole(held)
+    joined = concat_batches(held)
     held.clear()
     return joined
 

@@ -49,7 +49,7 @@ def scattered(column: NDArray[Any], numbers: NDArray[np.int32], firsts: Ints) ->
     return placed
 
 
-class Placing(NamedTuple):
+class GroupLayout(NamedTuple):
     """Where rows go that come in a few runs, each in order, so that those of a value are together and in order.
 
     Attributes:
@@ -87,7 +87,7 @@ class Placing(NamedTuple):
         return pa.array(self.put(column.view(_WIDTHS[column.type.bit_width]).to_numpy(), rows)).view(column.type)
 
 
-def placing(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> Placing | None:
+def placing(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> GroupLayout | None:
     """Place rows that come in a few runs, each in order, as those of files do: they are merged by whole stretches, not one by one.
 
     Args:
@@ -105,7 +105,7 @@ def placing(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -
     numbers, distinct, counts = counted
     by_value = np.argsort(distinct)
     firsts = _places(by_value, counts)
-    return Placing(numbers, firsts, stretches, distinct[by_value], np.append(firsts[by_value], len(rows)))
+    return GroupLayout(numbers, firsts, stretches, distinct[by_value], np.append(firsts[by_value], len(rows)))
 
 
 class Grouped(NamedTuple):
@@ -118,7 +118,7 @@ class Grouped(NamedTuple):
     """
 
     rows: Ints | None
-    placing: Placing
+    placing: GroupLayout
     heads: Ints
 
     def at(self) -> Ints:
@@ -130,7 +130,7 @@ class Grouped(NamedTuple):
         return self.placing.put(column, self.rows) if column.strides[0] else column[: len(self.placing.numbers)]
 
     def arrow(self, column: Any) -> Any:
-        """A column of all rows, of Arrow, in order; None as `Placing.put_arrow`."""
+        """A column of all rows, of Arrow, in order; None as `GroupLayout.put_arrow`."""
         return self.placing.put_arrow(column, self.rows)
 
 
@@ -306,4 +306,4 @@ def _is_alike(key: Ints, numbers: NDArray[np.int32], heads: Ints) -> Any:
     return True
 
 
-__all__ = ["Grouped", "Placing", "by_counting", "grouped_runs", "placing"]
+__all__ = ["GroupLayout", "Grouped", "by_counting", "grouped_runs", "placing"]

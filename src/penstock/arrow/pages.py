@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.arrow.columns import GATHERED_BYTES, gathered
+from penstock.arrow.columns import GATHERED_BYTES, coalesce_batches
 
 BLOCK_ROWS: Final = 1 << 18
 OPENED_ROWS: Final = 1 << 18
@@ -103,7 +103,7 @@ class _Column:
             yield self.text[self.ends[begin] : self.ends[end]]
 
 
-def cut(
+def encode_pages(
     batches: Iterable[pa.RecordBatch], worker_of: Callable[[pa.RecordBatch], Values], workers: int, page_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """Cut rows into pages for workers; the rows of one worker stay in order.
@@ -117,7 +117,7 @@ def cut(
     Yields:
         Batches of `PAGES`.
     """
-    for block in gathered(batches, BLOCK_ROWS):
+    for block in coalesce_batches(batches, BLOCK_ROWS):
         to = worker_of(block).astype(np.int32, copy=False)
         counts = np.bincount(to, minlength=workers)
         columns = _placed(block, to, np.cumsum(counts) - counts)
@@ -220,7 +220,7 @@ def _pages(to: Sequence[int], sizes: Sequence[int], parts: Sequence[Values]) -> 
     return pa.RecordBatch.from_arrays([pa.array(to, pa.int32()), data], schema=PAGES)
 
 
-def opened(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def decode_pages(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of pages, in order.
 
     Args:
@@ -295,4 +295,4 @@ def _as_text(lengths: Values, marks: Values | None, parts: Sequence[Values], kin
     return array if marks is None else pc.if_else(pa.array(marks), array, pa.scalar(None, kind))
 
 
-__all__ = ["PAGES", "TO", "cut", "is_paged", "opened", "page_overhead"]
+__all__ = ["PAGES", "TO", "decode_pages", "encode_pages", "is_paged", "page_overhead"]

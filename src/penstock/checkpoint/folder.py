@@ -220,7 +220,7 @@ class Checkpoint:
             raise CheckpointError(f"There is no snapshot {name!r}; there are {', '.join(self.snapshot_names()) or 'none'}.")
         last = self.last()
         ahead = [self.read_command(n) for n in self.control_names() if n not in last.control]
-        if name in {c.get("name") for c in (last.going_back, *ahead) if c.get("command") == "load"}:
+        if name in {c.get("name") for c in (last.rollback_pending, *ahead) if c.get("command") == "load"}:
             raise CheckpointError(f"The flow is on its way back to snapshot {name!r}; remove it when it is there.")
         delete_quietly(self.fs, self.path("snapshots", f"{name}.json"))
 

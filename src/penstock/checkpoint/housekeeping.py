@@ -24,7 +24,7 @@ TIDY_EVERY: Final = 16
 TURNS: Final = 16
 """One in so many workers is compacted at a time. Workers of like load are due in the same epoch, which all of them would slow together."""
 
-Place = tuple[str, int]
+WorkerId = tuple[str, int]
 """A region's name and a worker's number."""
 
 
@@ -39,7 +39,7 @@ class Compaction:
         run: Number of the run.
     """
 
-    place: Place
+    place: WorkerId
     version: Version
     flow: str
     run: int
@@ -57,7 +57,7 @@ class Compaction:
         return compact(checkpoint.fs, checkpoint.root, self.version, path, metadata, f"r{self.run}", pace)
 
 
-def due(record: EpochRecord, flow: str, run: int, under_way: Iterable[Place] = ()) -> list[Compaction]:
+def due(record: EpochRecord, flow: str, run: int, under_way: Iterable[WorkerId] = ()) -> list[Compaction]:
     """What should be compacted after an epoch and is not under way: those that have waited longest, a few at a time.
 
     The epoch's own files are left out, and those before it that may be held in memory: the local stores have everything else, and one that lacks
@@ -81,7 +81,7 @@ def _stored(version: Version, epoch: int) -> Version:
     return replace(version, version=epoch - 1, deltas=older[:held])
 
 
-def adopt(record: EpochRecord, bases: Mapping[Place, FileRef]) -> EpochRecord:
+def adopt(record: EpochRecord, bases: Mapping[WorkerId, FileRef]) -> EpochRecord:
     """The record with new bases in place of the files they were made from."""
     regions: dict[str, RegionState] = dict(record.regions)
     for (name, worker), base in bases.items():

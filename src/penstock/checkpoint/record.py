@@ -24,11 +24,11 @@ from penstock.errors import TornFileError
 from penstock.progress.source_state import PartitionState, SourceState
 from penstock.protocol.controller import Command
 from penstock.protocol.ends import Ends
-from penstock.protocol.rescale import Control
+from penstock.protocol.rescale import Placement
 from penstock.state.deltas import Version
 from penstock.types import MIN_TIME
 
-FORMAT = 3
+FORMAT = 4
 KEPT_ANSWERS = 32
 """How many refused, and how many replaced commands a record remembers."""
 
@@ -47,7 +47,7 @@ class RegionState:
         rescale_us: Clock time at which the rescale under way began; 0: there is none.
     """
 
-    control: Control
+    control: Placement
     frontier: int = MIN_TIME
     versions: list[Version] = field(default_factory=list)
     skipped: int = 0
@@ -80,7 +80,7 @@ class RegionState:
     def from_json(raw: dict[str, Any]) -> RegionState:
         """Read what `to_json` gave."""
         return RegionState(
-            Control.from_json(raw["control"]),
+            Placement.from_json(raw["control"]),
             raw["frontier"],
             [Version.from_json(v) for v in raw["versions"]],
             raw["skipped"],
@@ -115,10 +115,10 @@ class EpochRecord:
         progress: Figures of the epoch for people: rows, durations in ms, bytes, files.
         log: Folder of the engine's own log of input.
         input: In a snapshot: where the epoch's input ends, in the engine's words.
-        going_back: The command to load that this epoch has obeyed; the next epoch is the going back, and no other may come. Empty:
+        rollback_pending: The command to load that this epoch has obeyed; the next epoch is the going back, and no other may come. Empty:
             there is none.
         shape: What the state belongs to, as plain values; see `penstock.driver.shape`.
-        gone_back: Each time the flow went back: the ``snapshot``, its epoch (``to``) and the last epoch given up (``upto``).
+        rolled_back: Each time the flow went back: the ``snapshot``, its epoch (``to``) and the last epoch given up (``upto``).
         open: By name in the control log, commands that are obeyed and not carried out yet, with the regions that have not settled.
         replaced: By name, what took the place of a command before it was carried out; the last few.
     """
@@ -137,9 +137,9 @@ class EpochRecord:
     progress: dict[str, Any] = field(default_factory=dict)
     log: str = "spark"
     input: str = ""
-    going_back: dict[str, Any] = field(default_factory=dict)
+    rollback_pending: dict[str, Any] = field(default_factory=dict)
     shape: dict[str, Any] = field(default_factory=dict)
-    gone_back: list[dict[str, Any]] = field(default_factory=list)
+    rolled_back: list[dict[str, Any]] = field(default_factory=list)
     open: dict[str, Command] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
 
@@ -224,8 +224,8 @@ def progress_of(record: EpochRecord) -> dict[str, Any]:
         "run": record.run,
         "finished": record.finished,
         "refused": record.refused,
-        "going_back": record.going_back.get("name"),
-        "gone_back": record.gone_back,
+        "rollback_pending": record.rollback_pending.get("name"),
+        "rolled_back": record.rolled_back,
         "regions": {},
         **record.progress,
         "sources": sources,

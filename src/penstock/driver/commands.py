@@ -29,7 +29,7 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
-class Asked:
+class CommandHandle:
     """A command that was given.
 
     Attributes:
@@ -75,7 +75,7 @@ class Asked:
             raise ReplacedError(replaced)
         if record.finished and self.command["command"] in ("stop", "drain"):
             return True
-        return not record.going_back and not self._unheard(record) and self.name not in record.open
+        return not record.rollback_pending and not self._unheard(record) and self.name not in record.open
 
     def _unheard(self, record: EpochRecord) -> bool:
         return self.name not in record.control and self.name in self.waiting()
@@ -135,7 +135,7 @@ class Commander:
         self._running = running or (lambda: True)
         self._unloadable = unloadable or (lambda record, command: why_not_back(checkpoint, record, command))
 
-    def scale(self, workers: int, region: str | None = None) -> Asked:
+    def scale(self, workers: int, region: str | None = None) -> CommandHandle:
         """Ask for a number of workers of a region, or of all regions at the same time.
 
         Raises:
@@ -144,7 +144,7 @@ class Commander:
         """
         return self._ask({"command": "scale", "region": region, "workers": workers}, region)
 
-    def move(self, region: str, keys: Sequence[Any], worker: int | None, schema: pa.Schema) -> Asked:
+    def move(self, region: str, keys: Sequence[Any], worker: int | None, schema: pa.Schema) -> CommandHandle:
         """Ask for single keys at a worker, or back where they belong (None).
 
         Args:
@@ -160,7 +160,7 @@ class Commander:
         hashes = [int(h) for h in hashes_of(keys, schema)]
         return self._ask({"command": "move", "region": region, "keys": hashes, "worker": worker}, region)
 
-    def snapshot(self, name: str) -> Asked:
+    def snapshot(self, name: str) -> CommandHandle:
         """Ask for a named, consistent copy of all state, routing and positions at the end of an epoch.
 
         Raises:
@@ -169,7 +169,7 @@ class Commander:
         """
         return self._ask({"command": "snapshot", "name": name}, None)
 
-    def load(self, name: str, *, keep_output: bool = False) -> Asked:
+    def load(self, name: str, *, keep_output: bool = False) -> CommandHandle:
         """Ask to go back to a snapshot.
 
         Args:
@@ -182,7 +182,7 @@ class Commander:
         """
         return self._ask({"command": "load", "name": name, "keep_output": keep_output}, None)
 
-    def stop(self, *, drain: bool = False, run: int | None = None) -> Asked:
+    def stop(self, *, drain: bool = False, run: int | None = None) -> CommandHandle:
         """Ask a run to stop after an epoch, or the flow to process what there is and to end.
 
         Args:
@@ -203,7 +203,7 @@ class Commander:
         self._checkpoint.command(command, name)
         return name
 
-    def _ask(self, command: dict[str, Any], region: str | None) -> Asked:
+    def _ask(self, command: dict[str, Any], region: str | None) -> CommandHandle:
         record = self._latest()
         if record.finished and command["command"] != "load":
             raise FinishedError(
@@ -217,8 +217,8 @@ class Commander:
         # As if those that are on their way had been obeyed: a move may name a worker that a scale is about to bring.
         ahead = [(n, self._checkpoint.read_command(n)) for n in before]
         decided = decide(ahead, controls, there, STANDARD, Now(record.epoch + 1))
-        if decided.load or record.going_back:  # what will be there then is in the snapshot
-            name = (decided.load or record.going_back)["name"]
+        if decided.load or record.rollback_pending:  # what will be there then is in the snapshot
+            name = (decided.load or record.rollback_pending)["name"]
             if name in there:
                 decided.controls = {n: r.control for n, r in self._checkpoint.read_snapshot(name).regions.items()}
         known = [*there, *decided.snapshots]
@@ -231,8 +231,8 @@ class Commander:
         regions = () if settled else (region,) if region is not None else tuple(decided.controls)
         return self._told(command, regions)
 
-    def _told(self, command: dict[str, Any], regions: tuple[str, ...]) -> Asked:
-        return Asked(self.tell(command), command, regions, self._latest, self._running, self._checkpoint.control_names)
+    def _told(self, command: dict[str, Any], regions: tuple[str, ...]) -> CommandHandle:
+        return CommandHandle(self.tell(command), command, regions, self._latest, self._running, self._checkpoint.control_names)
 
 
 def hashes_of(keys: Sequence[Any], schema: pa.Schema) -> np.typing.NDArray[np.int64]:

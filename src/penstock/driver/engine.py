@@ -56,7 +56,7 @@ class SourceFrames:
 
 
 @dataclass(frozen=True)
-class Work:
+class EpochOrders:
     """What a region's workers are to do in one epoch.
 
     Attributes:
@@ -102,8 +102,8 @@ class Backend(Protocol):
         """Refuse to commit if the input was changed while it was read."""
         ...
 
-    def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
-        """The records of a source; late ones can only be in the chunks `suspects`."""
+    def source(self, source: p.SourceNode, ordinal: int, candidate_chunks: dict[ChunkId, Base]) -> SourceFrames:
+        """The records of a source; late ones can only be in the chunks `candidate_chunks`."""
         ...
 
     def late(self, source: p.SourceNode) -> int:
@@ -114,7 +114,7 @@ class Backend(Protocol):
         """Apply a stateless step."""
         ...
 
-    def region(self, compiled: CompiledRegion, inputs: Sequence[Frame], work: Work) -> Frame:
+    def region(self, compiled: CompiledRegion, inputs: Sequence[Frame], work: EpochOrders) -> Frame:
         """A region's tasks over its inputs (one frame per port); runs when its rows are asked for."""
         ...
 

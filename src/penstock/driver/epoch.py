@@ -22,18 +22,18 @@ import pyarrow as pa
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord, RegionState, newest
 from penstock.driver.compile import CompiledFlow
-from penstock.driver.engine import Backend, Work
+from penstock.driver.engine import Backend, EpochOrders
 from penstock.driver.frames import Frames
 from penstock.driver.rollback import unloadable
 from penstock.driver.transfer import Deltas, answer_of, hand_over, region_figures
 from penstock.errors import PenstockError, RecordError
 from penstock.flow import plan as p
-from penstock.progress.lateness import Judgement, behind, go_along, judge
+from penstock.progress.lateness import Judgement, align_idle_sources, behind, check_lateness
 from penstock.progress.source_state import SourceState
 from penstock.protocol.controller import Command, Decided, Now, decide, still_open
 from penstock.protocol.ends import Ends
 from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Message, Release, Shutdown
-from penstock.protocol.rescale import STANDARD, Control, Limits, advanced, orders
+from penstock.protocol.rescale import STANDARD, Limits, Placement, advanced, orders
 from penstock.routing.hashing import spark_xxhash64
 from penstock.state.deltas import FileRef, Version
 from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, PART_BITS, PART_MASK, Mark, time_text
@@ -54,14 +54,14 @@ class Settings:
         limits: What bounds a step of a rescale.
         why_not_back: Says, of a record and a command to load, why the flow cannot go back.
         clock_us: Gives the clock time; used for idleness and durations only.
-        before: Called with the name of each step before it, for fault tests and progress.
+        on_step: Called with the name of each step before it, for fault tests and progress.
     """
 
     flow: str
     run: int
     workers: dict[str, int]
     clock_us: Callable[[], int]
-    before: Callable[[str], None] = lambda _: None
+    on_step: Callable[[str], None] = lambda _: None
     limits: Limits = STANDARD
     why_not_back: Callable[[EpochRecord, Command], str] = lambda *_: ""
     since: int = 0
@@ -79,7 +79,7 @@ class _Decision:
     commands: list[tuple[str, dict[str, Any]]]
     decided: Decided
     ends: Ends
-    work: dict[str, Work] = field(default_factory=dict)
+    work: dict[str, EpochOrders] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -120,9 +120,9 @@ class EpochDriver:
                 f"Epoch {epoch} comes after epoch {self.last.epoch}: the checkpoint's epoch records and Spark's log do not belong "
                 "together; restore both from one backup."
             )
-        if self.last.going_back:
+        if self.last.rollback_pending:
             raise PenstockError(
-                f"Epoch {epoch} cannot run: the flow is on its way back to snapshot {self.last.going_back['name']!r}."
+                f"Epoch {epoch} cannot run: the flow is on its way back to snapshot {self.last.rollback_pending['name']!r}."
             )
         started = self._settings.clock_us()
         try:
@@ -133,19 +133,19 @@ class EpochDriver:
             record = self._record(epoch, decision)
             record.progress["epoch_ms"] = (self._settings.clock_us() - started) // 1000
             backend.check_input()
-            self._settings.before("commit")
+            self._settings.on_step("commit")
             for name in decision.decided.snapshots:
-                self._checkpoint.snapshot(name, replace(record, input=backend.input(), going_back={}))
-                self._settings.before(f"kept {name}")
+                self._checkpoint.snapshot(name, replace(record, input=backend.input(), rollback_pending={}))
+                self._settings.on_step(f"kept {name}")
             self._checkpoint.commit(record, self._settings.run)
         finally:
             backend.done()
         self.last = record
-        self._settings.before("committed")
+        self._settings.on_step("committed")
         return record
 
     def _decide(self, epoch: int, backend: Backend) -> _Decision:
-        self._settings.before("decide")
+        self._settings.on_step("decide")
         commands, now_us = self._found(epoch, backend)
         there = self._checkpoint.snapshot_names(self.last.epoch) if commands else ()
         unloadable_ = unloadable(self._checkpoint, self.last, commands, self._settings.why_not_back)
@@ -166,7 +166,7 @@ class EpochDriver:
                     'mend it, or declare on_error="skip" or a sink for such records.'
                 )
             declared = [(str(name), part_number(ordinal, name)) for name in source.partitions]
-            judged = judge(
+            judged = check_lateness(
                 before,
                 scan.chunks,
                 lateness_us=source.lateness_us if source.time else 0,
@@ -181,7 +181,9 @@ class EpochDriver:
             judged.state.order = before.order if scan.order is None else scan.order
             decision.sources[source.name] = judged.state
             decision.judgements[source.name] = judged
-        go_along(decision.sources, [{s.name for s in self._sources_of(r)} for r in self._flow.plan.regions if r.timed])
+        align_idle_sources(
+            decision.sources, [{s.name for s in self._sources_of(r)} for r in self._flow.plan.regions if r.timed]
+        )
         for state in decision.sources.values() if ends.finished else ():
             state.frontier = MAX_TIME
         backend.keep_input()
@@ -196,12 +198,12 @@ class EpochDriver:
             commands, now_us = [c for c in commands if c[0] in kept["commands"]], kept["now_us"]
         return commands, now_us
 
-    def _controls(self) -> dict[str, Control]:
+    def _controls(self) -> dict[str, Placement]:
         """Each region's placement after the last epoch."""
         return {
             r.name: self.last.regions[r.name].control
             if r.name in self.last.regions
-            else Control.fresh(self._settings.workers[r.name])
+            else Placement.fresh(self._settings.workers[r.name])
             for r in self._flow.plan.regions
         }
 
@@ -230,7 +232,7 @@ class EpochDriver:
                     first.append(Acquire(tuple(acquired[worker])))
                 first.append(Frontier(before, self._frontier(region, decision, before)))
                 messages.append((*first, *(m for m in mine if not isinstance(m, (Hold, Release))), *end))
-            decision.work[region.name] = Work(control.routing, tuple(messages), tuple(versions[: control.workers]))
+            decision.work[region.name] = EpochOrders(control.routing, tuple(messages), tuple(versions[: control.workers]))
 
     def _frontier(self, region: p.Region, decision: _Decision, before: int) -> int:
         if not region.timed:
@@ -251,11 +253,11 @@ class EpochDriver:
         holds = [c.held_frontier for c in decision.decided.controls.values() if c.held_frontier is not None]
         frontier = min([s.frontier for s in decision.sources.values()] + holds, default=MIN_TIME)
         for name in frames.unread():
-            self._settings.before(f"region {name}")
+            self._settings.on_step(f"region {name}")
             backend.force(frames.region(name))
         give = self._giving_end(epoch) if decision.ends.finished else lambda: None
         for output in self._flow.plan.outputs:
-            self._settings.before(f"compute {output.name}")
+            self._settings.on_step(f"compute {output.name}")
             mark = Mark(self._settings.flow, output.name, self._settings.run, epoch, frontier, positions)
             frame = frames.of(output.node)
             if frame is not None and not getattr(output.sink, "wants_rows", True):
@@ -266,8 +268,8 @@ class EpochDriver:
                 give()
             batches = backend.collect(frame) if frame is not None else ()
             backend.input_kept()
-            decision.counts[output.name] = output.sink.write(_stepped(batches, self._settings.before, output.name, give), mark)
-            self._settings.before(f"stored {output.name}")
+            decision.counts[output.name] = output.sink.write(_stepped(batches, self._settings.on_step, output.name, give), mark)
+            self._settings.on_step(f"stored {output.name}")
         for source in self._flow.plan.sources:
             decision.sources[source.name].late += backend.late(source)
 
@@ -317,14 +319,14 @@ class EpochDriver:
             decision.ends.draining,
             progress,
             self.last.log,
-            going_back=dict(decision.decided.load),
+            rollback_pending=dict(decision.decided.load),
             shape=self._flow.shape,
-            gone_back=self.last.gone_back,
+            rolled_back=self.last.rolled_back,
             open=open_,
             replaced=newest(self.last.replaced, {**decision.decided.replaced, **given_up}),
         )
 
-    def _advance(self, name: str, epoch: int, decision: _Decision, work: Work, deltas: Deltas) -> RegionState:
+    def _advance(self, name: str, epoch: int, decision: _Decision, work: EpochOrders, deltas: Deltas) -> RegionState:
         """A region after the epoch: its workers' answers advance its placement, and state changes hands with it."""
         region = next(r for r in self._flow.plan.regions if r.name == name)
         before = self.last.regions.get(name)
@@ -362,18 +364,19 @@ def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:
         if source.name in sources and source.lateness_us > before.get(source.name, source.lateness_us):
             state = sources[source.name]
             floors = {
-                n: replace(k, floor=max(k.floor, behind(k.latest, before[source.name]))) for n, k in state.partitions.items()
+                n: replace(k, late_floor=max(k.late_floor, behind(k.latest, before[source.name])))
+                for n, k in state.partitions.items()
             }
             sources[source.name] = replace(state, partitions=floors)
     return replace(record, sources=sources)
 
 
 def _stepped(
-    batches: Iterable[pa.RecordBatch], before: Callable[[str], None], name: str, then: Callable[[], None]
+    batches: Iterable[pa.RecordBatch], on_step: Callable[[str], None], name: str, then: Callable[[], None]
 ) -> Iterable[pa.RecordBatch]:
     """The batches, with a step in the middle of the sink's transaction; `then` is called when all of them are computed."""
     for batch in batches:
-        before(f"during {name}")
+        on_step(f"during {name}")
         yield batch
     then()
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from penstock.protocol.rescale import Control, Limits
+from penstock.protocol.rescale import Limits, Placement
 from penstock.protocol.rescale.collect import pending_bins, pending_keys
 
 
-def left_ms(control: Control, limits: Limits, cost_us: int, epoch_ms: int) -> int | None:
+def left_ms(control: Placement, limits: Limits, cost_us: int, epoch_ms: int) -> int | None:
     """Time until a rescale is done, in ms; None: nothing is known to tell it by.
 
     The workers give up their bins side by side, each in steps that grow to what the budget allows; a step takes an epoch.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.driver.compile import CompiledFlow
-from penstock.driver.engine import Backend, Frame, SourceFrames, Work
+from penstock.driver.engine import Backend, EpochOrders, Frame, SourceFrames
 from penstock.flow import plan as p
 from penstock.progress.lateness import Judgement
 
@@ -22,7 +22,7 @@ class Frames:
     """
 
     def __init__(
-        self, flow: CompiledFlow, backend: Backend, judgements: Mapping[str, Judgement], work: Mapping[str, Work]
+        self, flow: CompiledFlow, backend: Backend, judgements: Mapping[str, Judgement], work: Mapping[str, EpochOrders]
     ) -> None:
         self._flow, self._backend, self._judgements, self._work = flow, backend, judgements, work
         self._made: dict[int, Frame] = {}
@@ -54,7 +54,7 @@ class Frames:
     def _source(self, source: p.SourceNode) -> SourceFrames:
         if source.name not in self._sources:
             judged = self._judgements[source.name]
-            frames = self._backend.source(source, self._flow.ordinal(source), judged.suspects if source.time else {})
+            frames = self._backend.source(source, self._flow.ordinal(source), judged.candidate_chunks if source.time else {})
             if self._flow.consumers.get(id(source), 0) > 1:
                 frames = replace(frames, on_time=self._backend.keep(frames.on_time))
             judged.state.late += frames.late_rows

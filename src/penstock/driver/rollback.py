@@ -23,7 +23,7 @@ from penstock.driver.compile import CompiledFlow
 from penstock.driver.takeover import refusal, same_sink
 from penstock.errors import CheckpointError, TornFileError
 from penstock.flow import plan as p
-from penstock.protocol.controller import Command, Now, decide, gone_back, text_of
+from penstock.protocol.controller import Command, Now, decide, rolled_back, text_of
 from penstock.protocol.rescale import STANDARD
 from penstock.state.files import delete_quietly
 from penstock.types import MIN_TIME, Mark
@@ -37,11 +37,11 @@ class Engine:
 
     Attributes:
         why_not: Why the input between a snapshot and the last epoch (records, in this order) cannot be read again; empty: it can.
-        relog: Write the log anew, for a going back in an epoch (last record, the snapshot's, the epoch's number); gives its folder.
+        rewrite_offset_log: Write the log anew, for a going back in an epoch (last record, the snapshot's, the epoch's number); gives its folder.
     """
 
     why_not: Callable[[EpochRecord, EpochRecord], str] = lambda *_: ""
-    relog: Callable[[EpochRecord, EpochRecord, int], str] = lambda last, *_: last.log
+    rewrite_offset_log: Callable[[EpochRecord, EpochRecord, int], str] = lambda last, *_: last.log
 
 
 def why_not_back(
@@ -69,7 +69,7 @@ def why_not_back(
         return str(torn)
     if kept is None or kept.epoch > last.epoch:  # it is about to be taken, of this flow: only its outputs can stand in the way
         return _why_not_outputs(command, flow.plan) if flow is not None else ""
-    for before in last.gone_back:
+    for before in last.rolled_back:
         if before["to"] < kept.epoch <= before["upto"]:
             return (
                 f"Snapshot {name!r} is of epoch {kept.epoch}, which was given up when the flow went back to {before['snapshot']!r}: "
@@ -143,14 +143,14 @@ def ahead(checkpoint: Checkpoint, last: EpochRecord, why_not: Callable[[EpochRec
     Raises:
         CheckpointError: It was on its way and can no longer go there. Nothing was changed.
     """
-    if last.going_back:
-        is_there = last.going_back["name"] in checkpoint.snapshot_names()
-        reason = why_not(last, last.going_back) if is_there else "there is no such snapshot any more."
+    if last.rollback_pending:
+        is_there = last.rollback_pending["name"] in checkpoint.snapshot_names()
+        reason = why_not(last, last.rollback_pending) if is_there else "there is no such snapshot any more."
         if reason:
             raise CheckpointError(
-                f"The flow of checkpoint {checkpoint.uri} is on its way back to snapshot {last.going_back['name']!r} and cannot go on: {reason}"
+                f"The flow of checkpoint {checkpoint.uri} is on its way back to snapshot {last.rollback_pending['name']!r} and cannot go on: {reason}"
             )
-        return Ahead(checkpoint.read_snapshot(last.going_back["name"]), last)
+        return Ahead(checkpoint.read_snapshot(last.rollback_pending["name"]), last)
     names = [n for n in checkpoint.control_names() if n not in last.control]
     commands = [(n, checkpoint.read_command(n)) for n in names]
     if not any(c.get("command") == "load" for _, c in commands):
@@ -172,7 +172,7 @@ def ahead(checkpoint: Checkpoint, last: EpochRecord, why_not: Callable[[EpochRec
         epoch=last.epoch + 1,
         control=[*last.control, *(n for n, _ in taken)],
         refused=newest(last.refused, {**decided.refused, **void}),
-        going_back=dict(decided.load),
+        rollback_pending=dict(decided.load),
         open={n: c for n, c in decided.open.items() if n not in void},
         replaced=newest(last.replaced, decided.replaced),
     )
@@ -191,7 +191,7 @@ def commit_intent(checkpoint: Checkpoint, last: EpochRecord, found: Ahead, run: 
     return replace(found.intent, run=run)
 
 
-def go_back(
+def roll_back(
     checkpoint: Checkpoint,
     plan: p.Plan,
     found: Ahead,
@@ -200,7 +200,7 @@ def go_back(
     flow: str,
     run: int,
     now_us: int,
-    before: Callable[[str], None],
+    on_step: Callable[[str], None],
 ) -> EpochRecord:
     """Go back. The intent is committed, and the sinks are open for this run.
 
@@ -212,7 +212,7 @@ def go_back(
         flow: Unique id of the flow.
         run: Number of the run.
         now_us: Clock time, from which idleness counts anew.
-        before: Called with the name of each step before it.
+        on_step: Called with the name of each step before it.
 
     Returns:
         The record of the epoch that was the going back.
@@ -222,13 +222,13 @@ def go_back(
     """
     last, kept = found.intent, found.kept
     epoch = last.epoch + 1
-    before("relog")
-    log = engine.relog(last, kept, epoch)
+    on_step("rewrite_offset_log")
+    log = engine.rewrite_offset_log(last, kept, epoch)
     positions = {f"{n}/{k}": s.offset for n, source in kept.sources.items() for k, s in source.partitions.items()}
     holds = [r.control.held_frontier for r in kept.regions.values() if r.control.held_frontier is not None]
     frontier = min([s.frontier for s in kept.sources.values()] + holds, default=MIN_TIME)
     for output in plan.outputs:
-        before(f"rewind {output.name}")
+        on_step(f"rewind {output.name}")
         if _rewinds(output.sink):
             output.sink.rewind(kept.epoch, Mark(flow, output.name, run, epoch, frontier, positions))
     sources = {
@@ -236,7 +236,7 @@ def go_back(
         for n, s in kept.sources.items()
     }
     again = {n: c for n, c in kept.open.items() if c["command"] != "drain"}
-    back = {"snapshot": last.going_back["name"], "to": kept.epoch, "upto": last.epoch}
+    back = {"snapshot": last.rollback_pending["name"], "to": kept.epoch, "upto": last.epoch}
     record = replace(
         kept,
         epoch=epoch,
@@ -251,12 +251,12 @@ def go_back(
         draining=False,
         log=log,
         input="",
-        going_back={},
-        gone_back=[*last.gone_back, back],
+        rollback_pending={},
+        rolled_back=[*last.rolled_back, back],
         open=again,
-        replaced=newest(last.replaced, gone_back(last.open, again, back["snapshot"])),
+        replaced=newest(last.replaced, rolled_back(last.open, again, back["snapshot"])),
     )
-    before("commit going back")
+    on_step("commit going back")
     checkpoint.commit(record, run)
-    before("gone back")
+    on_step("gone back")
     return record

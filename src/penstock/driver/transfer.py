@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.checkpoint.record import RegionState
 from penstock.driver.estimates import left_ms
-from penstock.protocol.messages import Answer, Sized, Taken
+from penstock.protocol.messages import Answer, BinSizes, Collected
 from penstock.protocol.rescale import Limits
 from penstock.protocol.rescale.collect import pending_bins, pending_keys
 from penstock.state.deltas import FileRef, Version
@@ -24,8 +24,8 @@ def answer_of(report: Mapping[str, Any]) -> Answer:
     """A worker's report as the answer that the protocol knows."""
     sized, taken = report.get("sized"), report.get("taken")
     return Answer(
-        Sized(tuple((b, n) for b, n in sized["bytes_by_bin"]), sized["next"]) if sized else None,
-        Taken(
+        BinSizes(tuple((b, n) for b, n in sized["bytes_by_bin"]), sized["next"]) if sized else None,
+        Collected(
             tuple((b, t) for b, t in taken["bins"]),
             tuple((b, t, u) for b, t, u in taken["splits"]),
             tuple((k, t) for k, t in taken["keys"]),

@@ -143,7 +143,7 @@ class Flow:
         options = {n: v for n, v in options.items() if v is not None or n in accepted}  # None: not asked for
         for name in options:
             if name not in accepted or name in ("flow", "spark"):
-                shown = ", ".join(n for n in accepted if n not in ("flow", "spark", "before"))
+                shown = ", ".join(n for n in accepted if n not in ("flow", "spark", "on_step"))
                 raise DeclarationError(f"start has no option {name!r} in this version; there are {shown}.")
         if "checkpoint" not in options:
             raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")

@@ -371,8 +371,8 @@ class KeyedStream(Stream):
         stream: Any = self if len(read) == len(streams) else self._only(" OR ".join(streams[name] for name in read))
         stream = stream._selected([(name, sql) for name, sql, _ in shown], [pa.field(name, kind) for name, _, kind in shown])
         wanted = " AND ".join(f"{quoted(key)} IS NOT NULL" for key in keys.names)  # an event without a key is part of no match
-        if pattern.looked_at is not None:  # the rest is not even shuffled
-            wanted += f" AND ({pattern.looked_at})"
+        if pattern.row_filter is not None:  # the rest is not even shuffled
+            wanted += f" AND ({pattern.row_filter})"
         stream = stream.where(wanted)
         matched: KeyedStream = stream.process(Match(pattern, query), name=name)
         if late is not None:

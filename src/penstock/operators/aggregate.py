@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import lexicographic, places
+from penstock.arrow.columns import lexicographic, to_indices
 from penstock.errors import DeclarationError, OperatorError, StateError, raised
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import Codec, layout
@@ -299,7 +299,7 @@ class AggregateStep(Operator):
 
     def _rows(self, keys: Keys, group: Ints, starts: Ints, states: Sequence[Columns], state: KeyedState) -> Emitted:
         results = finished(self, self._bounds, states, lambda result: (keys, group[result]), running=self.updates)
-        at_keys = places(group)
+        at_keys = to_indices(group)
         columns = [c.take(at_keys) for c in keys.columns]
         if self.window is None:
             times = np.zeros(len(group), np.int64)

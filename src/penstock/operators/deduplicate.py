@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import lexicographic, places
+from penstock.arrow.columns import lexicographic, to_indices
 from penstock.errors import DeclarationError
 from penstock.operators.base import KeyedState, Operator, Output
 from penstock.rows.keys import LONGEST_SUB_KEY, Ints, KeyCodec, biased, unbiased
@@ -86,7 +86,7 @@ class Deduplicate(Operator):
         state.put([names[i] for i in changed.tolist()], biased(last[changed]), timers)
         out = np.sort(index[chosen])
         return Emitted(
-            rows.data.take(places(out)), rows.order.take(out), rows.group[out], rows.keys
+            rows.data.take(to_indices(out)), rows.order.take(out), rows.group[out], rows.keys
         )  # kept rows stay what they are
 
     def show_state(self, value: bytes) -> Any:

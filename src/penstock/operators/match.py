@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import places, whole
+from penstock.arrow.columns import concat_batches, to_indices
 from penstock.errors import DeclarationError, OperatorError
 from penstock.operators.base import Context, KeyedState, Operator, Output
 from penstock.patterns.algebra import Query
@@ -123,9 +123,9 @@ class EventColumn:
         fresh = self.events.rows.some(self.name, index[new] - first)
         if len(fresh) == len(index):
             return fresh
-        old = self.events.remembered.column(self.name).take(places(index[~new]))
+        old = self.events.remembered.column(self.name).take(to_indices(index[~new]))
         where = np.where(new, len(old) + np.cumsum(new), np.cumsum(~new)) - 1
-        return pa.concat_arrays([old, fresh]).take(places(where))
+        return pa.concat_arrays([old, fresh]).take(to_indices(where))
 
 
 @dataclass
@@ -235,18 +235,18 @@ class Match(Operator):
                 out.append(self._row(rows, events, ends, first, [totals]))
         else:
             for block in recogniser.feed(batch):
-                start = events.column(order).take(places(block.starts))
+                start = events.column(order).take(to_indices(block.starts))
                 out.append(self._row(rows, events, block.ends, first, [start, *self.pattern.shape.arrays(block, events)]))
         if not out:
             return None
         triggers = np.concatenate([trigger for trigger, _ in out])
-        return rows.emit(whole([columns for _, columns in out]), triggers)
+        return rows.emit(concat_batches([columns for _, columns in out]), triggers)
 
     def _row(self, rows: Rows, events: Events, ends: Ints, first: int, arrays: list[Any]) -> tuple[Ints, pa.RecordBatch]:
         trigger = ends - first
-        whose = places(rows.group[trigger])
+        whose = to_indices(rows.group[trigger])
         keys = [column.take(whose) for column in rows.keys.columns]
-        end = events.column(self.pattern.order[0]).take(places(ends))
+        end = events.column(self.pattern.order[0]).take(to_indices(ends))
         at = 0 if self.pattern.shape.counts else 1
         return trigger, pa.RecordBatch.from_arrays([*keys, *arrays[:at], end, *arrays[at:]], schema=self.context.output)
 
@@ -264,7 +264,7 @@ class Match(Operator):
         last = rows.starts[1:] - 1
         lows = batch.low[last]
         needed = recogniser.keep(np.arange(len(names)), lows)
-        kept = events.take(places(needed))
+        kept = events.take(to_indices(needed))
         window = self.pattern.window
         by_attribute = window is not None and window.kind == "attribute"
         after = 0 if by_attribute else 1  # the last value of the attribute, or the place of the next event

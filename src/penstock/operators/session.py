@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import lexicographic, places
+from penstock.arrow.columns import lexicographic, to_indices
 from penstock.operators.aggregate import (
     as_times,
     bind_kernels,
@@ -184,7 +184,7 @@ class SessionStep(Operator):
     def _rows(self, keys: Keys, spans: _Spans, state: KeyedState) -> Emitted:
         ends = spans.last + self.window.gap_us
         results = finished(self, self._bounds, spans.states, lambda result: (keys, spans.group[result]), running=False)
-        columns = [c.take(places(spans.group)) for c in keys.columns]
+        columns = [c.take(to_indices(spans.group)) for c in keys.columns]
         data = pa.RecordBatch.from_arrays(
             [*columns, as_times(spans.first), as_times(ends), *results], schema=self.context.output
         )

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import lexicographic, places, values_of, within_calendar
+from penstock.arrow.columns import lexicographic, to_indices, values_of, within_calendar
 from penstock.errors import DeclarationError, OperatorError, raised
 from penstock.operators.aggregate import TIMESTAMP, as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
@@ -198,7 +198,7 @@ class StatefulMap(Operator):
         row = spread.row[np.array(calls.trigger, np.int64)]
         if self.window is not None:  # a row's outputs in all of its windows are numbered together
             by_row = np.argsort(row, kind="stable")
-            batch, row = batch.take(places(by_row)), row[by_row]
+            batch, row = batch.take(to_indices(by_row)), row[by_row]
         return rows.emit(batch, row)
 
     def show_state(self, value: bytes) -> Any:
@@ -362,7 +362,7 @@ def _in_windows(rows: Rows, window: Sliding | None) -> tuple[_Spread, list[bytes
     index, starts = index[by_window], starts[by_window]
     group = rows.group[index]
     first = np.flatnonzero(np.concatenate(([True], (group[1:] != group[:-1]) | (starts[1:] != starts[:-1]))))
-    data = rows.data.take(places(index))
+    data = rows.data.take(to_indices(index))
     data = data.append_column(pa.field("window_start", TIMESTAMP), within_calendar(as_times(starts)))
     data = data.append_column(pa.field("window_end", TIMESTAMP), as_times(starts + window.size_us))
     spread = _Spread(data, rows.order.take(index), np.append(first, len(index)), group[first], index)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import lexicographic, places, whole
+from penstock.arrow.columns import concat_batches, lexicographic, to_indices
 from penstock.operators.base import KeyedState, Output
 from penstock.operators.match import Match, tables_of
 from penstock.patterns.automaton.timeouts import Stopping
@@ -63,7 +63,9 @@ class Timeouts(Match):
             return None
         keys, _ = state.keys_of(names)
         none = np.zeros(0, np.int64)
-        return self._feed(self._recogniser(), keys, names, whole([], self._columns), none, none, none.astype(np.int32), state)
+        return self._feed(
+            self._recogniser(), keys, names, concat_batches([], self._columns), none, none, none.astype(np.int32), state
+        )
 
     @property
     def _size(self) -> int:
@@ -89,8 +91,8 @@ class Timeouts(Match):
         low = np.where(ends, self._size - line.time, kernel.NEVER)
         segments = np.searchsorted(line.group, np.arange(len(names) + 1))
         batch = Batch(line.letters, -line.time, low, segments, np.arange(len(names)))
-        taken = fresh.take(places(pa.array(np.where(ends, 0, line.row), mask=ends)))
-        events = whole([before.events, taken])
+        taken = fresh.take(to_indices(pa.array(np.where(ends, 0, line.row), mask=ends)))
+        events = concat_batches([before.events, taken])
         at = np.concatenate([was, line.time])
         out = self._rows(list(recogniser.feed(batch)), events, line, len(was), keys, state)
         self._keep(recogniser, names, stored, np.concatenate([before.owner, line.group]), at, events, state)
@@ -132,8 +134,8 @@ class Timeouts(Match):
         batches, groups, times = [], [], []
         for block in blocks:
             group, time = line.group[block.ends - first], line.time[block.ends - first]
-            key_columns = [column.take(places(group)) for column in keys.columns]
-            start = events.column(order).take(places(block.starts))
+            key_columns = [column.take(to_indices(group)) for column in keys.columns]
+            start = events.column(order).take(to_indices(block.starts))
             stop: Any = pa.array(time, pa.timestamp("us", "UTC")).cast(kind)
             arrays = [*key_columns, start, stop, *self.pattern.shape.arrays(block, events)]
             batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.context.output))
@@ -142,7 +144,7 @@ class Timeouts(Match):
         group, time = np.concatenate(groups), np.concatenate(times)
         new = np.concatenate([[True], (group[1:] != group[:-1]) | (time[1:] != time[:-1])])
         nth = np.arange(len(group)) - np.maximum.accumulate(np.where(new, np.arange(len(group)), 0))
-        return state.emit(whole(batches), keys, time, group, nth)
+        return state.emit(concat_batches(batches), keys, time, group, nth)
 
     def _keep(
         self,
@@ -155,7 +157,7 @@ class Timeouts(Match):
         state: KeyedState,
     ) -> None:
         needed = recogniser.keep(np.arange(len(names)), np.full(len(names), kernel.NEVER))
-        values = dump(recogniser, events.take(places(needed)), owner[needed], np.zeros(len(names), np.int64), self._check)
+        values = dump(recogniser, events.take(to_indices(needed)), owner[needed], np.zeros(len(names), np.int64), self._check)
         nodes = recogniser.arena.get()
         pos = nodes["pos"][nodes["prev"] == -1]
         numbers = needed[np.where(pos < 0, -1 - pos, pos)]

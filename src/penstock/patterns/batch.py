@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.arrow.columns import gathered, key_values, places, whole
+from penstock.arrow.columns import coalesce_batches, concat_batches, key_values, to_indices
 from penstock.errors import RecordError
 from penstock.patterns.enumeration.maximal import ID, Maximal, MaximalDisjoint, Share, share, spread
-from penstock.patterns.enumeration.work import CountedSplit, Work, load_work, split
+from penstock.patterns.enumeration.work import CountedSplit, EnumerationTask, load_work, split
 from penstock.patterns.plan import HASHED, WHEN, Pattern
 from penstock.patterns.recogniser.recogniser import Batch, Block, Recogniser, walk
 from penstock.patterns.recogniser.tables import Tables
@@ -59,7 +59,10 @@ def spread_schema(result: pa.Schema) -> pa.Schema:
 
 
 def enumerated(
-    pattern: Pattern, result: pa.Schema, batches: Iterable[pa.RecordBatch], load: Callable[[bytes], Work | Share] = load_work
+    pattern: Pattern,
+    result: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    load: Callable[[bytes], EnumerationTask | Share] = load_work,
 ) -> Iterator[pa.RecordBatch]:
     """Do the work that was handed over; results pass.
 
@@ -78,7 +81,7 @@ def enumerated(
             yield from _told(pattern, result, load(raw.as_py()))
 
 
-def _told(pattern: Pattern, result: pa.Schema, part: Work | Share) -> Iterator[pa.RecordBatch]:
+def _told(pattern: Pattern, result: pa.Schema, part: EnumerationTask | Share) -> Iterator[pa.RecordBatch]:
     shown = pa.schema([field for field in result if field.name != ID])
     for block in part.blocks(RESULT_ROWS):
         rows = _rows_of(pattern, shown, block, part.events)
@@ -88,14 +91,14 @@ def _told(pattern: Pattern, result: pa.Schema, part: Work | Share) -> Iterator[p
 
 
 def _rows_of(pattern: Pattern, result: pa.Schema, block: Block, events: pa.RecordBatch) -> pa.RecordBatch:
-    start = events.column(pattern.order[0]).take(places(block.starts))
+    start = events.column(pattern.order[0]).take(to_indices(block.starts))
     return _row_of(pattern, result, events, block.ends, [start], pattern.shape.arrays(block, events))
 
 
 def _row_of(
     pattern: Pattern, result: pa.Schema, events: pa.RecordBatch, ends: Ints, start: list[Any], arrays: list[Any]
 ) -> pa.RecordBatch:
-    at = places(ends)
+    at = to_indices(ends)
     keys = [key_values(events.column(name).take(at)) for name in pattern.key_columns]
     return pa.RecordBatch.from_arrays([*keys, *start, events.column(pattern.order[0]).take(at), *arrays], schema=result)
 
@@ -113,7 +116,7 @@ def matches_of(
         pattern: what to look for.
         columns: the input's columns: ``pattern.needed``, ``pattern.key_columns``, the test results as ``__ps_mask0`` and so
             on, and ``__ps_when`` where the window is not measured in the first order column. Others are not looked at.
-        batches: the input, sorted by key and order; by order alone if ``pattern.mixed``.
+        batches: the input, sorted by key and order; by order alone if ``pattern.needs_global_order``.
         spread: if given, many matches are not enumerated here but given as work, see ``enumerated``.
         chunk_rows: how many events to read at a time, at least, unless they are large.
 
@@ -125,7 +128,7 @@ def matches_of(
         OperatorError: an event closes more matches than allowed.
     """
     worker = _Worker(pattern, columns, spread)
-    for chunk in gathered(batches, chunk_rows):
+    for chunk in coalesce_batches(batches, chunk_rows):
         yield from worker.read(chunk)
 
 
@@ -165,7 +168,7 @@ class _Worker:
         new = self._new_keys(chunk)
         self._check_order(chunk, new)
         segments, rows = self._segments(chunk, new)
-        if not self.pattern.mixed and new[0]:
+        if not self.pattern.needs_global_order and new[0]:
             self.recogniser.keep(np.empty(0, np.int64), np.empty(0, np.int64))
             self.kept, self.place, self.latest = None, 0, self.latest[:0]
         when = self._when(chunk, segments, rows)
@@ -177,7 +180,7 @@ class _Worker:
         carried = pa.RecordBatch.from_arrays(
             [chunk.column(i) for i in self.carried], schema=pa.schema([self.columns.field(i) for i in self.carried])
         )
-        events = carried if self.kept is None else whole([self.kept, carried])
+        events = carried if self.kept is None else concat_batches([self.kept, carried])
         letters = self.recogniser.tables.letters(masks)
         batch = Batch(letters, when, low, segments, rows, back, edges, lambda row: self._stepped_back(chunk, row))
         yield from self._results(batch, events)
@@ -185,7 +188,7 @@ class _Worker:
 
     def _when(self, chunk: pa.RecordBatch, segments: Ints, rows: Ints) -> Ints:
         """Where each event is in the window's unit."""
-        if self.pattern.mixed:
+        if self.pattern.needs_global_order:
             place = self._places_together(segments, rows) if self.pattern.counts_own_events else np.arange(chunk.num_rows)
         else:
             before = segments[:-1].copy()
@@ -268,7 +271,7 @@ class _Worker:
         empty, place = pa.nulls(rows.num_rows, pa.binary()), pa.array(np.full(rows.num_rows, self._turn(), np.int32))
         return pa.RecordBatch.from_arrays([*rows.columns, empty, place], schema=spread_schema(self.result))
 
-    def _to_do(self, work: Work | Share, place: int) -> pa.RecordBatch:
+    def _to_do(self, work: EnumerationTask | Share, place: int) -> pa.RecordBatch:
         row: list[Any] = [pa.nulls(1, field.type) for field in self.result]
         tail: list[Any] = [pa.array([work.dump()], pa.binary()), pa.array([place], pa.int32())]
         return pa.RecordBatch.from_arrays([*row, *tail], schema=spread_schema(self.result))
@@ -279,13 +282,13 @@ class _Worker:
         return (self.spread.first + self.turn) % self.spread.workers
 
     def _end(self, batch: Batch, events: pa.RecordBatch, chunk: pa.RecordBatch) -> None:
-        if self.pattern.mixed:
+        if self.pattern.needs_global_order:
             rows = self._going_on()
             lows = earliest(self.pattern, chunk, self.latest[rows]) if self._by_key else np.full(len(rows), batch.low[-1])
         else:
             rows, lows = batch.rows[-1:], batch.low[-1:]
         needed = self.recogniser.keep(rows, lows)
-        self.kept = events.take(places(needed))
+        self.kept = events.take(to_indices(needed))
         self.latest = self.latest[rows] if self._by_key else self.latest
         self.last = chunk.slice(chunk.num_rows - 1)
 
@@ -302,9 +305,9 @@ class _Worker:
         if not len(starts) or starts[0] > 0:
             starts = np.concatenate([[0], starts])
         segments = np.append(starts, chunk.num_rows)
-        if not self.pattern.mixed:
+        if not self.pattern.needs_global_order:
             return segments, np.arange(len(starts))
-        columns = [chunk.column(name).take(places(starts)).to_pylist() for name in self.pattern.key_columns]
+        columns = [chunk.column(name).take(to_indices(starts)).to_pylist() for name in self.pattern.key_columns]
         keys = (tuple(nan if value != value else value for value in key) for key in zip(*columns, strict=True))  # noqa: PLR0124
         return segments, np.array([self.numbers.setdefault(key, len(self.numbers)) for key in keys], np.int64)
 
@@ -327,7 +330,7 @@ class _Worker:
                 raise RecordError(
                     f"Event {self._shown(chunk, row)} has no value of {name!r}, which orders the events; leave such events out."
                 )
-        together = ~new if not self.pattern.mixed else np.arange(chunk.num_rows) > (0 if self.last is None else -1)
+        together = ~new if not self.pattern.needs_global_order else np.arange(chunk.num_rows) > (0 if self.last is None else -1)
         same = together.copy()
         for name in self.pattern.order:
             column = chunk.column(name)
@@ -363,7 +366,7 @@ class _Worker:
     @property
     def _by_key(self) -> bool:
         """Whether the last event of each row is needed to tell where the next is, or whether it steps back."""
-        return self._by_column or (self.pattern.mixed and self.pattern.counts_own_events)
+        return self._by_column or (self.pattern.needs_global_order and self.pattern.counts_own_events)
 
     def _stepped_back(self, chunk: pa.RecordBatch, row: int) -> RecordError:
         return RecordError(step_back_text(self.pattern, self._shown(chunk, row)))

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.arrow.columns import concat, places
+from penstock.arrow.columns import concat, to_indices
 from penstock.arrow.rowbytes import Bytes, decode_rows, encode_rows, pieces, stretches
 from penstock.errors import StateError
 from penstock.patterns.plan import Pattern
@@ -163,7 +163,7 @@ def dump(recogniser: Recogniser, events: pa.RecordBatch, owner: Ints, nexts: Int
         stretches(head.view(np.uint8), np.arange(n_keys + 1) * _HEAD.itemsize),
         stretches(nodes[order].view(np.uint8), ends * NODE.itemsize),
         _ways(recogniser, place[recogniser.heads[rows, columns]], columns, heads),
-        encode_rows(events.take(places(event_order)), event_ends),
+        encode_rows(events.take(to_indices(event_order)), event_ends),
     ]
     values: list[bytes | None] = concat(*parts).to_pylist()
     return [value if there else None for value, there in zip(values, heads.tolist(), strict=True)]
@@ -174,7 +174,7 @@ def _ways(recogniser: Recogniser, roots: Ints, columns: Ints, heads: Ints) -> An
     names = pa.array([pickle.dumps(node, protocol=5) for node in recogniser.tables.nodes], pa.large_binary())
     root = np.empty(len(roots), _ROOT)
     root["root"], root["size"] = roots, pc.binary_length(names).to_numpy()[columns]
-    ways = concat(stretches(root.view(np.uint8), np.arange(len(root) + 1) * _ROOT.itemsize), names.take(places(columns)))
+    ways = concat(stretches(root.view(np.uint8), np.arange(len(root) + 1) * _ROOT.itemsize), names.take(to_indices(columns)))
     _, offsets, data = ways.buffers()
     ends = np.frombuffer(offsets, np.int64, len(root) + 1)
     return stretches(data or b"", ends[np.concatenate([[0], np.cumsum(heads)])])

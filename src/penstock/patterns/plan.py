@@ -120,14 +120,14 @@ class Pattern:
         return [bits >> (BITS * i) & (1 << BITS) - 1 for i in range(self.words)]
 
     @property
-    def looked_at(self) -> str | None:
+    def row_filter(self) -> str | None:
         """The condition, on the words, for an event to be of a type of the query; None if others change something too."""
         if not self.patient:
             return None
         return " OR ".join(f"({MASK}{i} & {word}) <> 0" for i, word in enumerate(self.types) if word) or "false"
 
     @property
-    def mixed(self) -> bool:
+    def needs_global_order(self) -> bool:
         """Whether keys must be seen together, in the order of all events: consumption by any key empties all."""
         return bool(self.keys) and self.consume == "ANY"
 
@@ -143,7 +143,7 @@ class Pattern:
         return self.strategy in alone and self.limit is None and not self.shape.counts
 
     @property
-    def tells_few(self) -> bool:
+    def enumerates_locally(self) -> bool:
         """Whether so few matches can end with one event that to hand them over for others to enumerate takes longer than to do it."""
         most = self.automaton.most_matches
         return most is not None and most <= FEW_MATCHES

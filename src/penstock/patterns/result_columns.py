@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrow.columns import HasColumns, places
+from penstock.arrow.columns import HasColumns, to_indices
 from penstock.errors import OperatorError
 from penstock.patterns.algebra import Chosen, CountAll, Everything, Query
 from penstock.patterns.automaton.build import outputs
@@ -94,7 +94,7 @@ class Shape:
 
 def list_of(events: Table, attributes: tuple[str, ...], positions: NDArray[np.int32], offsets: NDArray[np.int64]) -> Any:
     """Lists of events as structs: row i has the events at ``positions[offsets[i]:offsets[i + 1]]``."""
-    rows = places(positions)
+    rows = to_indices(positions)
     fields = [events.schema.field(name) for name in attributes]
     columns = [events.column(name).take(rows) for name in attributes]
     structs = pa.StructArray.from_arrays(columns, fields=fields) if fields else pa.array([{}] * len(rows), pa.struct([]))

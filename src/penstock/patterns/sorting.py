@@ -23,13 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.arrow.columns import MANY, gathered, lexicographic, places, whole
+from penstock.arrow.columns import MANY, coalesce_batches, concat_batches, lexicographic, to_indices
 from penstock.errors import RecordError
 from penstock.patterns.windows import micros, ordered
 from penstock.routing.hashing import spark_xxhash64
 
 if TYPE_CHECKING:
-    from penstock.arrow.grouping import Placing
+    from penstock.arrow.grouping import GroupLayout
 
 HELD_BYTES: Final = 128 << 20
 """How much of its events a worker sorts at a time; it needs three times as much memory to do so."""
@@ -77,7 +77,7 @@ class Sorting:
             RecordError: Two keys have one hash, and more events than are sorted at a time.
         """
         batches = iter(batches)
-        first = next(gathered(batches, sys.maxsize, self.held_bytes), None)
+        first = next(coalesce_batches(batches, sys.maxsize, self.held_bytes), None)
         if first is None:
             return
         another = next(batches, None)
@@ -85,7 +85,7 @@ class Sorting:
             yield from self._given(self._hashed(first))
             return
         with tempfile.TemporaryDirectory(prefix="penstock-sort-", dir=folder) as own:
-            rest = gathered(chain([first, another], batches), sys.maxsize, self.held_bytes)
+            rest = coalesce_batches(chain([first, another], batches), sys.maxsize, self.held_bytes)
             del first
             runs = [self._run(self._hashed(piece), Path(own, str(i))) for i, piece in enumerate(rest)]
             last: pa.RecordBatch | None = None
@@ -104,15 +104,15 @@ class Sorting:
     def _numbers(self, rows: pa.RecordBatch) -> list[Ints]:
         return [_numbers(rows.column(name)) for name in self.by]
 
-    def _index(self, rows: pa.RecordBatch, numbers: Sequence[Ints], placing: Placing | None) -> Any:
+    def _index(self, rows: pa.RecordBatch, numbers: Sequence[Ints], placing: GroupLayout | None) -> Any:
         """The places of the rows in order."""
         index = lexicographic(numbers) if placing is None else placing.at()
         if not self.keys:
-            return places(index)
+            return to_indices(index)
         hashes = numbers[0][index]
-        keys = rows.select(list(self.keys)).take(places(index))
+        keys = rows.select(list(self.keys)).take(to_indices(index))
         if not (_differ(keys) & (hashes[1:] == hashes[:-1])).any():
-            return places(index)
+            return to_indices(index)
         names = [f"{_PLACE}{i}" for i in range(len(numbers))]
         table = pa.table([*map(pa.array, numbers), *(rows.column(key) for key in self.keys)], names=[*names, *self.keys])
         return pc.sort_indices(table, [(name, "ascending") for name in (names[0], *self.keys, *names[1:])])
@@ -131,7 +131,7 @@ class Sorting:
         """Write events to a file, sorted by numbers alone, so that they can be cut by numbers."""
         numbers = self._numbers(rows)
         index = lexicographic(numbers)
-        rows = rows.take(places(index))
+        rows = rows.take(to_indices(index))
         for i, number in enumerate(numbers):
             rows = rows.append_column(f"{_PLACE}{i}", pa.array(number[index]))
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
@@ -162,7 +162,7 @@ class Sorting:
         if last is None or not self.keys:
             return
         names = [self.by[0], *self.keys]
-        pair = whole([last.select(names).slice(last.num_rows - 1), first.select(names).slice(0, 1)])
+        pair = concat_batches([last.select(names).slice(last.num_rows - 1), first.select(names).slice(0, 1)])
         hashes = pair.column(0)
         if hashes[0] == hashes[1] and _differ(pair.select(list(self.keys)))[0]:
             raise RecordError(
@@ -190,10 +190,10 @@ class _Run:
 def _joined(runs: Sequence[_Run], begins: Sequence[int], ends: Sequence[int]) -> Iterator[pa.RecordBatch]:
     found = [run.rows.slice(b, e - b) for run, b, e in zip(runs, begins, ends, strict=True) if e > b]
     if found:
-        yield whole(found)
+        yield concat_batches(found)
 
 
-def _placing(numbers: Sequence[Ints]) -> Placing | None:
+def _placing(numbers: Sequence[Ints]) -> GroupLayout | None:
     """Where rows go; None if they are few, or do not come in a few runs, each in order, as events of files often do."""
     if len(numbers[0]) < MANY or not 2 <= len(numbers) <= _PLACED_BY:
         return None
@@ -205,13 +205,13 @@ def _placing(numbers: Sequence[Ints]) -> Placing | None:
     return placing(key, np.arange(len(key)), position)
 
 
-def _in_places(rows: pa.RecordBatch, by: str, placing: Placing) -> Iterator[pa.RecordBatch]:
+def _in_places(rows: pa.RecordBatch, by: str, placing: GroupLayout) -> Iterator[pa.RecordBatch]:
     """The rows in their places, some at a time; columns that are not of a fixed width are looked up.
 
     To look a row up is to wait for memory, three times as long as to write it to where its key goes on.
     """
     placed = [_put(name == by, column, placing) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
-    index: Any = places(placing.at()) if any(column is None for column in placed) else None
+    index: Any = to_indices(placing.at()) if any(column is None for column in placed) else None
     for begin in range(0, len(rows), GIVEN_ROWS):
         here: Any = None if index is None else index.slice(begin, GIVEN_ROWS)
         pairs = zip(placed, rows.columns, strict=True)
@@ -219,7 +219,7 @@ def _in_places(rows: pa.RecordBatch, by: str, placing: Placing) -> Iterator[pa.R
         yield pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
 
 
-def _put(is_key: bool, column: Any, placing: Placing) -> Any:
+def _put(is_key: bool, column: Any, placing: GroupLayout) -> Any:
     """A column in its places; None if its values are of no fixed width."""
     if is_key and pa.types.is_integer(column.type) and not column.null_count:
         return pa.array(np.repeat(placing.values.astype(column.type.to_pandas_dtype()), np.diff(placing.starts)))

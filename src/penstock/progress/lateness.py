@@ -69,7 +69,7 @@ class Base:
     """Where the judgement of a chunk starts: the greatest time of its partition before it, and the floor (µs)."""
 
     latest: int
-    floor: int
+    late_floor: int
 
 
 @dataclass
@@ -78,11 +78,11 @@ class Judgement:
 
     Attributes:
         state: The source's state after the epoch.
-        suspects: Chunks that may hold late records, by (partition number, chunk number).
+        candidate_chunks: Chunks that may hold late records, by (partition number, chunk number).
     """
 
     state: SourceState
-    suspects: dict[ChunkId, Base] = field(default_factory=dict)
+    candidate_chunks: dict[ChunkId, Base] = field(default_factory=dict)
 
 
 def behind(latest: int, lateness: int) -> int:
@@ -90,7 +90,7 @@ def behind(latest: int, lateness: int) -> int:
     return MIN_TIME if latest == MIN_TIME else max(latest - lateness, MIN_TIME)
 
 
-def judge(
+def check_lateness(
     before: SourceState,
     chunks: Sequence[Chunk],
     *,
@@ -114,26 +114,26 @@ def judge(
         state.heard_us = now_us
     for name, part in declared:
         state.partitions.setdefault(name, PartitionState(part, heard_us=now_us))
-    suspects: dict[ChunkId, Base] = {}
+    candidate_chunks: dict[ChunkId, Base] = {}
     for chunk in sorted(chunks, key=lambda c: (c.partition, c.number)):
-        known = state.partitions.setdefault(chunk.partition, PartitionState(chunk.part, floor=before.frontier))
-        known.idle, known.floor = False, _floor(known, before.frontier)
+        known = state.partitions.setdefault(chunk.partition, PartitionState(chunk.part, late_floor=before.frontier))
+        known.idle, known.late_floor = False, _floor(known, before.frontier)
         latest = max(known.latest, chunk.greatest)
-        if chunk.least < max(behind(latest, lateness_us), known.floor):
-            suspects[chunk.part, chunk.number] = Base(known.latest, known.floor)
+        if chunk.least < max(behind(latest, lateness_us), known.late_floor):
+            candidate_chunks[chunk.part, chunk.number] = Base(known.latest, known.late_floor)
         known.latest, known.offset, known.heard_us = latest, max(known.offset, chunk.last_offset), now_us
         state.rows += chunk.rows
     everyone: list[SourceState | PartitionState] = [state, *state.partitions.values()]
     for silent in everyone:
         silent.idle = idle_after_us is not None and now_us - silent.heard_us > idle_after_us
-    reached = [(max(behind(k.latest, lateness_us), k.floor), k.idle) for k in state.partitions.values()]
+    reached = [(max(behind(k.latest, lateness_us), k.late_floor), k.idle) for k in state.partitions.values()]
     state.frontier = max(before.frontier, _least(reached))
-    return Judgement(state, suspects)
+    return Judgement(state, candidate_chunks)
 
 
 def _floor(known: PartitionState, frontier: int) -> int:
     """How old a partition's records may be; of one that was idle: what the frontier has passed meanwhile cannot be undone."""
-    return max(known.floor, frontier) if known.idle else known.floor
+    return max(known.late_floor, frontier) if known.idle else known.late_floor
 
 
 def begun(before: SourceState, partition: str) -> Base:
@@ -149,14 +149,16 @@ def begun(before: SourceState, partition: str) -> Base:
 
 def none_suspect(before: SourceState, chunks: Sequence[Chunk], lateness_us: int) -> bool:
     """Whether no record of an epoch can be late, as far as these chunks, of any size, tell."""
-    return not judge(before, chunks, lateness_us=lateness_us, idle_after_us=None, declared=(), now_us=0).suspects
+    return not check_lateness(
+        before, chunks, lateness_us=lateness_us, idle_after_us=None, declared=(), now_us=0
+    ).candidate_chunks
 
 
-def go_along(states: dict[str, SourceState], meeting: Sequence[Collection[str]]) -> None:
+def align_idle_sources(states: dict[str, SourceState], meeting: Sequence[Collection[str]]) -> None:
     """Take sources that are idle as a whole to where the others are; `states` is changed.
 
     Args:
-        states: By source, as `judge` left them.
+        states: By source, as `check_lateness` left them.
         meeting: Groups of sources that feed one region.
     """
     reached = {name: state.frontier for name, state in states.items()}
@@ -172,7 +174,9 @@ def _least(frontiers: Sequence[tuple[int, bool]]) -> int:
     return min(active) if active else max((reached for reached, _ in frontiers), default=MIN_TIME)
 
 
-def late_rows(part: Ints, chunk: Ints, offset: Ints, time: Ints, suspects: dict[ChunkId, Base], lateness_us: int) -> Any:
+def late_rows(
+    part: Ints, chunk: Ints, offset: Ints, time: Ints, candidate_chunks: dict[ChunkId, Base], lateness_us: int
+) -> Any:
     """Exactly which records are late: the rule of this module, record by record within the suspects.
 
     Args:
@@ -180,7 +184,7 @@ def late_rows(part: Ints, chunk: Ints, offset: Ints, time: Ints, suspects: dict[
         chunk: Their chunks' numbers, likewise.
         offset: Their offsets, likewise.
         time: Their event times (µs), likewise.
-        suspects: The chunks to look into, as `judge` gave them.
+        candidate_chunks: The chunks to look into, as `check_lateness` gave them.
         lateness_us: The lateness bound.
 
     Returns:
@@ -202,14 +206,14 @@ def late_rows(part: Ints, chunk: Ints, offset: Ints, time: Ints, suspects: dict[
         part, chunk, time = part[index], chunk[index], time[index]
     new = np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1])))
     group, first = np.cumsum(new) - 1, np.flatnonzero(new)
-    bases = [suspects.get(c) for c in zip(part[first].tolist(), chunk[first].tolist(), strict=True)]
+    bases = [candidate_chunks.get(c) for c in zip(part[first].tolist(), chunk[first].tolist(), strict=True)]
     accused = np.array([b is not None for b in bases])[group]
     latest = np.array([MIN_TIME if b is None else b.latest for b in bases], np.int64)[group]
-    floor = np.array([MIN_TIME if b is None else b.floor for b in bases], np.int64)[group]
+    late_floor = np.array([MIN_TIME if b is None else b.late_floor for b in bases], np.int64)[group]
     seen = running_max(group, time)
     top = np.maximum(latest, np.where(new, MIN_TIME, np.concatenate(([MIN_TIME], seen[:-1]))))
     bound = np.where(top < MIN_TIME + lateness_us, MIN_TIME, np.maximum(top, MIN_TIME + lateness_us) - lateness_us)
-    late[index] = accused & (time < np.maximum(bound, floor))
+    late[index] = accused & (time < np.maximum(bound, late_floor))
     return late
 
 

@@ -16,7 +16,7 @@ class PartitionState:
         part: Its number in the hidden column PART.
         latest: Greatest event time seen, µs; `MIN_TIME` for none.
         offset: Last offset read; −1 for none.
-        floor: Event time below which records are late whatever the partition itself has seen; for partitions that joined, or
+        late_floor: Event time below which records are late whatever the partition itself has seen; for partitions that joined, or
             came back from idleness, when the frontier had already moved.
         heard_us: Clock time at which records last came, for idleness.
         idle: Whether it was idle, and so did not hold the frontier back.
@@ -25,7 +25,7 @@ class PartitionState:
     part: int
     latest: int = MIN_TIME
     offset: int = -1
-    floor: int = MIN_TIME
+    late_floor: int = MIN_TIME
     heard_us: int = 0
     idle: bool = False
 

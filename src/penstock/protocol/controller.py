@@ -25,7 +25,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from penstock.protocol.ends import Ends, Told
-from penstock.protocol.rescale import Control, Held, Limits, ended_hold, pinned, scaled
+from penstock.protocol.rescale import Held, Limits, Placement, ended_hold, pinned, scaled
 
 MOST_WORKERS: Final = 4096
 MOST_PLACED: Final = 1000
@@ -67,7 +67,7 @@ class Decided:
         replaced: By name, which command took the place of one that was open.
     """
 
-    controls: dict[str, Control]
+    controls: dict[str, Placement]
     copied: list[Copied] = field(default_factory=list)
     snapshots: list[str] = field(default_factory=list)
     told: Told = field(default_factory=Told)
@@ -79,7 +79,7 @@ class Decided:
 
 
 def why_not(
-    command: Command, controls: Mapping[str, Control], snapshots: Sequence[str], unloadable: Mapping[str, str] = NOTHING
+    command: Command, controls: Mapping[str, Placement], snapshots: Sequence[str], unloadable: Mapping[str, str] = NOTHING
 ) -> str:
     """Why a command makes no sense; empty: it does.
 
@@ -116,7 +116,7 @@ def why_not(
     return "" if kind in known else f"{kind!r} is no command that this version knows."
 
 
-def _why_not_move(command: Command, controls: Mapping[str, Control]) -> str:
+def _why_not_move(command: Command, controls: Mapping[str, Placement]) -> str:
     if command.get("region") is None:
         return "A move names the region whose keys are to move."
     control = controls[command["region"]]
@@ -124,10 +124,8 @@ def _why_not_move(command: Command, controls: Mapping[str, Control]) -> str:
     wanted = control.goal.workers if control.goal else control.workers
     if worker is not None and (not isinstance(worker, int) or not 0 <= worker < wanted):
         return f"Region {command['region']!r} has no worker {worker!r}; it has workers 0 to {wanted - 1}."
-    if not keys or len(set(control.routing.apart) | set(keys)) > MOST_PLACED:
-        return (
-            f"A region can have from 1 to {MOST_PLACED} keys placed apart, not {len(set(control.routing.apart) | set(keys))}."
-        )
+    if not keys or len(set(control.routing.pinned_keys) | set(keys)) > MOST_PLACED:
+        return f"A region can have from 1 to {MOST_PLACED} keys placed apart, not {len(set(control.routing.pinned_keys) | set(keys))}."
     return ""
 
 
@@ -164,7 +162,7 @@ class Now:
 
 def decide(
     commands: Sequence[tuple[str, Command]],
-    controls: Mapping[str, Control],
+    controls: Mapping[str, Placement],
     snapshots: Sequence[str],
     limits: Limits,
     now: Now,
@@ -261,7 +259,7 @@ def _contradicts(new: Command, old: Command, regions: Sequence[str]) -> bool:
 
 
 def still_open(
-    commands: Mapping[str, Command], controls: Mapping[str, Control], ends: Ends, epoch: int
+    commands: Mapping[str, Command], controls: Mapping[str, Placement], ends: Ends, epoch: int
 ) -> tuple[dict[str, Command], dict[str, str]]:
     """Which commands are still open after an epoch, and which are closed because the flow has come to its end before.
 
@@ -282,7 +280,7 @@ def still_open(
     return out, given_up
 
 
-def gone_back(commands: Mapping[str, Command], kept: Mapping[str, Command], snapshot: str) -> dict[str, str]:
+def rolled_back(commands: Mapping[str, Command], kept: Mapping[str, Command], snapshot: str) -> dict[str, str]:
     """Which open commands a going back has undone: those that the snapshot does not know.
 
     Args:
@@ -297,4 +295,4 @@ def gone_back(commands: Mapping[str, Command], kept: Mapping[str, Command], snap
     }
 
 
-__all__ = ["Copied", "Decided", "Now", "decide", "gone_back", "said", "still_open", "text_of", "why_not"]
+__all__ = ["Copied", "Decided", "Now", "decide", "rolled_back", "said", "still_open", "text_of", "why_not"]

@@ -91,19 +91,19 @@ class Step(StrEnum):
     LEAVE = "leave"
 
 
-def next_step(ends: Ends, *, going_back: bool, bounded: bool, drain: bool, ended_reading: Step | None) -> Step:
+def next_step(ends: Ends, *, rollback_pending: bool, bounded: bool, drain: bool, ended_reading: Step | None) -> Step:
     """What a run does next.
 
     Args:
         ends: Where the flow is; `stopped` and `ending` as far as this run was told.
-        going_back: Whether the flow is on its way back to a snapshot.
+        rollback_pending: Whether the flow is on its way back to a snapshot.
         bounded: Whether the run reads only what there is.
         drain: Whether that is then the whole input.
         ended_reading: How it has read, if it came to an end of that by itself since it last looked; None: it begins, or has gone back.
     """
     if ends.finished or ends.stopped:
         return Step.LEAVE
-    if going_back:
+    if rollback_pending:
         return Step.GO_BACK
     if not bounded and not ends.draining:
         return Step.LEAVE if ended_reading is Step.READ else Step.READ
@@ -124,14 +124,14 @@ class Reader:
             only what there is. Gives whether that has come about: False if somebody else has ended the reading.
         end: Gives the command that ends the input.
         copy: Waits until keys on hold have been copied, or a command has come.
-        go_back: Goes back to a snapshot.
+        roll_back: Goes back to a snapshot.
     """
 
     where: Callable[[], tuple[Ends, bool]]
     read: Callable[[bool], bool]
     end: Callable[[], None]
     copy: Callable[[], None]
-    go_back: Callable[[], None]
+    roll_back: Callable[[], None]
 
 
 def supervise(reader: Reader, *, bounded: bool, drain: bool) -> None:
@@ -145,11 +145,11 @@ def supervise(reader: Reader, *, bounded: bool, drain: bool) -> None:
     read: Step | None = None
     draining = reader.where()[0].draining
     while True:
-        ends, going_back = reader.where()
+        ends, rollback_pending = reader.where()
         if ends.draining and not draining:
             read = read if read is Step.READ else None  # what has come until it was told so belongs to the input
         draining = ends.draining
-        step = next_step(ends, going_back=going_back, bounded=bounded, drain=drain, ended_reading=read)
+        step = next_step(ends, rollback_pending=rollback_pending, bounded=bounded, drain=drain, ended_reading=read)
         match step:
             case Step.READ | Step.READ_AVAILABLE:
                 if not reader.read(step is Step.READ_AVAILABLE):
@@ -160,7 +160,7 @@ def supervise(reader: Reader, *, bounded: bool, drain: bool) -> None:
                 if not reader.read(True):
                     return
             case Step.GO_BACK:
-                reader.go_back()
+                reader.roll_back()
                 read = None
             case Step.LEAVE:
                 return

@@ -77,13 +77,13 @@ class Collect:
         items: What to give up.
         budget_bytes: How much; something is always given up, unless it is a single key larger than `hold_bytes`.
         hold_bytes: A single key larger than this, and than the budget, is not moved but named, so that it is put on hold.
-        apart: Keys (hashes) that stay even if their bin goes.
+        pinned_keys: Keys (hashes) that stay even if their bin goes.
     """
 
     items: tuple[Item, ...]
     budget_bytes: int
     hold_bytes: int
-    apart: tuple[int, ...] = ()
+    pinned_keys: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ Message = Frontier | Acquire | Hold | Release | Interrogate | Collect | Barrier 
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class BinSizes:
     """Answer to `Interrogate`: bytes by bin, and the bin to go on from (the number of bins: finished)."""
 
     bytes_by_bin: tuple[tuple[int, int], ...]
@@ -110,7 +110,7 @@ class Sized:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Collected:
     """Answer to `Collect`.
 
     Attributes:
@@ -141,7 +141,7 @@ class Answer:
         queued: (hash, bytes) of rows queued for keys on hold.
     """
 
-    sized: Sized | None = None
-    taken: Taken | None = None
+    sized: BinSizes | None = None
+    taken: Collected | None = None
     cost_us: int = 0
     queued: tuple[tuple[int, int], ...] = ()

@@ -48,7 +48,7 @@ class Routing:
     Attributes:
         owners: By bin, its worker.
         splits: By bin, for bins in motion.
-        apart: By hash, the worker of single keys that do not go with their bin.
+        pinned_keys: By hash, the worker of single keys that do not go with their bin.
 
     Example:
         >>> table = Routing.even(2)
@@ -58,7 +58,7 @@ class Routing:
 
     owners: tuple[int, ...]
     splits: Mapping[int, Split] = field(default_factory=dict)
-    apart: Mapping[int, int] = field(default_factory=dict)
+    pinned_keys: Mapping[int, int] = field(default_factory=dict)
 
     @staticmethod
     def even(workers: int, bins: int = BINS) -> Routing:
@@ -73,7 +73,7 @@ class Routing:
 
     def worker_of(self, key: int) -> int:
         """The worker of a hash."""
-        placed = self.apart.get(key)
+        placed = self.pinned_keys.get(key)
         return self.home_of(key) if placed is None else placed
 
     def workers_of(self, hashes: Ints) -> Ints:
@@ -83,7 +83,7 @@ class Routing:
         out = self._owners[bins]
         for at, split in self.splits.items():
             out[(bins == at) & (sub_of(hashes) < split.upto)] = split.to
-        for key, worker in self.apart.items():
+        for key, worker in self.pinned_keys.items():
             out[hashes == key] = worker
         return out
 
@@ -94,7 +94,7 @@ class Routing:
     @property
     def used(self) -> int:
         """Least number of workers that the table needs: 1 + the greatest worker in it."""
-        return 1 + max(*self.owners, *(s.to for s in self.splits.values()), *self.apart.values(), 0)
+        return 1 + max(*self.owners, *(s.to for s in self.splits.values()), *self.pinned_keys.values(), 0)
 
     def with_owners(self, bins: Mapping[int, int]) -> Routing:
         """The table with some bins, wholly, at other workers."""
@@ -109,12 +109,12 @@ class Routing:
 
     def with_apart(self, keys: Mapping[int, int]) -> Routing:
         """The table with single keys placed; a key whose bin is at that very worker needs no place of its own."""
-        apart = {k: w for k, w in {**self.apart, **keys}.items() if self.home_of(k) != w}
-        return replace(self, apart=apart)
+        pinned_keys = {k: w for k, w in {**self.pinned_keys, **keys}.items() if self.home_of(k) != w}
+        return replace(self, pinned_keys=pinned_keys)
 
     def keeping_apart(self, keys: Mapping[int, int]) -> Routing:
         """The table with single keys placed, also those that are at home for now."""
-        return replace(self, apart={**self.apart, **keys})
+        return replace(self, pinned_keys={**self.pinned_keys, **keys})
 
     def to_json(self) -> dict[str, Any]:
         """The table as plain values; bins as runs ``worker*count``."""
@@ -123,7 +123,7 @@ class Routing:
         return {
             "owners": " ".join(f"{self.owners[a]}*{n}" for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)),
             "splits": {str(b): [s.to, s.upto] for b, s in self.splits.items()},
-            "apart": {str(k): w for k, w in self.apart.items()},
+            "pinned_keys": {str(k): w for k, w in self.pinned_keys.items()},
         }
 
     @staticmethod
@@ -134,4 +134,4 @@ class Routing:
             worker, _, count = run.partition("*")
             owners += [int(worker)] * int(count)
         splits = {int(b): Split(*s) for b, s in raw["splits"].items()}
-        return Routing(tuple(owners), splits, {int(k): w for k, w in raw["apart"].items()})
+        return Routing(tuple(owners), splits, {int(k): w for k, w in raw["pinned_keys"].items()})

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrow.columns import MANY, in_long_runs, key_values, lexicographic, places, values_of, whole
+from penstock.arrow.columns import MANY, concat_batches, in_long_runs, key_values, lexicographic, to_indices, values_of
 from penstock.errors import OperatorError
 from penstock.rows.keys import BIN_BYTES, Ints, KeyCodec
 from penstock.types import BINS
@@ -91,7 +91,7 @@ class Keys:
 
     def take(self, index: Any) -> Keys:
         """The keys at `index` (integers)."""
-        taken = places(index)
+        taken = to_indices(index)
         return Keys(tuple(c.take(taken) for c in self.columns), self.hashes[index], self.codec)
 
     def values(self) -> list[Any]:
@@ -131,7 +131,7 @@ class Rows:
 
     def _in_order(self, column: Any) -> Any:
         placed = None if self.index is None or isinstance(self.index, np.ndarray) else self.index.arrow(column)
-        return column.take(places(self._at)) if placed is None else placed
+        return column.take(to_indices(self._at)) if placed is None else placed
 
     @cached_property
     def _at(self) -> Ints:
@@ -142,8 +142,8 @@ class Rows:
     def some(self, name: str, at: Ints) -> Any:
         """A few values of one of the user's columns."""
         if self.index is None or name in self._columns:
-            return self.column(name).take(places(at))
-        return self.source.column(name).take(places(self._at[at]))
+            return self.column(name).take(to_indices(at))
+        return self.source.column(name).take(to_indices(self._at[at]))
 
     def timed(self, name: str | None) -> Rows:
         """These rows, one of whose columns is the event time: it need not be put into order once more."""
@@ -289,7 +289,7 @@ def group_rows(
 
     def in_groups(codes: Ints | None = None) -> tuple[Ints, Ints, Order, list[Any], Any, Any]:
         index, there, ordered = grouped(hashes, order, chosen, codes)
-        keys = [column.take(places(index)) for column in unsorted]
+        keys = [column.take(to_indices(index)) for column in unsorted]
         return index, there, ordered, keys, *_changes(there, keys)
 
     index, there, ordered, keys, new_hash, new_key = in_groups()
@@ -297,7 +297,7 @@ def group_rows(
         codes = pc.rank(pa.array(codec.encode(unsorted), pa.binary()), tiebreaker="dense").to_numpy().astype(np.int64)
         index, there, ordered, keys, new_hash, new_key = in_groups(codes)
     first = np.flatnonzero(new_hash | new_key)
-    at_first = places(first)
+    at_first = to_indices(first)
     distinct = Keys(tuple(k.take(at_first) for k in keys), there[first], codec)
     known = {name: key for name, key in zip(key_columns, keys, strict=True) if isinstance(name, str)}
     return Rows(data, index, ordered, distinct, np.append(first, n), known).timed(timed_by)
@@ -315,7 +315,7 @@ def _in_runs(
     found = grouped_runs(values, chosen, order.columns(), keys[0].cast(pa.int64()).to_numpy())
     if found is None:
         return None
-    distinct = Keys((keys[0].take(places(found.heads)),), found.placing.values, codec)
+    distinct = Keys((keys[0].take(to_indices(found.heads)),), found.placing.values, codec)
     return Rows(data, found, Order(*map(found.numbers, order.narrow().columns())), distinct, found.placing.starts)
 
 
@@ -345,8 +345,8 @@ def regroup(parts: Sequence[Emitted], schema: pa.Schema, codec: KeyCodec) -> Row
         )
     if len(parts) == 1 and _already(parts[0]):
         return _as_rows(parts[0])
-    data = whole([p.data.cast(schema) for p in parts])
-    keys = [pa.concat_arrays([p.keys.columns[i].take(places(p.group)) for p in parts]) for i in range(len(codec.schema))]
+    data = concat_batches([p.data.cast(schema) for p in parts])
+    keys = [pa.concat_arrays([p.keys.columns[i].take(to_indices(p.group)) for p in parts]) for i in range(len(codec.schema))]
     hashes = np.concatenate([p.keys.hashes[p.group] for p in parts])
     return group_rows(data, Order.concat([p.order for p in parts]), hashes, keys, codec)
 

@@ -111,10 +111,10 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
             lines.append(rescale_line(name, told) + (", goes on when the flow is started again" if alive is False else ""))
     lines += [
         f"went back to snapshot {back['snapshot']}: epochs {back['to'] + 1} to {back['upto']} no longer count"
-        for back in progress.get("gone_back", [])[-1:]
+        for back in progress.get("rolled_back", [])[-1:]
     ]
-    if progress.get("going_back"):
-        lines.append(f"going back to snapshot {progress['going_back']}")
+    if progress.get("rollback_pending"):
+        lines.append(f"going back to snapshot {progress['rollback_pending']}")
     recent = [(_given_at(name), why) for name, why in progress.get("refused", {}).items()]
     recent = [(at, why) for at, why in recent if at is not None and now - at < _TOLD_FOR]
     lines += [f"refused at {at:%H:%M:%S} UTC: {why}" for at, why in recent[-3:]]

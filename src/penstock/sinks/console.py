@@ -62,7 +62,7 @@ class ConsoleSink:
             SinkAheadError: It has printed more than the checkpoint knows of.
         """
         held = self._mark if self._mark and (self._mark.flow, self._mark.output) == (claim.flow, claim.output) else None
-        marks.refuse_claim(held, claim, place="The console", remedy="declare a new one")
+        marks.refuse_claim(held, claim, target="The console", remedy="declare a new one")
         self._mark = replace(held or claim, run=claim.run, epoch=held.epoch if held else -1)
         return held if held and held.epoch >= 0 else None
 
@@ -73,7 +73,7 @@ class ConsoleSink:
             FencedError: As in the contract.
             SinkError: The sink was not opened. Nothing was printed.
         """
-        if marks.holds_epoch(self._mark, mark, place="The console"):
+        if marks.holds_epoch(self._mark, mark, target="The console"):
             return 0
         filled = [batch for batch in batches if batch.num_rows]
         if filled:
@@ -92,7 +92,7 @@ class ConsoleSink:
             FencedError: As in the contract.
             SinkError: The sink was not opened.
         """
-        if not marks.holds_epoch(self._mark, mark, place="The console"):
+        if not marks.holds_epoch(self._mark, mark, target="The console"):
             print(f"# {mark.output} · back to epoch {upto}: what was printed since no longer counts", flush=True)  # noqa: T201
             self._mark = mark
 

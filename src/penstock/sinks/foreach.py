@@ -56,12 +56,12 @@ class ForeachSink:
             raise DeclarationError(f"foreach_epoch() needs a function of (table, epoch), not {fn!r}: give it one.")
         self._fn = fn
         self._name = getattr(fn, "__name__", type(fn).__name__)
-        self._place = f"foreach_epoch({self._name})"
+        self._target = f"foreach_epoch({self._name})"
         self._mark: Mark | None = None
         self._schema: pa.Schema | None = None
 
     def __repr__(self) -> str:
-        return self._place
+        return self._target
 
     def validate(self, schema: pa.Schema, *, updates: bool, key: tuple[str, ...]) -> None:
         """Anything can be handed over."""
@@ -74,7 +74,7 @@ class ForeachSink:
             SinkAheadError: The function has had more than the checkpoint knows of.
         """
         held = self._mark if self._mark and (self._mark.flow, self._mark.output) == (claim.flow, claim.output) else None
-        marks.refuse_claim(held, claim, place=self._place, remedy="declare a new one")
+        marks.refuse_claim(held, claim, target=self._target, remedy="declare a new one")
         self._schema = schema
         self._mark = replace(held or claim, run=claim.run, epoch=held.epoch if held else -1)
         return held if held and held.epoch >= 0 else None
@@ -86,7 +86,7 @@ class ForeachSink:
             FencedError: As in the contract. The function was not called.
             SinkError: The function raised; what it did until then stays. It will be called with the epoch again.
         """
-        if marks.holds_epoch(self._mark, mark, place=self._place):
+        if marks.holds_epoch(self._mark, mark, target=self._target):
             return 0
         table = pa.Table.from_batches(batches, self._schema)
         if table.num_rows:
@@ -96,7 +96,7 @@ class ForeachSink:
                 raise
             except Exception as raised:
                 raise SinkError(
-                    f"{self._place} raised {type(raised).__name__} on the {table.num_rows} rows of epoch {mark.epoch} ({raised}): "
+                    f"{self._target} raised {type(raised).__name__} on the {table.num_rows} rows of epoch {mark.epoch} ({raised}): "
                     "correct the function; it will be called with that epoch again."
                 ) from raised
         self._mark = mark
@@ -104,7 +104,7 @@ class ForeachSink:
 
     def why_not_rewind(self) -> str:
         """Nobody knows what the function did with the rows."""
-        return f"{self._place} cannot take back the rows that the function was given"
+        return f"{self._target} cannot take back the rows that the function was given"
 
     def rewind(self, upto: int, mark: Mark) -> None:
         """See `Rewinding.rewind`: what the function did stays.
@@ -114,7 +114,7 @@ class ForeachSink:
             SinkError: The sink was not opened.
         """
         del upto
-        if not marks.holds_epoch(self._mark, mark, place=self._place):
+        if not marks.holds_epoch(self._mark, mark, target=self._target):
             self._mark = mark
 
     def close(self) -> None:

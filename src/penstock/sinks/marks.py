@@ -11,13 +11,13 @@ from penstock.errors import DeclarationError, FencedError, SinkAheadError, SinkE
 from penstock.types import Mark
 
 
-def refuse_claim(held: Mark | None, claim: Mark, *, place: str, remedy: str) -> None:
+def refuse_claim(held: Mark | None, claim: Mark, *, target: str, remedy: str) -> None:
     """Refuse a claim that would mix two flows, wake up an old run, or lose what only the sink knows.
 
     Args:
         held: The mark found in the sink, None if there is none.
         claim: The mark given to `Sink.open`.
-        place: What holds the rows, for the message: ``"table 'totals'"``.
+        target: What holds the rows, for the message: ``"table 'totals'"``.
         remedy: How to start afresh there, for the message: ``"delete the table and its mark"``.
 
     Raises:
@@ -25,33 +25,33 @@ def refuse_claim(held: Mark | None, claim: Mark, *, place: str, remedy: str) -> 
         FencedError: The mark is of a newer run. Nothing was changed.
 
     Example:
-        >>> refuse_claim(None, Mark("f", "out", run=1), place="table 't'", remedy="drop it")
+        >>> refuse_claim(None, Mark("f", "out", run=1), target="table 't'", remedy="drop it")
     """
     if held is None or (held.flow != claim.flow and held.epoch < 0):
         return  # a first start that failed before it stored anything leaves nothing to protect
     if held.flow != claim.flow:
         raise SinkAheadError(
-            f"{place} holds the rows of another flow or checkpoint ({held.flow!r}, this one is {claim.flow!r}): "
+            f"{target} holds the rows of another flow or checkpoint ({held.flow!r}, this one is {claim.flow!r}): "
             f"choose another place for output {claim.output!r}, or {remedy}."
         )
     if held.run > claim.run:
         raise FencedError(
-            f"Run {claim.run} may not write {place} because run {held.run} of the same flow owns it now: stop this run."
+            f"Run {claim.run} may not write {target} because run {held.run} of the same flow owns it now: stop this run."
         )
     if held.epoch > claim.epoch + 1:
         raise SinkAheadError(
-            f"{place} holds output {claim.output!r} up to epoch {held.epoch}, but the checkpoint knows only {claim.epoch}: "
+            f"{target} holds output {claim.output!r} up to epoch {held.epoch}, but the checkpoint knows only {claim.epoch}: "
             f"use the checkpoint that wrote it, or {remedy}."
         )
 
 
-def holds_epoch(held: Mark | None, mark: Mark, *, place: str) -> bool:
+def holds_epoch(held: Mark | None, mark: Mark, *, target: str) -> bool:
     """Whether the sink already holds the epoch that `mark` closes.
 
     Args:
         held: The mark found in the sink.
         mark: The mark given to `Sink.write`.
-        place: What holds the rows, for the message.
+        target: What holds the rows, for the message.
 
     Returns:
         True if the rows must be skipped, False if they must be stored.
@@ -62,28 +62,28 @@ def holds_epoch(held: Mark | None, mark: Mark, *, place: str) -> bool:
     """
     if held is None:
         raise SinkError(
-            f"{place} has no mark of output {mark.output!r} though run {mark.run} should have claimed it: "
+            f"{target} has no mark of output {mark.output!r} though run {mark.run} should have claimed it: "
             "open the sink first, or start the flow again if somebody deleted the mark."
         )
     if held.flow != mark.flow or held.run > mark.run:
         raise FencedError(
-            f"Run {mark.run} of flow {mark.flow!r} may not write {place} because run {held.run} of flow {held.flow!r} "
+            f"Run {mark.run} of flow {mark.flow!r} may not write {target} because run {held.run} of flow {held.flow!r} "
             "owns it now: stop this run."
         )
     if held.run < mark.run:
         raise SinkError(
-            f"{place} has fallen back to a mark of run {held.run}, but run {mark.run} claimed it: "
+            f"{target} has fallen back to a mark of run {held.run}, but run {mark.run} claimed it: "
             "it was restored from a backup while the flow ran; start the flow again."
         )
     return held.epoch >= mark.epoch
 
 
-def refuse_updates(updates: bool, *, place: str, key: tuple[str, ...]) -> None:
+def refuse_updates(updates: bool, *, target: str, key: tuple[str, ...]) -> None:
     """Refuse a running aggregate where rows can only be appended.
 
     Args:
         updates: As given to `Sink.validate`.
-        place: What would hold the rows, for the message.
+        target: What would hold the rows, for the message.
         key: The output's key, shown in the message; empty if unknown.
 
     Raises:
@@ -92,7 +92,7 @@ def refuse_updates(updates: bool, *, place: str, key: tuple[str, ...]) -> None:
     if updates:
         shown = ", ".join(repr(name) for name in key) or "..."
         raise DeclarationError(
-            f"{place} can only append, but this output is a running aggregate, whose later rows take the place of earlier ones: "
+            f"{target} can only append, but this output is a running aggregate, whose later rows take the place of earlier ones: "
             f'write it with sql(..., mode="upsert", key=[{shown}]), or close it with a window.'
         )
 

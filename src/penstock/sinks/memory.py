@@ -65,7 +65,7 @@ class MemorySink:
         as_text(name, "The name of memory")
         with _NAMES_GUARD:
             self._held = _NAMES.setdefault(name, _Held())
-        self._name, self._place = name, f"Memory sink {name!r}"
+        self._name, self._target = name, f"Memory sink {name!r}"
         self._key: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -91,10 +91,10 @@ class MemorySink:
         """
         for name in key if updates else ():
             if name not in schema.names:
-                raise DeclarationError(f"{self._place} has key column {name!r}, but the output has only {schema.names}.")
+                raise DeclarationError(f"{self._target} has key column {name!r}, but the output has only {schema.names}.")
             type_: Any = schema.field(name).type
             if pa.types.is_nested(type_):
-                raise DeclarationError(f"{self._place} has key column {name!r} of type {type_}: make the key a plain value.")
+                raise DeclarationError(f"{self._target} has key column {name!r} of type {type_}: make the key a plain value.")
         self._key = key if updates else ()
 
     def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
@@ -113,13 +113,13 @@ class MemorySink:
                 return None
             if held.output != claim.output:
                 raise SinkError(
-                    f"{self._place} holds output {held.output!r} of the same flow: give output {claim.output!r} another name."
+                    f"{self._target} holds output {held.output!r} of the same flow: give output {claim.output!r} another name."
                 )
-            marks.refuse_claim(held, claim, place=self._place, remedy="use another name")
+            marks.refuse_claim(held, claim, target=self._target, remedy="use another name")
             if self._held.table.schema != schema:
                 if held.epoch >= 0:
                     raise SinkError(
-                        f"{self._place} holds columns {self._held.table.schema.names} of other types: use another name."
+                        f"{self._target} holds columns {self._held.table.schema.names} of other types: use another name."
                     )
                 self._held.table = schema.empty_table()
             self._held.mark = replace(held, flow=claim.flow, run=claim.run)
@@ -133,14 +133,14 @@ class MemorySink:
             SinkError: The sink was not opened, or rows have other columns. Nothing was stored.
         """
         with self._held.lock:
-            if marks.holds_epoch(self._held.mark, mark, place=self._place):
+            if marks.holds_epoch(self._held.mark, mark, target=self._target):
                 return 0
             schema: Any = self._held.table.schema
             try:
                 new = pa.Table.from_batches([batch.select(schema.names).cast(schema) for batch in batches], schema)
             except (KeyError, pa.ArrowException) as refused:
                 raise SinkError(
-                    f"{self._place} was opened with other columns than epoch {mark.epoch} has ({refused})."
+                    f"{self._target} was opened with other columns than epoch {mark.epoch} has ({refused})."
                 ) from refused
             table: Any = pa.concat_tables([self._held.table, new])
             self._held.table = _latest(table, self._key) if self._key else table
@@ -161,7 +161,7 @@ class MemorySink:
             SinkError: The sink was not opened.
         """
         with self._held.lock:
-            if marks.holds_epoch(self._held.mark, mark, place=self._place):
+            if marks.holds_epoch(self._held.mark, mark, target=self._target):
                 return
             if not self._key:
                 self._held.epochs = [e for e in self._held.epochs if e[0] <= upto]

@@ -91,7 +91,7 @@ class ParquetSink:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = as_text(os.fspath(path) if isinstance(path, os.PathLike) else path, "The path of parquet")
-        self._place = f"Directory {self._path!r}"
+        self._target = f"Directory {self._path!r}"
         self._files: Any = None
         self._root = self._output = ""
         self._schema: pa.Schema | None = None
@@ -111,10 +111,10 @@ class ParquetSink:
         Raises:
             DeclarationError: The output updates rows, has a column twice or no columns. Nothing was changed.
         """
-        marks.refuse_updates(updates, place=self._place, key=key)
+        marks.refuse_updates(updates, target=self._target, key=key)
         for index, name in enumerate(schema.names):
             if name in schema.names[:index]:
-                raise DeclarationError(f"Column {name!r} is twice in the output for {self._place}: rename one.")
+                raise DeclarationError(f"Column {name!r} is twice in the output for {self._target}: rename one.")
         self.declared = schema
 
     def why_not_beside(self, other: Sink) -> str:
@@ -126,7 +126,9 @@ class ParquetSink:
             kinds = mine.get(name), theirs.get(name)
             if kinds[0] != kinds[1] and not any(kind is not None and pa.types.is_null(kind) for kind in kinds):
                 has, lacks = ("nothing" if kind is None else str(kind) for kind in kinds)
-                return f"{self._place} cannot keep two outputs because column {name!r} is {lacks} in one and {has} in the other"
+                return (
+                    f"{self._target} cannot keep two outputs because column {name!r} is {lacks} in one and {has} in the other"
+                )
         return ""
 
     def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
@@ -145,11 +147,11 @@ class ParquetSink:
                 leftovers = self._data_files(above=held.mark.epoch if held else -1)
                 if held is None and leftovers:
                     raise SinkAheadError(
-                        f"{self._place} holds {len(leftovers)} files of output {claim.output!r} but no mark in _penstock: "
+                        f"{self._target} holds {len(leftovers)} files of output {claim.output!r} but no mark in _penstock: "
                         "choose another directory, or delete the files."
                     )
                 remedy = f"delete its files epoch-*-{self._output}-*.parquet and the folder _penstock/{self._output}"
-                marks.refuse_claim(held.mark if held else None, claim, place=self._place, remedy=remedy)
+                marks.refuse_claim(held.mark if held else None, claim, target=self._target, remedy=remedy)
                 if held and held.mark.epoch >= 0:
                     self._refuse_columns(held.columns, columns, "choose another directory")
                 for other, beside in self._others():
@@ -174,7 +176,7 @@ class ParquetSink:
             SinkError: As in the contract. A data file of the epoch may be there; it is replaced when the epoch is written again.
         """
         if self._schema is None:
-            raise SinkError(f"{self._place} was not opened before epoch {mark.epoch} was written: call open() first.")
+            raise SinkError(f"{self._target} was not opened before epoch {mark.epoch} was written: call open() first.")
         with self._reported(f"store epoch {mark.epoch}"):
             if self._holds(mark):
                 return 0
@@ -208,7 +210,7 @@ class ParquetSink:
             SinkError: As in the contract. Some of the files may be gone; called again, it removes the others.
         """
         if self._schema is None:
-            raise SinkError(f"{self._place} was not opened before it went back to epoch {upto}: call open() first.")
+            raise SinkError(f"{self._target} was not opened before it went back to epoch {upto}: call open() first.")
         with self._reported(f"go back to epoch {upto}"), self._locked():
             if self._holds(mark):
                 return
@@ -255,7 +257,7 @@ class ParquetSink:
             fitted: pa.RecordBatch = batch.select(schema.names).cast(schema)
         except (KeyError, pa.ArrowException) as refused:
             raise SinkError(
-                f"{self._place} was opened with other columns than these rows have ({refused}): open it again."
+                f"{self._target} was opened with other columns than these rows have ({refused}): open it again."
             ) from refused
         return fitted
 
@@ -276,7 +278,7 @@ class ParquetSink:
         for name in [*held, *wanted]:
             if held.get(name) != wanted.get(name):
                 raise SinkError(
-                    f"{self._place} holds column {name!r} as {held.get(name, 'nothing')}, but the output now has it as "
+                    f"{self._target} holds column {name!r} as {held.get(name, 'nothing')}, but the output now has it as "
                     f"{wanted.get(name, 'nothing')}: {remedy}."
                 )
 
@@ -284,7 +286,7 @@ class ParquetSink:
 
     def _holds(self, mark: Mark) -> bool:
         held = self._manifest()
-        return marks.holds_epoch(held.mark if held else None, mark, place=self._place)
+        return marks.holds_epoch(held.mark if held else None, mark, target=self._target)
 
     def _manifests(self, output: str = "") -> list[str]:
         """Names of the manifests, the valid one last: the highest run, then the highest epoch."""
@@ -300,7 +302,7 @@ class ParquetSink:
             with self._files.open_input_stream(path) as stream:
                 return _Manifest.from_json(stream.read().decode())
         except (ValueError, KeyError, TypeError) as broken:
-            raise SinkError(f"{self._place} has a damaged manifest {path!r} ({broken}): restore it from a backup.") from broken
+            raise SinkError(f"{self._target} has a damaged manifest {path!r} ({broken}): restore it from a backup.") from broken
 
     def _commit(self, manifest: _Manifest) -> None:
         """Write the manifest out of sight, rename it, drop old ones."""
@@ -355,7 +357,7 @@ class ParquetSink:
         except (OSError, pa.ArrowException) as broken:
             text = str(broken).strip().splitlines()
             raise SinkError(
-                f"{self._place} could not {doing} ({text[0] if text else type(broken).__name__}): correct that and start again."
+                f"{self._target} could not {doing} ({text[0] if text else type(broken).__name__}): correct that and start again."
             ) from broken
 
 

@@ -12,10 +12,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.arrow.columns import gathered
+from penstock.arrow.columns import coalesce_batches
 from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.compile import CompiledRegion
-from penstock.driver.engine import Scan, SourceFrames, Work
+from penstock.driver.engine import EpochOrders, Scan, SourceFrames
 from penstock.errors import DeclarationError, raised
 from penstock.flow import plan as p
 from penstock.flow.naming import step_text
@@ -43,7 +43,7 @@ from penstock.worker.batches import map_batch
 from penstock.worker.run import Assignment
 from penstock.worker.spec import OUT, PACKED_BITS, Port, RegionSpec, key_columns, key_hashes
 
-Assign = Callable[[CompiledRegion, Work], Assignment]
+Assign = Callable[[CompiledRegion, EpochOrders], Assignment]
 _BACKENDS: Final = count()
 _NAMED_FILES: Final = 10_000
 """Of so many files tasks know the names, for messages."""
@@ -133,9 +133,9 @@ class SparkBackend:
     def check_input(self) -> None:
         self._kept_input.check()
 
-    def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
+    def source(self, source: p.SourceNode, ordinal: int, candidate_chunks: dict[ChunkId, Base]) -> SourceFrames:
         del ordinal
-        return self._readers[source.name].frames(suspects, malformed=self._malformed[source.name] > 0)
+        return self._readers[source.name].frames(candidate_chunks, malformed=self._malformed[source.name] > 0)
 
     def failing_record(self, node: p.Node, text: str) -> str:
         """Where the record is from that a step failed on, for a person; empty: that was not found."""
@@ -170,7 +170,7 @@ class SparkBackend:
     def empty(self, node: p.Node) -> DataFrame:
         return empty_frame(self._spark, with_order(node.schema))
 
-    def region(self, compiled: CompiledRegion, inputs: Sequence[DataFrame], work: Work) -> DataFrame:
+    def region(self, compiled: CompiledRegion, inputs: Sequence[DataFrame], work: EpochOrders) -> DataFrame:
         spec = self._packed(compiled)
         if len(spec.ports) > 1:
             inputs = [self._cut(i) for i in inputs]
@@ -280,9 +280,9 @@ def routing_sql(table: Routing, hashed: str) -> str:
             for b, s in table.splits.items()
         )
         out = f"case {at} {cases} else {out} end"
-    if table.apart:
-        found = f"array_position({array_sql(table.apart)}, {hashed})"
-        out = f"coalesce(get({array_sql(table.apart.values(), 'int')}, cast({found} as int) - 1), {out})"
+    if table.pinned_keys:
+        found = f"array_position({array_sql(table.pinned_keys)}, {hashed})"
+        out = f"coalesce(get({array_sql(table.pinned_keys.values(), 'int')}, cast({found} as int) - 1), {out})"
     return out
 
 
@@ -309,7 +309,7 @@ def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
         fn, schema, names = node.fn, node.schema, frame.columns
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in gathered(batches):
+            for batch in coalesce_batches(batches):
                 yield map_batch(fn, to_utc(batch).rename_columns(names), schema)
 
         plain = frame.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow does not quote names

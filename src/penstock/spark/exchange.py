@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.arrow.pages import PAGES, TO, cut, is_paged, page_overhead
+from penstock.arrow.pages import PAGES, TO, encode_pages, is_paged, page_overhead
 from penstock.routing.hashing import spark_xxhash64
 from penstock.spark.columns import named, select_sql, spark_schema
 from penstock.spark.memory import begin_task
@@ -73,13 +73,13 @@ def in_pages(
         before: What is done to the rows of a task first, in Python.
 
     Returns:
-        Rows of `PAGES`, for `penstock.arrow.pages.opened`.
+        Rows of `PAGES`, for `penstock.arrow.pages.decode_pages`.
     """
     page_bytes = _page_bytes(frame.sparkSession)
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin_task()
-        return cut(batches if before is None else before(batches), worker_of, workers, page_bytes)
+        return encode_pages(batches if before is None else before(batches), worker_of, workers, page_bytes)
 
     names = frame.columns
     if names != [f"c{i}" for i in range(len(names))]:  # mapInArrow does not quote names

@@ -46,7 +46,9 @@ def input_of(checkpoint: Checkpoint, log: str, epoch: int) -> str:
     return read_bytes(checkpoint.fs, checkpoint.path(log, "offsets", str(epoch))).decode()
 
 
-def relog(checkpoint: Checkpoint, last: EpochRecord, kept: EpochRecord, epoch: int, every: int = COMPACT_EVERY) -> str:
+def rewrite_offset_log(
+    checkpoint: Checkpoint, last: EpochRecord, kept: EpochRecord, epoch: int, every: int = COMPACT_EVERY
+) -> str:
     """Write a log that ends where a snapshot's input does.
 
     Args:

@@ -15,15 +15,14 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.checkpoint.folder import Checkpoint
-from penstock.checkpoint.housekeeping import TIDY_EVERY, Place, adopt, due, remove_unused
+from penstock.checkpoint.housekeeping import TIDY_EVERY, WorkerId, adopt, due, remove_unused
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.commands import Commander
 from penstock.driver.epoch import Settings
 from penstock.errors import PenstockError
 from penstock.state.compaction import COMPACT_DELTAS
 from penstock.state.deltas import FileRef
-from penstock.worker.copying import Copy, copies_due
-from penstock.worker.copying import Place as Hold
+from penstock.worker.copying import Copy, HoldId, copies_due
 
 REST: Final = 3
 """After each batch a compaction rests so many times as long as that took; the epochs beside it should hardly take longer."""
@@ -45,10 +44,10 @@ class Maintenance:
         self._checkpoint = checkpoint
         self._settings = settings
         self._copy = copy
-        self._copying: dict[Hold, Future[None]] = {}
+        self._copying: dict[HoldId, Future[None]] = {}
         self._copier = ThreadPoolExecutor(2, thread_name_prefix="penstock-copy")
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-compact")
-        self._running: dict[Place, Future[FileRef]] = {}
+        self._running: dict[WorkerId, Future[FileRef]] = {}
         self._closing = threading.Event()
 
     def look(self, record: EpochRecord) -> None:
@@ -66,7 +65,7 @@ class Maintenance:
 
     def adopt(self, record: EpochRecord) -> EpochRecord:
         """The record with finished bases in place of the files they were made from."""
-        bases: dict[Place, FileRef] = {}
+        bases: dict[WorkerId, FileRef] = {}
         for place in [p for p, f in self._running.items() if f.done()]:
             future = self._running.pop(place)
             try:

@@ -21,7 +21,7 @@ from penstock.checkpoint.folder import Checkpoint, Identity
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.epoch import Settings
-from penstock.driver.rollback import Engine, ahead, commit_intent, go_back, why_not_back
+from penstock.driver.rollback import Engine, ahead, commit_intent, roll_back, why_not_back
 from penstock.driver.shape import sources_of
 from penstock.driver.succession import check_sources
 from penstock.driver.takeover import check_ahead, same_sink, take_over
@@ -37,7 +37,7 @@ from penstock.types import Mark
 from penstock.worker.spec import ERROR_SCHEMA
 
 
-class Opening:
+class RunOpener:
     """Makes runs of one flow on one checkpoint: one at the start, and one more each time the flow goes back to a snapshot.
 
     Args:
@@ -46,7 +46,7 @@ class Opening:
         checkpoint: The checkpoint.
         workers: Number of workers by region; what the checkpoint says takes its place.
         limits: Bounds of a step of a rescale.
-        before: Called with the name of each step before it.
+        on_step: Called with the name of each step before it.
         forget: Regions (``"k"``) and steps (``"k/name"``) whose state may be forgotten.
 
     Attributes:
@@ -62,20 +62,20 @@ class Opening:
         checkpoint: Checkpoint,
         workers: dict[str, int],
         limits: Limits,
-        before: Any,
+        on_step: Any,
         forget: Collection[str] = (),
     ) -> None:
         self._flow, self._spark, self.checkpoint = flow, spark, checkpoint
         self._forget = forget
         self.notices: list[str] = []
-        self.workers, self._limits, self._before = workers, limits, before or (lambda _: None)
+        self.workers, self._limits, self._on_step = workers, limits, on_step or (lambda _: None)
         every = int(
             spark.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(logs.COMPACT_EVERY)) or logs.COMPACT_EVERY
         )
         self._since = 0
         self._engine = Engine(
             lambda last, kept: logs.why_not(checkpoint, last, kept),
-            lambda last, kept, epoch: logs.relog(checkpoint, last, kept, epoch, every),
+            lambda last, kept, epoch: logs.rewrite_offset_log(checkpoint, last, kept, epoch, every),
         )
 
     def why_not_back(self, record: EpochRecord, command: Command) -> str:
@@ -119,10 +119,14 @@ class Opening:
                 _check_mark(output, mark, last)
         check_ahead(checkpoint, self._flow, last, {} if found else marks)
         if found:
-            go_back(checkpoint, plan, found, self._engine, flow=identity.flow, run=run, now_us=_clock_us(), before=self._before)
+            roll_back(
+                checkpoint, plan, found, self._engine, flow=identity.flow, run=run, now_us=_clock_us(), on_step=self._on_step
+            )
             delete_quietly(checkpoint.fs, checkpoint.path(last.log))
         checkpoint.fs.create_dir(checkpoint.path("control"))
-        return Settings(identity.flow, run, self.workers, _clock_us, self._before, self._limits, self.why_not_back, self._since)
+        return Settings(
+            identity.flow, run, self.workers, _clock_us, self._on_step, self._limits, self.why_not_back, self._since
+        )
 
     def _schema(self, node: p.Node) -> pa.Schema:
         if isinstance(node, p.RegionOutput):

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord, outcome_of, progress_of
-from penstock.driver.commands import Asked, Commander
+from penstock.driver.commands import Commander, CommandHandle
 from penstock.driver.compile import CompiledFlow, compile_flow
 from penstock.driver.epoch import EpochDriver
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError
@@ -27,7 +27,7 @@ from penstock.routing.table import Routing
 from penstock.spark.engine import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import SEEN_BY_SPARK, alone, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
-from penstock.spark.opening import Opening
+from penstock.spark.opening import RunOpener
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
 from penstock.spark.session.own import SHUFFLE, fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
 from penstock.spark.session.ship import ship_user_code
@@ -54,7 +54,7 @@ def start(
     drain: bool = True,
     step_budget: str | dt.timedelta | Limits | None = "50 milliseconds",
     forget: Sequence[str] = (),
-    before: Any = None,
+    on_step: Any = None,
 ) -> Run:
     """Start a flow.
 
@@ -71,7 +71,7 @@ def start(
         step_budget: By how much a step of a rescale may lengthen an epoch; None: everything moves in one
             step. `penstock.protocol.rescale.Limits` sets every bound.
         forget: Regions (``"k"``) and steps (``"k/name"``) of the flow before on this checkpoint whose state may be forgotten.
-        before: For fault tests: called with the name of each step of an epoch before it.
+        on_step: For fault tests: called with the name of each step of an epoch before it.
 
     Returns:
         The handle. The flow runs in the background.
@@ -101,8 +101,8 @@ def start(
     compiled = compile_flow(plan, schema_of(ours), partial_schema(ours), only_partition(plan))
     check_patterns(compiled, ours)
     limits = replace(step_limits(step_budget), slots=max(1, spark.sparkContext.defaultParallelism))
-    opening = Opening(
-        compiled, ours, Checkpoint(str(checkpoint)), workers_of(plan, workers), limits, before, names_to_forget(forget)
+    opening = RunOpener(
+        compiled, ours, Checkpoint(str(checkpoint)), workers_of(plan, workers), limits, on_step, names_to_forget(forget)
     )
     return Run(compiled, ours, spark, opening, interval, drain=drain, workers_given=workers is not None)
 
@@ -122,7 +122,7 @@ class Run:
         flow: CompiledFlow,
         spark: SparkSession,
         theirs: SparkSession,
-        opening: Opening,
+        opening: RunOpener,
         interval_ms: int | None,
         *,
         drain: bool,
@@ -165,7 +165,7 @@ class Run:
         self._driver = EpochDriver(self._flow, checkpoint, settings)
         self._maintenance = Maintenance(checkpoint, settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))
 
-    def _go_back(self) -> None:
+    def _roll_back(self) -> None:
         """Go back to the snapshot that the last epoch was told to load; the query has ended, and another one is to be started."""
         self._maintenance.close()
         self._open(given=False)
@@ -211,7 +211,7 @@ class Run:
             again = epoch <= self._driver.last.epoch  # committed, but Spark was stopped before it could note that
             self._maintenance.look(record := self._driver.run(epoch, backend))
             ends = record.ends
-            if not again and (ends.stopped or ends.finished or record.going_back or (self._following and ends.draining)):
+            if not again and (ends.stopped or ends.finished or record.rollback_pending or (self._following and ends.draining)):
                 self._stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
             find = backend.failing_record if backend is not None else lambda *_: ""
@@ -248,7 +248,7 @@ class Run:
     def _supervise(self) -> None:
         """Follow the run to its end."""
         try:
-            reader = Reader(self._where, self._read, self._end, self._copy, self._go_back)
+            reader = Reader(self._where, self._read, self._end, self._copy, self._roll_back)
             supervise(reader, bounded=self._interval_ms is None, drain=self._drain)
             if self._driver.ended_for_another:
                 refuse_finished(self._spark, self._flow.plan, self._checkpoint, self._driver.last, following=False)
@@ -279,7 +279,7 @@ class Run:
         return stopped(self._theirs, self._flow.plan.name)
 
     def _where(self) -> tuple[Ends, bool]:
-        return self._driver.last.ends_for(self._settings.since), bool(self._driver.last.going_back)
+        return self._driver.last.ends_for(self._settings.since), bool(self._driver.last.rollback_pending)
 
     def _read(self, available: bool) -> bool:
         self._following = not available
@@ -342,7 +342,7 @@ class Run:
     def _waits_for_data(self) -> bool:
         return "Waiting for" in str(self._query.status["message"])
 
-    def scale(self, region: str | None = None, workers: int | None = None) -> Asked:
+    def scale(self, region: str | None = None, workers: int | None = None) -> CommandHandle:
         """Change the number of workers of a region while the flow runs, or of all regions at the same time.
 
         Args:
@@ -359,7 +359,7 @@ class Run:
         self._ready()
         return self._commander.scale(workers, region)  # type: ignore[arg-type]  # None is refused there, with a sentence
 
-    def move(self, region: str, keys: Sequence[Any], worker: int | None) -> Asked:
+    def move(self, region: str, keys: Sequence[Any], worker: int | None) -> CommandHandle:
         """Place single keys at a worker, whatever their bins do, or (None) where they belong.
 
         Args:
@@ -376,7 +376,7 @@ class Run:
             raise DeclarationError(f"There is no region {region!r}; there are {', '.join(self._flow.regions)}.")
         return self._commander.move(region, keys, worker, self._flow.regions[region].spec.keys)
 
-    def snapshot(self, name: str) -> Asked:
+    def snapshot(self, name: str) -> CommandHandle:
         """Keep a named, consistent copy of all state, routing and positions as of the end of an epoch.
 
         Raises:
@@ -386,7 +386,7 @@ class Run:
         self._ready()
         return self._commander.snapshot(name)
 
-    def load(self, name: str, *, keep_output: bool = False) -> Asked:
+    def load(self, name: str, *, keep_output: bool = False) -> CommandHandle:
         """Go back to a snapshot: state, routing and positions are as they were, and the flow goes on reading from there.
 
         Sinks take back the rows that they were given since (`penstock.sinks.Rewinding`); in a table that is upserted or replaced the

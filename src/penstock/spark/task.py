@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.arrow.pages import opened
+from penstock.arrow.pages import decode_pages
 from penstock.errors import StateError
 from penstock.spark.memory import begin_task
 from penstock.worker.run import Assignment, local_states, run_worker
@@ -51,7 +51,7 @@ def task(assignment: Assignment, *, paged: bool = False) -> Callable[[Iterable[p
         context = TaskContext.get()
         assert context is not None
         worker = context.partitionId()
-        checked = _checked(opened(rows, assignment.spec.in_schema) if paged else rows, worker, assignment)
+        checked = _checked(decode_pages(rows, assignment.spec.in_schema) if paged else rows, worker, assignment)
         yield from run_worker(assignment, worker, context.taskAttemptId(), local_states(boot_id()), checked)
 
     return run

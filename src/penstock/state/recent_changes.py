@@ -80,6 +80,6 @@ def hold(directory: str, layer: Layer) -> Layer:
     return layer
 
 
-def let_go(directory: str) -> None:
+def evict(directory: str) -> None:
     """Hold nothing over the store in a directory."""
     _held.pop(directory, None)

@@ -65,7 +65,7 @@ class CatchUp:
 def close_stores(directory: str) -> None:
     """Close, in this process, all stores in a directory and below it. Snapshots of them can no longer be read; opened again, they go on."""
     for path in close_below(directory):
-        recent_changes.let_go(path)
+        recent_changes.evict(path)
 
 
 class LocalStore:
@@ -95,7 +95,7 @@ class LocalStore:
 
     def close(self) -> None:
         """Close it in this process; snapshots can no longer be read. Only needed before the directory goes away."""
-        recent_changes.let_go(self._directory)
+        recent_changes.evict(self._directory)
         close_environment(self._directory)
 
     def at(self, fs: pafs.FileSystem, root: str, version: Version) -> WorkerState:
@@ -149,7 +149,7 @@ class LocalStore:
             self._distrust()
 
     def _distrust(self) -> None:
-        recent_changes.let_go(self._directory)
+        recent_changes.evict(self._directory)
         remove_environment(self._directory)
 
     def _safely(self, action: Callable[[], _T]) -> _T:
@@ -214,7 +214,7 @@ class LocalStore:
                 if self._lineage(env, txn) != have:
                     continue
                 if layer is not None:
-                    recent_changes.let_go(self._directory)
+                    recent_changes.evict(self._directory)
                     _apply_changes(env, txn, layer.changes.changes())
                 elif done >= 0:
                     for batch in read_batches(fs, root, version.deltas[done]):

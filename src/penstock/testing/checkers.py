@@ -180,7 +180,7 @@ def _ends(outcome: Outcome) -> Iterator[Violation]:
         if last.table.used > wanted or any(w >= wanted for w in last.states):
             yield Violation("P6", f"region {region} should have {wanted} workers and uses {last.table}, {list(last.states)}")
         misplaced = {k: w for k, w in outcome.pins[region].items() if last.table.worker_of(k) != w}
-        if misplaced or last.table.splits or not last.table.apart.keys() <= outcome.pins[region].keys():
+        if misplaced or last.table.splits or not last.table.pinned_keys.keys() <= outcome.pins[region].keys():
             yield Violation("P6", f"region {region} ends with {last.table}; asked was {outcome.pins[region]}")
         settled = len(outcome.epochs)
         while settled and outcome.epochs[settled - 1][region][::2] == (last.tasks, last.table):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from penstock.protocol.messages import Answer
-from penstock.protocol.rescale import ALL_AT_ONCE, Control, Phase
+from penstock.protocol.rescale import ALL_AT_ONCE, Phase, Placement
 from penstock.testing.schedule import Schedule
 from penstock.testing.simulated_worker import Given
 
@@ -29,7 +29,7 @@ def kinds_of(schedule: Schedule) -> Iterator[str]:
     yield from ["many workers"] * any(n > _MANY_WORKERS for n in scales)
 
 
-def note_scale(seen: set[str], control: Control, workers: int, empty: bool) -> None:
+def note_scale(seen: set[str], control: Placement, workers: int, empty: bool) -> None:
     """Note which kind of `scale` this is.
 
     Args:
@@ -50,7 +50,9 @@ def note_scale(seen: set[str], control: Control, workers: int, empty: bool) -> N
             seen.add("rescale of empty state")
 
 
-def note_epoch(seen: set[str], before: Control, after: Control, answers: Mapping[int, Answer], given: Sequence[Given]) -> None:
+def note_epoch(
+    seen: set[str], before: Placement, after: Placement, answers: Mapping[int, Answer], given: Sequence[Given]
+) -> None:
     """Note what a region's epoch during a rescale has had.
 
     Args:
@@ -73,6 +75,6 @@ def note_epoch(seen: set[str], before: Control, after: Control, answers: Mapping
             seen.add("key moved")
     for key, _, _, waiting, held in given:
         if held:
-            seen.add("hold of a placed key" if key in before.routing.apart else "hold out of a bin")
+            seen.add("hold of a placed key" if key in before.routing.pinned_keys else "hold out of a bin")
         if waiting:
             seen.add("waiting records queued" if held else "waiting records moved")

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.driver.compile import CompiledRegion
-from penstock.driver.engine import Scan, SourceFrames, Work
+from penstock.driver.engine import EpochOrders, Scan, SourceFrames
 from penstock.driver.epoch import part_number
 from penstock.errors import DeclarationError, RecordError
 from penstock.flow import plan as p
@@ -105,7 +105,7 @@ class LocalBackend:
         part = numbers[coded.indices.to_numpy()]
         return {TIME: time, PART: part, OFFSET: table.column(OFFSET).to_numpy().astype(np.int64), SUB: np.zeros(n, np.int64)}
 
-    def source(self, source: p.SourceNode, ordinal: int, suspects: dict[ChunkId, Base]) -> SourceFrames:
+    def source(self, source: p.SourceNode, ordinal: int, candidate_chunks: dict[ChunkId, Base]) -> SourceFrames:
         table = self._inputs.get(source.name)
         if table is None or not table.num_rows:
             return SourceFrames(_empty(source.schema))
@@ -126,10 +126,10 @@ class LocalBackend:
         frame = table.select(source.schema.names)
         for name in ORDER:
             frame = frame.append_column(name, pa.array(hidden[name]))
-        if not suspects:
+        if not candidate_chunks:
             return SourceFrames(frame, None, malformed)
         chunks = hidden[OFFSET] // CHUNK_ROWS
-        late = late_rows(hidden[PART], chunks, hidden[OFFSET], hidden[TIME], suspects, source.lateness_us)
+        late = late_rows(hidden[PART], chunks, hidden[OFFSET], hidden[TIME], candidate_chunks, source.lateness_us)
         return SourceFrames(frame.filter(pa.array(~late)), frame.filter(pa.array(late)), malformed, int(late.sum()))
 
     def late(self, source: p.SourceNode) -> int:
@@ -160,7 +160,7 @@ class LocalBackend:
     def empty(self, node: p.Node) -> pa.Table:
         return _empty(node.schema)
 
-    def region(self, compiled: CompiledRegion, inputs: Sequence[pa.Table], work: Work) -> pa.Table:
+    def region(self, compiled: CompiledRegion, inputs: Sequence[pa.Table], work: EpochOrders) -> pa.Table:
         spec = compiled.spec
         frames = [
             _as_port(port, i, spec.keys, table, len(spec.ports))

@@ -21,14 +21,14 @@ from typing import Any, Self
 import cloudpickle
 import pyarrow as pa
 
-from penstock.arrow.columns import whole
+from penstock.arrow.columns import concat_batches
 from penstock.checkpoint.folder import Checkpoint, Identity
 from penstock.checkpoint.housekeeping import TIDY_EVERY, adopt, due, remove_unused
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.commands import Commander
 from penstock.driver.compile import compile_flow
 from penstock.driver.epoch import EpochDriver, Settings
-from penstock.driver.rollback import Engine, ahead, commit_intent, go_back, why_not_back
+from penstock.driver.rollback import Engine, ahead, commit_intent, roll_back, why_not_back
 from penstock.driver.takeover import check_ahead, take_over
 from penstock.errors import DeclarationError, RecordError
 from penstock.flow import plan as p
@@ -64,7 +64,7 @@ class Harness:
         forget: Regions and steps of the flow before whose state may be forgotten.
         limits: What bounds a step of a rescale.
         lmdb: Keep state in LMDB as Spark's tasks do, rather than in memory (slower).
-        before: Called with the name of every step before it; may raise `Crash`.
+        on_step: Called with the name of every step before it; may raise `Crash`.
         most: An epoch reads at most so many pushes of each source; None: all.
     """
 
@@ -76,7 +76,7 @@ class Harness:
         checkpoint: str | None = None,
         lmdb: bool = False,
         limits: Limits = STANDARD,
-        before: Callable[[str], None] = lambda _: None,
+        on_step: Callable[[str], None] = lambda _: None,
         most: int | None = None,
         forget: Sequence[str] = (),
     ) -> None:
@@ -91,7 +91,7 @@ class Harness:
             r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, 1)) for r in self._plan.regions
         }
         self._lmdb = lmdb
-        self._before = before
+        self._on_step = on_step
         self._limits = limits
         self._clock_us = 0
         self._pending: dict[str, list[pa.Table]] = {}
@@ -100,7 +100,7 @@ class Harness:
         self._left: list[tuple[str, dict[str, Any]]] = []
         last = self._checkpoint.last()
         self._log += [({}, [])] * (last.epoch + 1)
-        self._times_back = len(last.gone_back)
+        self._times_back = len(last.rolled_back)
         self._caches: dict[str, tuple[str, MemoryState]] = {}
         self._compiled = compile_flow(self._plan, lambda node, _: node.schema, lambda *_: None)
         self._local = f"{self._checkpoint.root}/local"
@@ -178,9 +178,9 @@ class Harness:
 
     def resume(self) -> EpochRecord:
         """Run the epochs that were begun and not committed, as Spark does after a restart; goes back to a snapshot if told to."""
-        return self._resume(go_back=True)
+        return self._resume(roll_back=True)
 
-    def _resume(self, *, go_back: bool) -> EpochRecord:
+    def _resume(self, *, roll_back: bool) -> EpochRecord:
         while self._driver.last.epoch + 1 < len(self._log):
             number = self._driver.last.epoch + 1
             inputs, commands = self._log[number]
@@ -194,9 +194,9 @@ class Harness:
             record = self._driver.run(number, backend)
             # Committed: read again only after going back to a snapshot, if there is one.
             self._log[number] = (inputs if self._checkpoint.snapshot_names() else {}, [])
-            if record.going_back:
+            if record.rollback_pending:
                 self._left = [c for c in commands if c[0] not in record.control]
-                if not go_back:
+                if not roll_back:
                     break
                 self._restart()
                 continue
@@ -236,14 +236,14 @@ class Harness:
         self.restart()
 
         def where() -> tuple[Ends, bool]:
-            return self.record.ends_for(self._since), bool(self.record.going_back)
+            return self.record.ends_for(self._since), bool(self.record.rollback_pending)
 
         def ended(available: bool) -> bool:
-            ends, going_back = where()
-            return ends.finished or ends.stopped or going_back or (ends.draining and not available)
+            ends, rollback_pending = where()
+            return ends.finished or ends.stopped or rollback_pending or (ends.draining and not available)
 
         def read(available: bool) -> bool:
-            self._resume(go_back=False)
+            self._resume(roll_back=False)
             while not ended(available):
                 if not self._waits():
                     if available:
@@ -251,7 +251,7 @@ class Harness:
                     idle()
                     assert self._waits(), "nothing to read, and no command"
                 self._begin()
-                self._resume(go_back=False)
+                self._resume(roll_back=False)
             return True
 
         def end() -> None:
@@ -261,10 +261,10 @@ class Harness:
             for command in self.copy():
                 Commander(self._checkpoint).tell(command)
 
-        def go_back() -> None:
+        def roll_back() -> None:
             self._restart()
 
-        supervise(Reader(where, read, end, copy, go_back), bounded=bounded, drain=drain)
+        supervise(Reader(where, read, end, copy, roll_back), bounded=bounded, drain=drain)
         return self.record
 
     def _waits(self) -> bool:
@@ -355,8 +355,8 @@ class Harness:
             marks[output.name] = output.sink.open(claim, self._schema(output.node))
         check_ahead(self._checkpoint, self._compiled, last, {} if found else marks)
         if found:
-            now_us, before = self._clock_us, self._before
-            go_back(
+            now_us, on_step = self._clock_us, self._on_step
+            roll_back(
                 self._checkpoint,
                 self._plan,
                 found,
@@ -364,20 +364,20 @@ class Harness:
                 flow=identity.flow,
                 run=self._run,
                 now_us=now_us,
-                before=before,
+                on_step=on_step,
             )
         settings = Settings(
-            identity.flow, self._run, self._workers, lambda: self._clock_us, self._before, self._limits, why_not, self._since
+            identity.flow, self._run, self._workers, lambda: self._clock_us, self._on_step, self._limits, why_not, self._since
         )
         self._flow_id = identity.flow
         self._driver = EpochDriver(self._compiled, self._checkpoint, settings)
-        if len(self._driver.last.gone_back) > self._times_back:  # perhaps in a start that crashed right after
+        if len(self._driver.last.rolled_back) > self._times_back:  # perhaps in a start that crashed right after
             self._read_again(self._driver.last)
 
     def _read_again(self, record: EpochRecord) -> None:
         """After going back: what came since the snapshot comes again, in the next epoch."""
-        self._times_back = len(record.gone_back)
-        first = record.gone_back[-1]["to"] + 1
+        self._times_back = len(record.rolled_back)
+        first = record.rolled_back[-1]["to"] + 1
         again = [inputs for inputs, _ in self._log[first:]] + [
             {n: pa.concat_tables(t) for n, t in self._pending.items()},
         ]
@@ -405,10 +405,10 @@ class Harness:
         chain = version.lineages()
         if lineage in chain:
             for delta in version.deltas[chain.index(lineage) :]:
-                state.apply(whole([*read_batches(fs, root, delta)], SCHEMA))
+                state.apply(concat_batches([*read_batches(fs, root, delta)], SCHEMA))
         else:
             state = MemoryState()
-            state.apply(whole([*iterate(fs, root, version)], SCHEMA))
+            state.apply(concat_batches([*iterate(fs, root, version)], SCHEMA))
         self._caches[identity] = (version.lineage(), state)
         return state
 

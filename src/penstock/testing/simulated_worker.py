@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from penstock.protocol.messages import Answer, Collect, Hold, Interrogate, Item, Release, Sized, Taken
+from penstock.protocol.messages import Answer, BinSizes, Collect, Collected, Hold, Interrogate, Item, Release
 from penstock.protocol.rescale.collect import KeySize, cut
 from penstock.routing.table import SUBS, sub_of
 from penstock.testing.schedule import Record
@@ -153,7 +153,7 @@ class Worker:
         self.process(self.released(released) + self.queued(rows, held))
         for order in orders:
             if isinstance(order, Collect):
-                taken = self.give_up(order)
+                taken = self.collect_state(order)
         return Answer(sized, taken)
 
     def released(self, keys: Iterable[int]) -> list[Record]:
@@ -205,7 +205,7 @@ class Worker:
         """The bin of a key."""
         return key % self.stage.bins
 
-    def measure(self, ask: Interrogate) -> Sized:
+    def measure(self, ask: Interrogate) -> BinSizes:
         """Answer `Interrogate`."""
         sizes: dict[int, int] = {}
         seen, at = 0, ask.start
@@ -214,17 +214,17 @@ class Worker:
                 continue
             if found != at:
                 if seen >= ask.entries:
-                    return Sized(tuple(sizes.items()), found)
+                    return BinSizes(tuple(sizes.items()), found)
                 at = found
             sizes[at] = sizes.get(at, 0) + size
             seen += 1
-        return Sized(tuple(sizes.items()), self.stage.bins)
+        return BinSizes(tuple(sizes.items()), self.stage.bins)
 
-    def give_up(self, order: Collect) -> Taken:
+    def collect_state(self, order: Collect) -> Collected:
         """Answer `Collect`."""
         left, most = order.budget_bytes, max(order.hold_bytes, order.budget_bytes)
         chains, given = self.state.chains, self.given
-        apart = frozenset(order.apart)
+        pinned_keys = frozenset(order.pinned_keys)
         bins: list[tuple[int, int]] = []
         splits: list[tuple[int, int, int]] = []
         keys: list[tuple[int, int]] = []
@@ -244,7 +244,7 @@ class Worker:
                 continue
             here = {k: n for k, (_, n) in chains.items() if self.bin_of(k) == item.bin}
             size = sum(here.values())
-            whole = item.start == 0 and not any(self.bin_of(k) == item.bin for k in apart)
+            whole = item.start == 0 and not any(self.bin_of(k) == item.bin for k in pinned_keys)
             if whole and size <= left:
                 self.leave((*here, *self.only_waiting(item, SUBS)), item.to)
                 bins.append((item.bin, item.to))
@@ -252,15 +252,17 @@ class Worker:
                 continue
             if whole and size <= order.budget_bytes and bins:
                 break
-            done = cut([KeySize(sub_of(k), k, n) for k, n in here.items() if k not in apart], item.start, max(left, 1), most)
-            waiting = [k for k in self.only_waiting(item, done.upto) if k not in apart]
+            done = cut(
+                [KeySize(sub_of(k), k, n) for k, n in here.items() if k not in pinned_keys], item.start, max(left, 1), most
+            )
+            waiting = [k for k in self.only_waiting(item, done.upto) if k not in pinned_keys]
             self.leave((*done.keys, *waiting), item.to)
             self.leave([k.key for k in done.too_large], item.to, held=True)
             too_large += [(k.key, item.to, k.bytes) for k in done.too_large]
             splits.append((item.bin, item.to, done.upto))
             break
         moved = sum(g.chain[1] for g in given if g.chain and not g.held)
-        return Taken(tuple(bins), tuple(splits), tuple(keys), tuple(too_large), len(given), moved)
+        return Collected(tuple(bins), tuple(splits), tuple(keys), tuple(too_large), len(given), moved)
 
     def only_waiting(self, item: Item, upto: int) -> list[int]:
         """Keys of a bin's parts that have waiting records and no state yet."""

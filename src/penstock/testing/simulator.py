@@ -21,8 +21,8 @@ from random import Random
 from typing import Final
 
 from penstock.protocol.messages import Answer, Interrogate
-from penstock.protocol.rescale import Control, Order, advanced, ended_hold, orders, pinned, scaled
-from penstock.protocol.rescale.control import Held
+from penstock.protocol.rescale import Order, Placement, advanced, ended_hold, orders, pinned, scaled
+from penstock.protocol.rescale.placement import Held
 from penstock.routing.table import Routing
 from penstock.testing.coverage import kinds_of, note_epoch, note_scale
 from penstock.testing.outcome import Copy, Outcome, RegionEpoch
@@ -54,7 +54,7 @@ class World:
         self.rng = rng
         self.trace = trace
         self.source = Source(schedule, rng)
-        self.controls = [Control.fresh(r.workers, Routing.even(r.workers, schedule.bins)) for r in schedule.regions]
+        self.controls = [Placement.fresh(r.workers, Routing.even(r.workers, schedule.bins)) for r in schedule.regions]
         self.states: list[dict[int, State]] = [{} for _ in schedule.regions]
         self.aside: dict[tuple[int, int, int], Chain | None] = {}
         self.reports: dict[int, list[Command]] = {}
@@ -66,22 +66,22 @@ class World:
 
     # ------------------------------------------------------------------------------------------------ what variants break
 
-    def table(self, region: int, control: Control, told: dict[int, list[Order]]) -> Routing:
+    def table(self, region: int, control: Placement, told: dict[int, list[Order]]) -> Routing:
         """The table by which this epoch's records go."""
         del region, told
         return control.routing
 
-    def tasks(self, region: int, control: Control) -> int:
+    def tasks(self, region: int, control: Placement) -> int:
         """How many tasks run."""
         del region
         return control.workers
 
-    def announced(self, control: Control, frontier: int) -> int:
+    def announced(self, control: Placement, frontier: int) -> int:
         """The frontier that others are told (rule H5)."""
         bound = control.held_frontier
         return frontier if bound is None else min(frontier, bound)
 
-    def end_hold(self, control: Control, key: int, since: int) -> tuple[Control, Held | None]:
+    def end_hold(self, control: Placement, key: int, since: int) -> tuple[Placement, Held | None]:
         """A copy is done (rule H3)."""
         return ended_hold(control, key, since)
 
@@ -194,7 +194,7 @@ class World:
         self.commit(epoch, controls, showed, given)
         self.passed("committed")
 
-    def commanded(self, epoch: int, commands: Sequence[Command]) -> tuple[list[Control], list[list[Held]]]:
+    def commanded(self, epoch: int, commands: Sequence[Command]) -> tuple[list[Placement], list[list[Held]]]:
         """The controls after the epoch's commands, and by region the holds that end."""
         controls, limits = list(self.controls), self.schedule.limits
         ends: list[list[Held]] = [[] for _ in controls]
@@ -214,8 +214,8 @@ class World:
         return controls, ends
 
     def region_epoch(
-        self, stage: Stage, control: Control, ends: Sequence[Held], rows: Sequence[Record]
-    ) -> tuple[Control, RegionEpoch, list[Given]]:
+        self, stage: Stage, control: Placement, ends: Sequence[Held], rows: Sequence[Record]
+    ) -> tuple[Placement, RegionEpoch, list[Given]]:
         """One region in one epoch: its control after it, what it shows, and what its workers gave up to be copied."""
         limits, states = self.schedule.limits, dict(self.states[stage.region])
         told = orders(control, limits, ends)
@@ -260,11 +260,13 @@ class World:
             out.setdefault(held.to, []).append((held.key, self.aside.get((region, held.key, held.since))))
         return out
 
-    def commit(self, epoch: int, controls: list[Control], showed: list[RegionEpoch], given: Sequence[Sequence[Given]]) -> None:
+    def commit(
+        self, epoch: int, controls: list[Placement], showed: list[RegionEpoch], given: Sequence[Sequence[Given]]
+    ) -> None:
         """Everything of an epoch counts from here on; copies begin."""
         outcome, rnd = self.outcome, self.rng.random
         if self.schedule.round_trip:
-            controls = [Control.from_json(json.loads(json.dumps(c.to_json()))) for c in controls]
+            controls = [Placement.from_json(json.loads(json.dumps(c.to_json()))) for c in controls]
             outcome.seen.add("JSON round trip")
         self.controls, self.states = controls, [shown.states for shown in showed]
         outcome.epochs.append(showed)
@@ -331,12 +333,12 @@ def _position(record: Record) -> tuple[int, int]:
     return record[1:3]
 
 
-def _line(number: int, control: Control, shown: RegionEpoch) -> str:
+def _line(number: int, control: Placement, shown: RegionEpoch) -> str:
     table, goal = control.routing, control.goal
     aim = f", to {goal.workers} by steps of {goal.step_bytes} B: {goal.target}" if goal else ""
     holds = "".join(f", {h.key} on hold at {h.to} since {h.since}" for h in control.held)
     held = {w: (s.chains, s.waiting, s.queue) for w, s in shown.states.items()}
     return (
         f"    region {number}: {shown.tasks} tasks, announced {shown.announced}, {control.phase.value}{aim}{holds}\n"
-        f"        {table.owners} {dict(table.splits)} {dict(table.apart)}, then {control.workers} tasks\n        {held}"
+        f"        {table.owners} {dict(table.splits)} {dict(table.pinned_keys)}, then {control.workers} tasks\n        {held}"
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import places
+from penstock.arrow.columns import to_indices
 from penstock.errors import OperatorError, raised
 from penstock.types import ORDER, SUB
 
@@ -33,7 +33,7 @@ def map_batch(fn: Any, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBat
     if "_row" in out.schema.names:
         rows = out.column(out.schema.get_field_index("_row")).to_numpy().astype(np.int64)
         index = np.argsort(rows, kind="stable")
-        out, rows = out.take(places(index)), rows[index]
+        out, rows = out.take(to_indices(index)), rows[index]
         first = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1]))) if len(rows) else rows
         nth = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows)))) if len(rows) else rows
         sub = (sub[rows] << 16) + nth
@@ -52,5 +52,5 @@ def map_batch(fn: Any, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBat
             raise OperatorError(
                 f"map_batches({name}) gave column {field.name!r}, which is not {field.type}: {error}."
             ) from error
-    taken = [batch.column(batch.schema.get_field_index(n)).take(places(rows)) for n in ORDER[:3]]
+    taken = [batch.column(batch.schema.get_field_index(n)).take(to_indices(rows)) for n in ORDER[:3]]
     return pa.RecordBatch.from_arrays([*arrays, *taken, pa.array(sub)], names=[*schema.names, *ORDER])

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.base import KeyedState, Operator
-from penstock.protocol.messages import Collect, Frontier, Interrogate, Message, Sized, Taken
+from penstock.protocol.messages import BinSizes, Collect, Collected, Frontier, Interrogate, Message
 from penstock.protocol.rescale.collect import KeySize, cut
 from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.table import sub_of
@@ -43,22 +43,22 @@ class GivenUp:
         names: Names of the entries that leave, for operators that want to hear.
     """
 
-    taken: Taken
+    taken: Collected
     rows: dict[int, pa.RecordBatch] = field(default_factory=dict)
     dropped: pa.RecordBatch | None = None
     names: list[bytes] = field(default_factory=list)
 
 
-def size_up(state: WorkerState, messages: Sequence[Message]) -> Sized | None:
+def size_up(state: WorkerState, messages: Sequence[Message]) -> BinSizes | None:
     """Answer `Interrogate`, if it was asked."""
     for message in messages:
         if isinstance(message, Interrogate):
             sizes, after = state.measure(message.start, BINS, message.entries)
-            return Sized(tuple(sizes), after)
+            return BinSizes(tuple(sizes), after)
     return None
 
 
-def give_up(codec: KeyCodec, state: WorkerState, messages: Sequence[Message], epoch: int, worker: int) -> GivenUp | None:
+def collect_state(codec: KeyCodec, state: WorkerState, messages: Sequence[Message], epoch: int, worker: int) -> GivenUp | None:
     """Answer `Collect`, if it was asked.
 
     Args:
@@ -83,7 +83,7 @@ class _Giving:
         self._left = message.budget_bytes
         self._hold = max(message.hold_bytes, message.budget_bytes)
         self._waiting = waiting_bytes(state, frontier)
-        self._apart_bins = {key % BINS for key in message.apart}
+        self._apart_bins = {key % BINS for key in message.pinned_keys}
         self._entries: dict[int, list[Entry]] = {}
         self._chosen: dict[int, Selection] = {}
         self._dropped: list[bytes] = []
@@ -98,13 +98,13 @@ class _Giving:
             if not going_on:
                 break
         lost = Selection(keys=tuple(k for k, _, _ in self._too_large))
-        stays = tuple(dict.fromkeys((*self._message.apart, *lost.keys)))
-        chosen = {to: replace(s, apart=stays) for to, s in self._chosen.items()}
+        stays = tuple(dict.fromkeys((*self._message.pinned_keys, *lost.keys)))
+        chosen = {to: replace(s, pinned_keys=stays) for to, s in self._chosen.items()}
         for to, entries in take_out(self._state, chosen, lost, epoch, worker, self._frontier).items():
             self._entries.setdefault(to, []).extend(entries)
         rows = {to: _batch(sorted(entries)) for to, entries in self._entries.items() if entries}
         names = [name for entries in self._entries.values() for name, _, _ in entries if name[:2] != WORKER_BIN]
-        taken = Taken(
+        taken = Collected(
             tuple(self._bins),
             tuple(self._splits),
             tuple(self._keys),
@@ -136,10 +136,10 @@ class _Giving:
     def _part(self, at: int, to: int, start: int, entries: list[Entry]) -> None:
         """Cut a bin by hash."""
         hashes = self._hashes(entries)
-        apart = set(self._message.apart)
-        sizes = {key: n for key, n in self._waiting.of_bin(at).items() if key not in apart}
+        pinned_keys = set(self._message.pinned_keys)
+        sizes = {key: n for key, n in self._waiting.of_bin(at).items() if key not in pinned_keys}
         for (name, value, _), key in zip(entries, hashes, strict=True):
-            if key not in apart:
+            if key not in pinned_keys:
                 sizes[key] = sizes.get(key, 0) + len(name) + len(value)
         done = cut([KeySize(sub_of(k), k, n) for k, n in sizes.items()], start, max(self._left, 1), self._hold)
         going = set(done.keys)

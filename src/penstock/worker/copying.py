@@ -27,7 +27,7 @@ from penstock.worker.held_rows import queue_name
 from penstock.worker.spec import RegionSpec
 from penstock.worker.waiting_rows import rows_waiting, to_bytes
 
-Place = tuple[str, int, int]
+HoldId = tuple[str, int, int]
 """A region's name, a key's hash, the epoch since which it is on hold."""
 
 
@@ -50,7 +50,7 @@ class Copy:
     run: int
 
     @property
-    def place(self) -> Place:
+    def place(self) -> HoldId:
         """Which copy this is."""
         return self.region, self.held.key, self.held.since
 
@@ -108,7 +108,7 @@ def _of_bin(batch: pa.RecordBatch, low: bytes) -> pa.RecordBatch:
     return batch.filter(pc.equal(pc.binary_slice(names, 0, 2), pa.scalar(low, pa.binary())))
 
 
-def copies_due(record: EpochRecord, flow: str, run: int, under_way: Iterable[Place] = ()) -> list[Copy]:
+def copies_due(record: EpochRecord, flow: str, run: int, under_way: Iterable[HoldId] = ()) -> list[Copy]:
     """Copies of keys on hold that are not under way."""
     busy = set(under_way)
     found = [

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import places
+from penstock.arrow.columns import to_indices
 from penstock.operators.base import Layout, Operator
 from penstock.routing.hashing import spark_xxhash64
 from penstock.types import ORDER
@@ -155,7 +155,7 @@ def key_hashes(ports: Sequence[Sequence[int]], rows: pa.RecordBatch) -> Any:
     hashes = np.empty(rows.num_rows, np.int64)
     for port, columns in enumerate(ports):
         mine = np.flatnonzero(tags == port)
-        hashes[mine] = spark_xxhash64([rows.column(i).take(places(mine)) for i in columns])
+        hashes[mine] = spark_xxhash64([rows.column(i).take(to_indices(mine)) for i in columns])
     return hashes
 
 

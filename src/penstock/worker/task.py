@@ -17,16 +17,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import conformed, gathered, places, whole
+from penstock.arrow.columns import coalesce_batches, concat_batches, conformed, to_indices
 from penstock.errors import OperatorError, PenstockError, raised
 from penstock.operators.base import Context, KeyedState
-from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Interrogate, Message, Release, Shutdown, Sized, Taken
+from penstock.protocol.messages import (
+    Acquire,
+    Barrier,
+    BinSizes,
+    Collected,
+    Frontier,
+    Hold,
+    Interrogate,
+    Message,
+    Release,
+    Shutdown,
+)
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import KeyCodec
 from penstock.rows.rows import Emitted, Keys, Order, Rows, group_rows, regroup
 from penstock.state.worker import WorkerState
 from penstock.types import BINS, MAX_TIME, MIN_TIME, OFFSET, ORDER, TIME
-from penstock.worker.collect_state import GivenUp, give_up, size_up, tell
+from penstock.worker.collect_state import GivenUp, collect_state, size_up, tell
 from penstock.worker.held_rows import dequeue, enqueue, split_held
 from penstock.worker.spec import ERROR_SCHEMA, HASH, OUT, PACKED_BITS, Out, Port, RegionSpec
 from penstock.worker.waiting_rows import Waiting, forget_struck
@@ -56,7 +67,7 @@ class Report:
     first_skipped: str = ""
     held_rows: int = 0
     queued: dict[int, int] = field(default_factory=dict)
-    sized: Sized | None = None
+    sized: BinSizes | None = None
     given_up: GivenUp | None = None
     answer_s: float = 0.0
 
@@ -65,8 +76,8 @@ class Report:
         raw = {n: getattr(self, n) for n in ("worker", "epoch", "rows_in", "rows_out", "skipped", "first_skipped", "held_rows")}
         raw["queued"] = list(self.queued.items())
         # Not `asdict`, which copies thousands of pairs one by one.
-        raw["sized"] = self.sized and {n: getattr(self.sized, n) for n in Sized.__slots__}
-        raw["taken"] = self.given_up and {n: getattr(self.given_up.taken, n) for n in Taken.__slots__}
+        raw["sized"] = self.sized and {n: getattr(self.sized, n) for n in BinSizes.__slots__}
+        raw["taken"] = self.given_up and {n: getattr(self.given_up.taken, n) for n in Collected.__slots__}
         return raw
 
 
@@ -123,7 +134,7 @@ def run_region_task(
             chain.each(lambda operator, kept: operator.on_shutdown(kept))
     began = clock()
     report.sized = size_up(state, messages)
-    report.given_up = give_up(chain.codec, state, messages, epoch, worker)
+    report.given_up = collect_state(chain.codec, state, messages, epoch, worker)
     if report.given_up is not None:
         tell(chain.operators, chain.states, chain.codec, report.given_up.names, "on_collect")
     report.answer_s = clock() - began
@@ -218,7 +229,7 @@ class _Chain:
         return rows
 
     def _merge_partials(self, i: int, port: int, batches: list[pa.RecordBatch]) -> Any:
-        batch = whole(batches, self.spec.ports[port].columns)
+        batch = concat_batches(batches, self.spec.ports[port].columns)
         if not batch.num_rows:
             return None
         hashes = batch.column(batch.num_columns - 1).to_numpy()
@@ -246,13 +257,13 @@ def _unpack(spec: RegionSpec, rows: Iterable[pa.RecordBatch]) -> list[list[pa.Re
     """The rows of each port."""
     ports = [_Received(port, spec.keys.names) for port in spec.ports]
     if len(ports) == 1:
-        return [[ports[0].whole(batch.columns) for batch in gathered(rows)]]
+        return [[ports[0].whole(batch.columns) for batch in coalesce_batches(rows)]]
     out: list[list[pa.RecordBatch]] = [[] for _ in ports]
-    for batch in gathered(rows):
+    for batch in coalesce_batches(rows):
         tags = batch.column(0).to_numpy(zero_copy_only=False)
         at = 1
         for i, port in enumerate(ports):
-            mine = places(np.flatnonzero(tags == i))
+            mine = to_indices(np.flatnonzero(tags == i))
             if len(mine):
                 out[i].append(port.whole([column.take(mine) for column in batch.columns[at : at + port.width]]))
             at += port.width
@@ -301,7 +312,7 @@ def _hold_and_release(
         for i, port in enumerate(spec.ports):
             if isinstance(message, Hold) and received[i]:
                 at = len(port.schema) + len(port.hidden) - 1
-                rows = whole(received[i])
+                rows = concat_batches(received[i])
                 rows, held = split_held(rows, rows.column(at).to_numpy(), message.keys)
                 received[i] = [rows]
                 report.held_rows += sum(h.num_rows for h in held.values())
@@ -322,13 +333,13 @@ def _due(
     schema = port.columns
     waiting = Waiting(state, port.slot, schema) if port.waits else None
     released = waiting.release(frontier.before, frontier.now) if waiting is not None else []
-    batch = whole([*released, *batches], schema)
+    batch = concat_batches([*released, *batches], schema)
     batches.clear()
     now = None
     if waiting is not None and frontier.now != MAX_TIME:
         due = batch.column(at).to_numpy() < frontier.now
         if not due.all():
-            waiting.keep(epoch, batch.take(places(np.flatnonzero(~due))))
+            waiting.keep(epoch, batch.take(to_indices(np.flatnonzero(~due))))
             now = np.flatnonzero(due)
     order = Order(*(batch.column(at + i).to_numpy() for i in range(len(ORDER))))
     hashes = batch.column(at + len(ORDER)).to_numpy()

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.arrow.columns import conformed, places
+from penstock.arrow.columns import conformed, to_indices
 from penstock.operators.base import StateView
 from penstock.routing.table import sub_of
 from penstock.rows.keys import WORKER_BIN, Ints
@@ -35,24 +35,24 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Selection:
-    """Keys by hash: whole bins, parts of bins, single keys; without those of `apart`.
+    """Keys by hash: whole bins, parts of bins, single keys; without those of `pinned_keys`.
 
     Attributes:
         bins: Whole bins.
         parts: (bin, lo, hi): keys of a bin with ``lo <= sub < hi``.
         keys: Hashes of single keys.
-        apart: Hashes that do not go with their bin.
+        pinned_keys: Hashes that do not go with their bin.
     """
 
     bins: tuple[int, ...] = ()
     parts: tuple[tuple[int, int, int], ...] = ()
     keys: tuple[int, ...] = ()
-    apart: tuple[int, ...] = ()
+    pinned_keys: tuple[int, ...] = ()
 
     def joined(self, other: Selection) -> Selection:
         """The keys of both."""
-        apart = tuple(dict.fromkeys((*self.apart, *other.apart)))
-        return Selection(self.bins + other.bins, self.parts + other.parts, self.keys + other.keys, apart)
+        pinned_keys = tuple(dict.fromkeys((*self.pinned_keys, *other.pinned_keys)))
+        return Selection(self.bins + other.bins, self.parts + other.parts, self.keys + other.keys, pinned_keys)
 
     def mask(self, hashes: Ints) -> Mask:
         """Which of the hashes (int64, n) are selected."""
@@ -63,8 +63,8 @@ class Selection:
         for at, low, high in self.parts:
             sub = sub_of(hashes)
             out |= (bins == at) & (sub >= low) & (sub < high)
-        if self.apart:
-            out &= ~np.isin(hashes, np.array(self.apart, np.int64))
+        if self.pinned_keys:
+            out &= ~np.isin(hashes, np.array(self.pinned_keys, np.int64))
         if self.keys:
             out |= np.isin(hashes, np.array(self.keys, np.int64))
         return out
@@ -96,7 +96,7 @@ class Waiting:
         times = rows.column(self._schema.get_field_index(TIME)).to_numpy()
         index = np.argsort(times, kind="stable")
         times = times[index]
-        rows = rows.take(places(index))
+        rows = rows.take(to_indices(index))
         edges = times[0] + (int(times[-1]) - int(times[0])) // _SPANS * np.arange(1, _SPANS)
         cuts = np.unique(np.concatenate(([0], np.searchsorted(times, edges), [len(times)])))
         names, values, timers = [], [], []
@@ -114,7 +114,7 @@ class Waiting:
             frontier: The frontier now.
         """
         out, gone = [], []
-        struck: list[tuple[int, Selection]] | None = None
+        tombstoned: list[tuple[int, Selection]] | None = None
         for name, value in self._view.due(OPERATOR, frontier):
             if not name.startswith(self._prefix):
                 continue
@@ -122,9 +122,9 @@ class Waiting:
             times = rows.column(rows.schema.get_field_index(TIME)).to_numpy()
             a, b = np.searchsorted(times, [before, frontier])
             if b > a:
-                struck = read_struck(self._view) if struck is None else struck
+                tombstoned = read_struck(self._view) if tombstoned is None else tombstoned
                 due = rows.slice(int(a), int(b - a))
-                due = due.filter(pa.array(live(due, epoch_of(name), struck))) if struck else due
+                due = due.filter(pa.array(live(due, epoch_of(name), tombstoned))) if tombstoned else due
                 out += [conformed(due, self._schema)] if due.num_rows else []  # the flow may have had other columns then
             if int.from_bytes(value[:8], "big", signed=True) < frontier:
                 gone.append(name)
@@ -143,11 +143,11 @@ def read_struck(view: StateView) -> list[tuple[int, Selection]]:
     return [(int.from_bytes(name[3:11], "big"), pickle.loads(value)) for name, value in view.scan(_STRUCK_PREFIX)]
 
 
-def live(rows: pa.RecordBatch, epoch: int, struck: Sequence[tuple[int, Selection]]) -> Mask:
+def live(rows: pa.RecordBatch, epoch: int, tombstoned: Sequence[tuple[int, Selection]]) -> Mask:
     """Which rows of a chunk still belong to this worker."""
     keep = np.ones(rows.num_rows, bool)
     hashes = rows.column(rows.schema.get_field_index(HASH)).to_numpy()
-    for left, selection in struck:
+    for left, selection in tombstoned:
         if left >= epoch:
             keep &= ~selection.mask(hashes)
     return keep
@@ -178,11 +178,11 @@ def take_out(
     """
     out: dict[int, list[tuple[bytes, bytes, int]]] = {}
     last = None
-    struck = read_struck(view)
+    tombstoned = read_struck(view)
     for i, (name, value) in enumerate(view.scan(WORKER_BIN + bytes([OPERATOR]))):
         rows = from_bytes(value[8:])
         times = rows.column(rows.schema.get_field_index(TIME)).to_numpy()
-        keep = live(rows, epoch_of(name), struck) & (times >= frontier)
+        keep = live(rows, epoch_of(name), tombstoned) & (times >= frontier)
         hashes = rows.column(rows.schema.get_field_index(HASH)).to_numpy()
         for to, selection in chosen.items():
             mine = keep & selection.mask(hashes)
@@ -224,13 +224,13 @@ class WaitingBytes:
 
 def waiting_bytes(view: StateView, frontier: int) -> WaitingBytes:
     """What waits at a worker for a frontier after this one (µs), by key. Reads all its chunks."""
-    struck: list[tuple[int, Selection]] | None = None
+    tombstoned: list[tuple[int, Selection]] | None = None
     hashes, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for name, value in view.scan(WORKER_BIN + bytes([OPERATOR])):
         rows = from_bytes(value[8:])
-        struck = read_struck(view) if struck is None else struck
+        tombstoned = read_struck(view) if tombstoned is None else tombstoned
         times = rows.column(rows.schema.get_field_index(TIME)).to_numpy()
-        keep = live(rows, epoch_of(name), struck) & (times >= frontier)
+        keep = live(rows, epoch_of(name), tombstoned) & (times >= frontier)
         mine = rows.column(rows.schema.get_field_index(HASH)).to_numpy()[keep]
         found, counts = np.unique(mine, return_counts=True)
         hashes.append(found)
@@ -250,7 +250,7 @@ def rows_waiting(entries: Any, key: int, before_epoch: int, frontier: int) -> li
     """
     listed = list(entries)
     prefix = _STRUCK_PREFIX
-    struck = [
+    tombstoned = [
         (int.from_bytes(n[3:11], "big"), pickle.loads(v))
         for n, v in listed
         if n.startswith(prefix) and int.from_bytes(n[3:11], "big") < before_epoch
@@ -261,7 +261,7 @@ def rows_waiting(entries: Any, key: int, before_epoch: int, frontier: int) -> li
             rows = from_bytes(value[8:])
             hashes = rows.column(rows.schema.get_field_index(HASH)).to_numpy()
             times = rows.column(rows.schema.get_field_index(TIME)).to_numpy()
-            mine = live(rows, epoch_of(name), struck) & (hashes == key) & (times >= frontier)
+            mine = live(rows, epoch_of(name), tombstoned) & (hashes == key) & (times >= frontier)
             if mine.any():
                 out.append((name[3], rows.filter(pa.array(mine))))
     return out

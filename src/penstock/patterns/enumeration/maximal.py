@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrow.columns import places
+from penstock.arrow.columns import to_indices
 from penstock.errors import OperatorError, QueryError
 from penstock.patterns import algebra as s
 from penstock.patterns.automaton.build import Automaton
@@ -210,7 +210,7 @@ class Share:
         runs = self.runs[matches] + (ends - lengths - self.runs[matches, 0])[:, None]
         rows, positions = np.unique(self.positions[marks], return_inverse=True)
         begin = np.concatenate([[0], np.cumsum(np.diff(self.groups)[groups])])
-        own, kinds, events = positions.astype(np.int32), self.kinds[marks], self.events.take(places(rows))
+        own, kinds, events = positions.astype(np.int32), self.kinds[marks], self.events.take(to_indices(rows))
         sizes, serial, numbers = self.sizes[chosen], self.serial[groups], self.numbers[rows]
         return Share(own, kinds, runs, begin, jobs, sizes, serial, numbers, self.most, events)
 

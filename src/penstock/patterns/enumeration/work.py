@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrow.columns import places
+from penstock.arrow.columns import to_indices
 from penstock.patterns.recogniser.recogniser import Arena, Block, too_many_matches, walk
 
 LIGHT = 1 << 17  # so many matches are told where they are found: less than what handing them over costs
@@ -39,7 +39,7 @@ class CountedSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class EnumerationTask:
     """Matches to be enumerated: those with rank ``skip`` to ``skip + left`` among the matches of some closings."""
 
     nodes: np.ndarray
@@ -67,15 +67,15 @@ class Work:
         return pickle.dumps(parts, protocol=5)
 
 
-def load_work(raw: bytes) -> Work:
-    """Work from what ``Work.dump`` gave."""
+def load_work(raw: bytes) -> EnumerationTask:
+    """Work from what ``EnumerationTask.dump`` gave."""
     nodes, closings, lows, events, skip, left = pickle.loads(raw)
-    return Work(nodes, closings, lows, pa.ipc.open_stream(events).read_next_batch(), skip, left)
+    return EnumerationTask(nodes, closings, lows, pa.ipc.open_stream(events).read_next_batch(), skip, left)
 
 
 def split(
     arena: Arena, closings: NDArray[np.int32], lows: Ints, events: pa.RecordBatch, workers: int, most: int
-) -> Iterator[Work]:
+) -> Iterator[EnumerationTask]:
     """Cut the matches of some closings into parts of equal size.
 
     Args:
@@ -105,7 +105,9 @@ def split(
             yield _part(arena, closings[:, a:b], lows[a:b], events, low - int(ends[a] - sizes[a]), high - low)
 
 
-def _part(arena: Arena, closings: NDArray[np.int32], lows: Ints, events: pa.RecordBatch, skip: int, left: int) -> Work:
+def _part(
+    arena: Arena, closings: NDArray[np.int32], lows: Ints, events: pa.RecordBatch, skip: int, left: int
+) -> EnumerationTask:
     """The work with only what it needs, numbered anew."""
     own = arena.copy()
     roots = closings[1].copy()
@@ -115,4 +117,4 @@ def _part(arena: Arena, closings: NDArray[np.int32], lows: Ints, events: pa.Reco
     needed, place = np.unique(np.concatenate([numbers, closings[0]]), return_inverse=True)
     at, ends = place[: len(numbers)], place[len(numbers) :]
     nodes["pos"] = np.where(nodes["pos"] < 0, -1 - at, at)
-    return Work(nodes, np.stack([ends.astype(np.int32), roots]), lows, events.take(places(needed)), skip, left)
+    return EnumerationTask(nodes, np.stack([ends.astype(np.int32), roots]), lows, events.take(to_indices(needed)), skip, left)

@@ -3,7 +3,6 @@
 Read `machine` first, then `interrogate`, `collect`, `hold`.
 """
 
-from penstock.protocol.rescale.control import Control, Goal, Held, Phase
 from penstock.protocol.rescale.machine import (
     ALL_AT_ONCE,
     STANDARD,
@@ -16,17 +15,18 @@ from penstock.protocol.rescale.machine import (
     pinned,
     scaled,
 )
+from penstock.protocol.rescale.placement import Held, Phase, Placement, RescaleGoal
 
 __all__ = [
     "ALL_AT_ONCE",
     "STANDARD",
     "TRANSITIONS",
-    "Control",
-    "Goal",
     "Held",
     "Limits",
     "Order",
     "Phase",
+    "Placement",
+    "RescaleGoal",
     "advanced",
     "ended_hold",
     "orders",

@@ -19,24 +19,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.protocol.messages import Answer, Collect, Item, Taken
-from penstock.protocol.rescale.control import Control, Goal
+from penstock.protocol.messages import Answer, Collect, Item
+from penstock.protocol.rescale.placement import Placement, RescaleGoal
 from penstock.routing.table import SUBS, Split
 
 
-def pending_keys(control: Control) -> dict[int, int]:
+def pending_keys(control: Placement) -> dict[int, int]:
     """Keys placed apart that are not where they should be, with where they should be; keys on hold wait."""
     held = {h.key for h in control.held}
     routing = control.routing
     out = {}
-    for key, worker in routing.apart.items():
+    for key, worker in routing.pinned_keys.items():
         wanted = control.pins.get(key, routing.home_of(key))
         if worker != wanted and key not in held:
             out[key] = wanted
     return out
 
 
-def pending_bins(control: Control, goal: Goal) -> dict[int, int]:
+def pending_bins(control: Placement, goal: RescaleGoal) -> dict[int, int]:
     """Bins that are not where they should be, with where they go next."""
     assert goal.target is not None
     routing = control.routing
@@ -44,7 +44,7 @@ def pending_bins(control: Control, goal: Goal) -> dict[int, int]:
     return {**out, **{b: s.to for b, s in routing.splits.items()}}
 
 
-def order(control: Control, goal: Goal, hold_bytes: int, most_items: int) -> dict[int, Collect]:
+def order(control: Placement, goal: RescaleGoal, hold_bytes: int, most_items: int) -> dict[int, Collect]:
     """What each worker is to give up at the end of the next epoch."""
     routing, sizes = control.routing, goal.bytes_by_bin
     bins = pending_bins(control, goal)
@@ -58,11 +58,11 @@ def order(control: Control, goal: Goal, hold_bytes: int, most_items: int) -> dic
             planned[giver] = planned.get(giver, 0) + (sizes[at] if sizes else 0)
     if not bins:
         for key, to in pending_keys(control).items():
-            items.setdefault(routing.apart[key], []).append(Item(to, key=key))
-    return {w: Collect(tuple(i), goal.step_bytes, hold_bytes, tuple(routing.apart)) for w, i in items.items()}
+            items.setdefault(routing.pinned_keys[key], []).append(Item(to, key=key))
+    return {w: Collect(tuple(i), goal.step_bytes, hold_bytes, tuple(routing.pinned_keys)) for w, i in items.items()}
 
 
-def taken(control: Control, goal: Goal, answers: Mapping[int, Answer]) -> Control:
+def taken(control: Placement, goal: RescaleGoal, answers: Mapping[int, Answer]) -> Placement:
     """The control after what the workers gave up."""
     routing = control.routing
     for _, answer in sorted(answers.items()):
@@ -134,4 +134,4 @@ def cut(sizes: Sequence[KeySize], start: int, budget_bytes: int, hold_bytes: int
     return Cut(tuple(keys), tuple(too_large), upto)
 
 
-__all__ = ["Cut", "KeySize", "Taken", "cut", "order", "pending_bins", "pending_keys", "taken"]
+__all__ = ["Cut", "KeySize", "cut", "order", "pending_bins", "pending_keys", "taken"]

@@ -20,10 +20,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.protocol.messages import Answer
-from penstock.protocol.rescale.control import Control, Held
+from penstock.protocol.rescale.placement import Held, Placement
 
 
-def held(control: Control, answers: Mapping[int, Answer], epoch: int, frontier: int) -> Control:
+def held(control: Placement, answers: Mapping[int, Answer], epoch: int, frontier: int) -> Placement:
     """The control after the epoch's workers named keys that are too large (H1, H6)."""
     new = [
         Held(key, worker, to, epoch, frontier, size)
@@ -37,7 +37,7 @@ def held(control: Control, answers: Mapping[int, Answer], epoch: int, frontier: 
     return replace(control, routing=routing, held=(*control.held, *new))
 
 
-def queued(control: Control, answers: Mapping[int, Answer]) -> Control:
+def queued(control: Placement, answers: Mapping[int, Answer]) -> Placement:
     """The control with what workers have queued for keys on hold in an epoch (H8)."""
     more = {key: n for answer in answers.values() for key, n in answer.queued}
     if not more:
@@ -45,7 +45,7 @@ def queued(control: Control, answers: Mapping[int, Answer]) -> Control:
     return replace(control, held=tuple(replace(h, queued=h.queued + more.get(h.key, 0)) for h in control.held))
 
 
-def released(control: Control, key: int, since: int) -> tuple[Control, Held | None]:
+def released(control: Placement, key: int, since: int) -> tuple[Placement, Held | None]:
     """The control once a key's state has been copied (H3), and the hold that ends; None: it is not on hold, or on another."""
     found = next((h for h in control.held if h.key == key and h.since == since), None)
     if found is None:

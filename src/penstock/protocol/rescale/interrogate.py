@@ -13,18 +13,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.protocol.messages import Answer, Interrogate
-from penstock.protocol.rescale.control import Control, Goal
-from penstock.protocol.rescale.placement import place
+from penstock.protocol.rescale.bin_plan import place
+from penstock.protocol.rescale.placement import Placement, RescaleGoal
 
 
-def ask(control: Control, goal: Goal, entries: int) -> dict[int, Interrogate]:
+def ask(control: Placement, goal: RescaleGoal, entries: int) -> dict[int, Interrogate]:
     """What each worker that is not done is to measure in the next epoch."""
     bins = len(control.routing.owners)
     asked = {w: Interrogate(goal.cursors.get(w, 0), entries) for w in range(control.workers)}
     return {w: m for w, m in asked.items() if m.start < bins}
 
 
-def measured(control: Control, goal: Goal, answers: Mapping[int, Answer]) -> Control:
+def measured(control: Placement, goal: RescaleGoal, answers: Mapping[int, Answer]) -> Placement:
     """The control after an epoch's answers; with a target as soon as all bins are measured.
 
     A worker without an answer had no state and is done.
@@ -43,7 +43,7 @@ def measured(control: Control, goal: Goal, answers: Mapping[int, Answer]) -> Con
     return replace(control, goal=goal)
 
 
-def aimed(control: Control, goal: Goal) -> Goal:
+def aimed(control: Placement, goal: RescaleGoal) -> RescaleGoal:
     """The goal with a target for every bin; a bin in motion counts as where it is going (rule C5)."""
     routing = control.routing
     owners = [routing.splits[b].to if b in routing.splits else w for b, w in enumerate(routing.owners)]

@@ -22,7 +22,7 @@ from typing import Final
 
 from penstock.protocol.messages import Acquire, Answer, Collect, Hold, Interrogate, Release
 from penstock.protocol.rescale import collect, hold, interrogate
-from penstock.protocol.rescale.control import Control, Goal, Held, Phase
+from penstock.protocol.rescale.placement import Held, Phase, Placement, RescaleGoal
 
 Order = Hold | Release | Acquire | Interrogate | Collect
 
@@ -93,7 +93,7 @@ ALL_AT_ONCE: Final = Limits(
 """No budget: everything moves in one step (keys placed apart in a second one, after the bins)."""
 
 
-def orders(control: Control, limits: Limits, released: Iterable[Held] = ()) -> dict[int, list[Order]]:
+def orders(control: Placement, limits: Limits, released: Iterable[Held] = ()) -> dict[int, list[Order]]:
     """What each worker is told in the next epoch, in the order of `penstock.protocol.messages`."""
     out: dict[int, list[Order]] = {}
     for to in sorted({h.to for h in control.held}):
@@ -112,7 +112,7 @@ def orders(control: Control, limits: Limits, released: Iterable[Held] = ()) -> d
     return out
 
 
-def advanced(control: Control, answers: Mapping[int, Answer], limits: Limits, epoch: int, frontier: int) -> Control:
+def advanced(control: Placement, answers: Mapping[int, Answer], limits: Limits, epoch: int, frontier: int) -> Placement:
     """The control after an epoch.
 
     Args:
@@ -136,14 +136,14 @@ def advanced(control: Control, answers: Mapping[int, Answer], limits: Limits, ep
     return _settled(control)
 
 
-def scaled(control: Control, workers: int, limits: Limits, epoch: int) -> Control:
+def scaled(control: Placement, workers: int, limits: Limits, epoch: int) -> Placement:
     """Ask for a number of workers (S2)."""
     before = control.goal
     control = replace(control, pins={k: w for k, w in control.pins.items() if w < workers})
     if before is None:
         if workers == control.workers:
             return control
-        return replace(control, goal=Goal(workers, control.workers, epoch, limits.first_bytes))
+        return replace(control, goal=RescaleGoal(workers, control.workers, epoch, limits.first_bytes))
     goal = replace(before, workers=workers, base=min(before.base, before.workers))  # what it was growing to is new still
     if before.target is not None and before.bytes_by_bin:
         goal = interrogate.aimed(control, goal)  # bins that are new at a worker weigh what they weighed at the old one
@@ -152,7 +152,7 @@ def scaled(control: Control, workers: int, limits: Limits, epoch: int) -> Contro
     return _settled(replace(control, goal=goal))
 
 
-def pinned(control: Control, keys: Iterable[int], worker: int | None, limits: Limits, epoch: int) -> Control:
+def pinned(control: Placement, keys: Iterable[int], worker: int | None, limits: Limits, epoch: int) -> Placement:
     """Ask for keys (hashes) at a worker, or back with their bins (None)."""
     routing = control.routing
     listed = list(keys)
@@ -163,11 +163,11 @@ def pinned(control: Control, keys: Iterable[int], worker: int | None, limits: Li
     control = replace(control, routing=placed, pins=pins)
     if control.goal is None:
         owners = tuple(routing.splits[b].to if b in routing.splits else w for b, w in enumerate(routing.owners))
-        control = replace(control, goal=Goal(control.workers, control.workers, epoch, limits.first_bytes, owners))
+        control = replace(control, goal=RescaleGoal(control.workers, control.workers, epoch, limits.first_bytes, owners))
     return _settled(control)
 
 
-def ended_hold(control: Control, key: int, since: int) -> tuple[Control, Held | None]:
+def ended_hold(control: Placement, key: int, since: int) -> tuple[Placement, Held | None]:
     """A key's state has been copied; see `penstock.protocol.rescale.hold`."""
     control, found = hold.released(control, key, since)
     return control, found
@@ -188,11 +188,11 @@ def _next_step(step: int, answers: Mapping[int, Answer], limits: Limits) -> int:
     return int(min(limits.most_bytes, max(limits.least_bytes, step * factor)))
 
 
-def _settled(control: Control) -> Control:
+def _settled(control: Placement) -> Placement:
     """Drop what is done (S3), and schedule what is needed (S4)."""
     routing, held = control.routing, {h.key for h in control.held}
-    apart = {k: w for k, w in routing.apart.items() if k in held or k in control.pins or routing.home_of(k) != w}
-    control = replace(control, routing=replace(routing, apart=apart))
+    pinned_keys = {k: w for k, w in routing.pinned_keys.items() if k in held or k in control.pins or routing.home_of(k) != w}
+    control = replace(control, routing=replace(routing, pinned_keys=pinned_keys))
     goal = control.goal
     needed = max(control.routing.used, *(1 + h.to for h in control.held), 1)
     if goal is None or goal.target is None:

@@ -1,90 +1,161 @@
-"""Which bins go where when the number of workers changes: the fewest moves that balance the measured bytes.
-
-Growing takes bins only from workers that have more than their share and gives them only to workers that are new; shrinking moves
-only the bins of workers that go. So no bin moves that could stay.
-"""
+"""What a region knows of its own placement between two epochs. Frozen values, kept in the epoch record."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import zlib
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from penstock.routing.table import Routing
 
 
-def place(owners: Sequence[int], bytes_by_bin: Sequence[int], workers: int, base: int) -> tuple[int, ...]:
-    """The worker of every bin at another number of workers.
+class Phase(StrEnum):
+    """Where a region is in a rescale."""
 
-    Args:
-        owners: By bin, its worker now.
-        bytes_by_bin: By bin, its measured bytes.
+    SETTLED = "settled"
+    INTERROGATE = "interrogate"
+    MOVE = "move"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A key on hold.
+
+    Attributes:
+        key: Its hash.
+        source: The worker whose files hold its state.
+        to: The worker that queues its rows and will get the state.
+        since: Epoch in which the source gave it up.
+        frontier: Event time (µs) up to which it has been processed.
+        bytes: Size of its state, and of its rows that waited.
+        queued: Bytes of rows queued for it since.
+    """
+
+    key: int
+    source: int
+    to: int
+    since: int
+    frontier: int
+    bytes: int
+    queued: int = 0
+
+
+@dataclass(frozen=True)
+class RescaleGoal:
+    """What a rescale is after and how far it is.
+
+    Attributes:
         workers: Number of workers wanted.
-        base: Number of workers when the region was last settled; workers from here on are new.
-
-    Returns:
-        By bin, its worker then; below `workers`.
-
-    Example:
-        >>> place([0, 0, 0, 1, 1, 1], [1] * 6, workers=3, base=2)
-        (0, 0, 2, 1, 1, 2)
+        base: Number of workers when the region was last settled.
+        started: Epoch in which it began.
+        target: By bin, the worker that is to own it; None until sizes are known.
+        bytes_by_bin: Measured so far.
+        cursors: By worker, the next bin to be measured.
+        step_bytes: What one worker may give up in the next epoch.
+        moved_bins, moved_keys, moved_bytes: Moved since it began.
+        bins_planned: Bins that had to move when the target was set.
     """
-    least = max(1, sum(bytes_by_bin) // (100 * len(owners)))  # an empty bin gets keys one day
-    weights = [b + least for b in bytes_by_bin]
-    target = list(owners)
-    share, giants = _share(weights, workers)
-    loads = [0] * workers
-    homeless = []
-    for at, worker in enumerate(owners):
-        if worker < workers:
-            loads[worker] += weights[at]
-        else:
-            homeless.append(at)
-    new = range(min(base, workers), workers)
-    if new:
-        room = sum(max(0.0, share - loads[w]) for w in new) - sum(weights[b] for b in homeless)
-        homeless += _surplus(owners, weights, loads, share, giants, room)
-    for at in sorted(homeless, key=lambda b: (-weights[b], b)):
-        among = [w for w in new if loads[w] < share] or ([owners[at]] if owners[at] < workers else range(workers))
-        target[at] = min(among, key=lambda w: (loads[w], w))
-        loads[target[at]] += weights[at]
-    return tuple(target)
+
+    workers: int
+    base: int
+    started: int
+    step_bytes: int
+    target: tuple[int, ...] | None = None
+    bytes_by_bin: tuple[int, ...] = ()
+    cursors: Mapping[int, int] = field(default_factory=dict)
+    moved_bins: int = 0
+    moved_keys: int = 0
+    moved_bytes: int = 0
+    bins_planned: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; long tuples packed."""
+        raw = {n: getattr(self, n) for n in self.__dataclass_fields__}
+        raw["target"] = None if self.target is None else _pack(self.target)
+        raw["bytes_by_bin"] = _pack(self.bytes_by_bin)
+        raw["cursors"] = {str(w): b for w, b in self.cursors.items()}
+        return raw
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> RescaleGoal:
+        """Read what `to_json` gave."""
+        read = dict(raw)
+        read["target"] = None if raw["target"] is None else _unpack(raw["target"])
+        read["bytes_by_bin"] = _unpack(raw["bytes_by_bin"])
+        read["cursors"] = {int(w): b for w, b in raw["cursors"].items()}
+        return RescaleGoal(**read)
 
 
-def _share(weights: Sequence[int], workers: int) -> tuple[float, set[int]]:
-    """What a worker should have, and the bins that weigh more than that by themselves: each has a worker of its own, at best."""
-    left, heaviest, giants = sum(weights), sorted(range(len(weights)), key=lambda b: (-weights[b], b)), set[int]()
-    for at in heaviest[: workers - 1]:
-        if weights[at] * (workers - len(giants)) <= left:
-            break
-        left -= weights[at]
-        giants.add(at)
-    return left / (workers - len(giants)), giants
+@dataclass(frozen=True)
+class Placement:
+    """A region's placement.
 
-
-def _surplus(
-    owners: Sequence[int], weights: Sequence[int], loads: list[int], share: float, giants: set[int], room: float
-) -> list[int]:
-    """Bins that workers with more than their share give to new ones, the heaviest first; takes them off `loads`.
-
-    A giant stays where it is, and everything else leaves it; of several at one worker the heaviest stays.
+    Attributes:
+        routing: The table by which the next epoch's rows go.
+        workers: Number of workers that the next epoch schedules.
+        goal: The rescale under way; None: none.
+        pins: By hash, the worker at which a user wants a key.
+        held: Keys on hold.
+        last_moved: Bins, keys and bytes that the last rescale moved, once it has settled.
     """
-    by_worker: dict[int, list[int]] = {}
-    for at in sorted(range(len(owners)), key=lambda b: (-weights[b], -b)):
-        if owners[at] < len(loads):
-            by_worker.setdefault(owners[at], []).append(at)
-    out: list[int] = []
-    over: dict[int, float] = {}
-    for worker, bins in by_worker.items():
-        here = [b for b in bins if b in giants]
-        for at in here[1:]:
-            out.append(at)
-            loads[worker] -= weights[at]
-        over[worker] = loads[worker] - max(share, *(weights[b] for b in here[:1]), 0.0)
-    total = sum(max(0.0, o) for o in over.values())
-    for worker, surplus in sorted(over.items()):
-        if surplus <= 0 or room <= 0:
-            continue
-        give = surplus * min(1.0, room / total)
-        for at in by_worker[worker]:
-            if at not in giants and weights[at] <= give + weights[at] / 2:
-                out.append(at)
-                give -= weights[at]
-                loads[worker] -= weights[at]
-    return out
+
+    routing: Routing
+    workers: int
+    goal: RescaleGoal | None = None
+    pins: Mapping[int, int] = field(default_factory=dict)
+    held: tuple[Held, ...] = ()
+    last_moved: tuple[int, int, int] = (0, 0, 0)
+
+    @staticmethod
+    def fresh(workers: int, routing: Routing | None = None) -> Placement:
+        """A region that begins."""
+        return Placement(routing or Routing.even(workers), workers)
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is."""
+        if self.goal is None:
+            return Phase.SETTLED
+        return Phase.INTERROGATE if self.goal.target is None else Phase.MOVE
+
+    @property
+    def held_frontier(self) -> int | None:
+        """Event time (µs) that the region must not let others believe it has passed; None: no bound."""
+        return min((h.frontier for h in self.held), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "routing": self.routing.to_json(),
+            "workers": self.workers,
+            "goal": self.goal and self.goal.to_json(),
+            "pins": {str(k): w for k, w in self.pins.items()},
+            "held": [[getattr(h, n) for n in Held.__slots__] for h in self.held],
+            "last_moved": list(self.last_moved),
+        }
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> Placement:
+        """Read what `to_json` gave."""
+        return Placement(
+            Routing.from_json(raw["routing"]),
+            raw["workers"],
+            RescaleGoal.from_json(raw["goal"]) if raw["goal"] else None,
+            {int(k): w for k, w in raw["pins"].items()},
+            tuple(Held(*h) for h in raw["held"]),
+            tuple(raw["last_moved"]),
+        )
+
+
+def _pack(numbers: tuple[int, ...]) -> str:
+    return base64.b64encode(zlib.compress(array("q", numbers).tobytes(), 1)).decode()
+
+
+def _unpack(text: str) -> tuple[int, ...]:
+    found = array("q")
+    found.frombytes(zlib.decompress(base64.b64decode(text)))
+    return tuple(found)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.arrow.columns import values_of
-from penstock.arrow.pages import PAGES, opened
+from penstock.arrow.pages import PAGES, decode_pages
 from penstock.errors import DeclarationError, OperatorError, raised
 from penstock.patterns.algebra import Query
 from penstock.patterns.batch import PLACE, Spread, enumerated, matches_of, spread_schema
@@ -132,7 +132,7 @@ def match(
     if from_maximal:  # the names by which the parts are told apart are not shown
         pattern = replace(pattern, shape=shape_of(parsed, tuple(columns), pattern.automaton.kinds, keys))
     prepared, sorting, paged = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, define, type, streams))
-    here = enumerate_with is None and pattern.tells_few and not callable(where)
+    here = enumerate_with is None and pattern.enumerates_locally and not callable(where)
     found = _found(prepared, sorting, paged, pattern, None if here else by)
     return taken_over(found if where is None else _where(found, where), theirs or found.sparkSession)
 
@@ -278,9 +278,9 @@ def _prepared(
     names = [quoted(name) for name in pattern.key_columns]
     for name in names:
         prepared = prepared.where(F.col(name).isNotNull())
-    if pattern.looked_at is not None:  # the rest is not even shuffled
-        prepared = prepared.where(pattern.looked_at)
-    together = [] if pattern.mixed else names
+    if pattern.row_filter is not None:  # the rest is not even shuffled
+        prepared = prepared.where(pattern.row_filter)
+    together = [] if pattern.needs_global_order else names
     shuffled = prepared.repartition(*together) if together else prepared.repartition(1)
     columns = arrow_schema(prepared)
     kinds = [columns.field(name).type for name in pattern.key_columns]
@@ -365,7 +365,7 @@ def _found(
 
     def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if paged is not None:
-            batches = opened(batches, paged)
+            batches = decode_pages(batches, paged)
         if sorting is None:
             return batches
         folders = os.environ.get("SPARK_LOCAL_DIRS", "")  # as Spark tells its Python workers
@@ -389,9 +389,9 @@ def _found(
     def enumerate_matches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return enumerated(pattern, result, batches, load_work if isinstance(split, CountedSplit) else load_share)
 
-    mixed = spread_schema(result)
-    shared = _over_batches(prepared, recognise_and_share, came, mixed)
-    found = _over_batches(shared.repartitionById(workers, F.col(PLACE)), enumerate_matches, mixed, result)
+    needs_global_order = spread_schema(result)
+    shared = _over_batches(prepared, recognise_and_share, came, needs_global_order)
+    found = _over_batches(shared.repartitionById(workers, F.col(PLACE)), enumerate_matches, needs_global_order, result)
     return found.dropDuplicates([ID]).drop(ID) if isinstance(split, Maximal) else found
 
 

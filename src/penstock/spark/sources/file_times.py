@@ -104,7 +104,7 @@ class FileTimes:
         found = {}
         for number, file in sorted(self._files.items()):
             found[number] = (file, base)
-            base = Base(max(base.latest, greatest.get(number, base.latest)), base.floor)
+            base = Base(max(base.latest, greatest.get(number, base.latest)), base.late_floor)
         return found
 
     def chunks(self, part: int) -> tuple[Chunk, ...] | None:

@@ -194,11 +194,11 @@ class JudgedFile:
         self._times, self._late = piece, None
         begins = np.arange(0, len(piece), 1 << CHUNK_BITS)
         seen = np.maximum.accumulate(np.maximum(np.maximum.reduceat(piece, begins), self.base.latest))
-        if (np.minimum.reduceat(piece, begins) < np.maximum(seen - self.lateness_us, self.base.floor)).any():
+        if (np.minimum.reduceat(piece, begins) < np.maximum(seen - self.lateness_us, self.base.late_floor)).any():
             one = np.zeros(len(piece), np.int64)
             self._late = late_rows(one, one, np.arange(len(piece)), piece, {(0, 0): self.base}, self.lateness_us)
             self.late += int(self._late.sum())
-        self.base = Base(int(seen[-1]), self.base.floor)
+        self.base = Base(int(seen[-1]), self.base.late_floor)
         return True
 
 

@@ -350,36 +350,36 @@ class SourceReader:
             self._usual = self._rows(self._read(), usual=True)
         return self._usual
 
-    def frames(self, suspects: dict[ChunkId, Base], *, malformed: bool) -> SourceFrames:
-        """The epoch's records; late ones, which can only be in the chunks `suspects`, told apart exactly."""
+    def frames(self, candidate_chunks: dict[ChunkId, Base], *, malformed: bool) -> SourceFrames:
+        """The epoch's records; late ones, which can only be in the chunks `candidate_chunks`, told apart exactly."""
         kept = [*_own(self._read()), *ORDER]
         marks = malformed and BAD in self._all().columns
         rows = select_sql(self._all().where(f"not {BAD}"), kept) if marks else self._on_time()
         bad = self.malformed() if malformed else None
-        guilty: dict[ChunkId, Base] = {}
-        if suspects and not self.left:
-            found = self._looked_at(suspects)
+        late_chunks: dict[ChunkId, Base] = {}
+        if candidate_chunks and not self.left:
+            found = self._looked_at(candidate_chunks)
             if found is not None and sum(map(len, found.values())) <= _MANY_LATE:
                 return _told_apart(rows, found, bad)
-            guilty = self._guilty(rows, suspects) if found is None else _chunks_with(found, suspects)
-        if not guilty:
+            late_chunks = self._guilty(rows, candidate_chunks) if found is None else _chunks_with(found, candidate_chunks)
+        if not late_chunks:
             return SourceFrames(rows, None, bad)
-        marked = as_rdd(self._marked(rows, guilty)).persist()
+        marked = as_rdd(self._marked(rows, late_chunks)).persist()
         self._kept.append(marked)
         late_rows = marked.where("__ps_late").count()
         late = marked.where("__ps_late").selectExpr(*kept)
         return SourceFrames(marked.where("not __ps_late").selectExpr(*kept), late, bad, late_rows)
 
-    def _looked_at(self, suspects: dict[ChunkId, Base]) -> dict[int, Ints] | None:
+    def _looked_at(self, candidate_chunks: dict[ChunkId, Base]) -> dict[int, Ints] | None:
         """By partition, the offsets of late records, found by the driver in at most one job without a shuffle; None: not for this epoch.
 
         Offsets must be the same when the rows are read again, and tell records apart.
         """
-        seen = self._seen_of(suspects)
+        seen = self._seen_of(candidate_chunks)
         if seen is None:
             return None
         part, offset, time = seen
-        late = late_rows(part, offset >> CHUNK_BITS, offset, time, suspects, self._source.lateness_us)
+        late = late_rows(part, offset >> CHUNK_BITS, offset, time, candidate_chunks, self._source.lateness_us)
         found: dict[int, Ints] = {}
         for number in np.unique(part[late]).tolist():
             mine = found[number] = offset[late & (part == number)]
@@ -389,58 +389,60 @@ class SourceReader:
                 return None
         return found
 
-    def _seen_of(self, suspects: dict[ChunkId, Base]) -> tuple[Ints, Ints, Ints] | None:
+    def _seen_of(self, candidate_chunks: dict[ChunkId, Base]) -> tuple[Ints, Ints, Ints] | None:
         """Partition, offset and time of the suspects' records, or of all, if they are few enough for the driver."""
         if self._in_files is not None:
-            few = len(suspects) << CHUNK_BITS <= HELD_ROWS
-            return self._in_files.rows(suspects) if few else None
+            few = len(candidate_chunks) << CHUNK_BITS <= HELD_ROWS
+            return self._in_files.rows(candidate_chunks) if few else None
         steady = self._source.position is not None or isinstance(self._source.connector, (Files, Rate))
         every = sum(self._rows_by_chunk.values()) <= _SMALL_ROWS
-        some = len(suspects) < _FEW and sum(self._rows_by_chunk[c] for c in suspects) <= _SMALL_ROWS
+        some = len(candidate_chunks) < _FEW and sum(self._rows_by_chunk[c] for c in candidate_chunks) <= _SMALL_ROWS
         if not steady or self._times is None or not (every or some):
             return None
         if self._seen is None:
             rows = self._times if BAD not in self._times.columns else self._times.where(f"not {BAD}")
             if not every:
-                places = (f"{PART} = {p}L and shiftright({OFFSET}, {CHUNK_BITS}) = {c}L" for p, c in suspects)
+                places = (f"{PART} = {p}L and shiftright({OFFSET}, {CHUNK_BITS}) = {c}L" for p, c in candidate_chunks)
                 rows = rows.where(" or ".join(places))
             columns: Any = rows.select(PART, OFFSET, TIME).toArrow()
             self._seen = tuple(c.to_numpy() for c in columns.columns)
         return self._seen
 
-    def _guilty(self, rows: DataFrame, suspects: dict[ChunkId, Base]) -> dict[ChunkId, Base]:
+    def _guilty(self, rows: DataFrame, candidate_chunks: dict[ChunkId, Base]) -> dict[ChunkId, Base]:
         """The suspects that do hold late records: how far does a record fall behind the greatest time before it in its chunk?
 
         The walk is done in Python: two numbers per record cross over, which is several times faster than Spark's own
         higher-order functions and needs no sort where a chunk is read by one task, as those of files are.
         """
         chosen = rows.selectExpr(PART, f"shiftright({OFFSET}, {CHUNK_BITS}) as {_CHUNK}", OFFSET, TIME)
-        if len(suspects) < _FEW:  # else looking at all chunks is cheaper than picking some
-            chosen = self._in_chunks(chosen, suspects).select(PART, _CHUNK, OFFSET, TIME)
+        if len(candidate_chunks) < _FEW:  # else looking at all chunks is cheaper than picking some
+            chosen = self._in_chunks(chosen, candidate_chunks).select(PART, _CHUNK, OFFSET, TIME)
         if not isinstance(self._source.connector, Files):
             chosen = chosen.repartition(PART, _CHUNK)
         found = chosen.mapInArrow(_falls, f"{PART} long, {_CHUNK} long, least long, fall long").collect()
-        guilty = {}
+        late_chunks = {}
         for row in found:
-            base = suspects.get((row[PART], row[_CHUNK]))
+            base = candidate_chunks.get((row[PART], row[_CHUNK]))
             if base is None:
                 continue
             if row["fall"] > self._source.lateness_us or row["least"] < max(
-                behind(base.latest, self._source.lateness_us), base.floor
+                behind(base.latest, self._source.lateness_us), base.late_floor
             ):
-                guilty[row[PART], row[_CHUNK]] = base
-        return guilty
+                late_chunks[row[PART], row[_CHUNK]] = base
+        return late_chunks
 
     def _in_chunks(self, rows: DataFrame, chunks: dict[ChunkId, Base], how: str = "inner") -> DataFrame:
         """Rows of some chunks, with the number of their chunk and what is known before it (null for `MIN_TIME`)."""
-        table = [(part, chunk, _or_null(base.latest), _or_null(base.floor), True) for (part, chunk), base in chunks.items()]
+        table = [
+            (part, chunk, _or_null(base.latest), _or_null(base.late_floor), True) for (part, chunk), base in chunks.items()
+        ]
         schema = f"{PART} long, {_CHUNK} long, __ps_latest long, __ps_floor long, {_KNOWN} boolean"
         known = F.broadcast(rows.sparkSession.createDataFrame(table, schema))
         return rows.withColumn(_CHUNK, F.expr(f"shiftright({OFFSET}, {CHUNK_BITS})")).join(known, [PART, _CHUNK], how)
 
-    def _marked(self, rows: DataFrame, guilty: dict[ChunkId, Base]) -> DataFrame:
+    def _marked(self, rows: DataFrame, late_chunks: dict[ChunkId, Base]) -> DataFrame:
         """Rows with `__ps_late`: in the guilty chunks in offset order against the running maximum, elsewhere false."""
-        inside = self._in_chunks(rows, guilty, "left")
+        inside = self._in_chunks(rows, late_chunks, "left")
         order = Window.partitionBy(PART, _CHUNK).orderBy(OFFSET).rowsBetween(Window.unboundedPreceding, -1)
         accused = inside.where(f"{_KNOWN} is not null").withColumn("__ps_top", F.max(TIME).over(order))
         bound = f"greatest(greatest(__ps_top, __ps_latest) - {self._source.lateness_us}L, __ps_floor)"

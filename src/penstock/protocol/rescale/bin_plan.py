@@ -1,0 +1,90 @@
+"""Which bins go where when the number of workers changes: the fewest moves that balance the measured bytes.
+
+Growing takes bins only from workers that have more than their share and gives them only to workers that are new; shrinking moves
+only the bins of workers that go. So no bin moves that could stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def place(owners: Sequence[int], bytes_by_bin: Sequence[int], workers: int, base: int) -> tuple[int, ...]:
+    """The worker of every bin at another number of workers.
+
+    Args:
+        owners: By bin, its worker now.
+        bytes_by_bin: By bin, its measured bytes.
+        workers: Number of workers wanted.
+        base: Number of workers when the region was last settled; workers from here on are new.
+
+    Returns:
+        By bin, its worker then; below `workers`.
+
+    Example:
+        >>> place([0, 0, 0, 1, 1, 1], [1] * 6, workers=3, base=2)
+        (0, 0, 2, 1, 1, 2)
+    """
+    least = max(1, sum(bytes_by_bin) // (100 * len(owners)))  # an empty bin gets keys one day
+    weights = [b + least for b in bytes_by_bin]
+    target = list(owners)
+    share, giants = _share(weights, workers)
+    loads = [0] * workers
+    homeless = []
+    for at, worker in enumerate(owners):
+        if worker < workers:
+            loads[worker] += weights[at]
+        else:
+            homeless.append(at)
+    new = range(min(base, workers), workers)
+    if new:
+        room = sum(max(0.0, share - loads[w]) for w in new) - sum(weights[b] for b in homeless)
+        homeless += _surplus(owners, weights, loads, share, giants, room)
+    for at in sorted(homeless, key=lambda b: (-weights[b], b)):
+        among = [w for w in new if loads[w] < share] or ([owners[at]] if owners[at] < workers else range(workers))
+        target[at] = min(among, key=lambda w: (loads[w], w))
+        loads[target[at]] += weights[at]
+    return tuple(target)
+
+
+def _share(weights: Sequence[int], workers: int) -> tuple[float, set[int]]:
+    """What a worker should have, and the bins that weigh more than that by themselves: each has a worker of its own, at best."""
+    left, heaviest, giants = sum(weights), sorted(range(len(weights)), key=lambda b: (-weights[b], b)), set[int]()
+    for at in heaviest[: workers - 1]:
+        if weights[at] * (workers - len(giants)) <= left:
+            break
+        left -= weights[at]
+        giants.add(at)
+    return left / (workers - len(giants)), giants
+
+
+def _surplus(
+    owners: Sequence[int], weights: Sequence[int], loads: list[int], share: float, giants: set[int], room: float
+) -> list[int]:
+    """Bins that workers with more than their share give to new ones, the heaviest first; takes them off `loads`.
+
+    A giant stays where it is, and everything else leaves it; of several at one worker the heaviest stays.
+    """
+    by_worker: dict[int, list[int]] = {}
+    for at in sorted(range(len(owners)), key=lambda b: (-weights[b], -b)):
+        if owners[at] < len(loads):
+            by_worker.setdefault(owners[at], []).append(at)
+    out: list[int] = []
+    over: dict[int, float] = {}
+    for worker, bins in by_worker.items():
+        here = [b for b in bins if b in giants]
+        for at in here[1:]:
+            out.append(at)
+            loads[worker] -= weights[at]
+        over[worker] = loads[worker] - max(share, *(weights[b] for b in here[:1]), 0.0)
+    total = sum(max(0.0, o) for o in over.values())
+    for worker, surplus in sorted(over.items()):
+        if surplus <= 0 or room <= 0:
+            continue
+        give = surplus * min(1.0, room / total)
+        for at in by_worker[worker]:
+            if at not in giants and weights[at] <= give + weights[at] / 2:
+                out.append(at)
+                give -= weights[at]
+                loads[worker] -= weights[at]
+    return out
