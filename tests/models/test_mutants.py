@@ -77,7 +77,7 @@ def lateness_judged_by_the_whole_source(patch):
 
 
 def frontier_of_the_fastest_partition(patch):
-    judge = epoch.judge
+    judge = epoch.check_lateness
 
     def fastest(before, chunks, **how):
         judged = judge(before, chunks, **how)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.driver.epoch import part_number
 from penstock.operators.base import Context
-from penstock.progress.lateness import Base, Chunk, begun, behind, judge, late_rows
+from penstock.progress.lateness import Base, Chunk, begun, behind, check_lateness, late_rows
 from penstock.progress.source_state import PartitionState, SourceState
 from penstock.rows.keys import KeyCodec
 from penstock.rows.rows import Order
@@ -80,5 +80,5 @@ def test_judgement_of_a_partition_begins_where_that_of_its_first_chunk_does(idle
     known = {"0": PartitionState(5, latest=9, late_floor=late_floor, idle=idle)}
     for before in (SourceState(partitions=known, frontier=frontier), SourceState(frontier=frontier)):
         chunk = Chunk("0", 5, 0, -100, 20, 1, 2)
-        found = judge(before, [chunk], lateness_us=1, idle_after_us=None, declared=(), now_us=0)
+        found = check_lateness(before, [chunk], lateness_us=1, idle_after_us=None, declared=(), now_us=0)
         assert begun(before, "0") == found.candidate_chunks[5, 0]

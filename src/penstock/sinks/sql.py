@@ -89,15 +89,15 @@ class SqlSink:
         self._mode = mode
         self._parts = _table_parts(table, self._database.name)
         self._table = ".".join(quoted(part) for part in self._parts)
-        self._target = f"Table {table!r} in {self._database.place}"
+        self._description = f"Table {table!r} in {self._database.place}"
         shown_url = self._database.place if self._database.name == "postgresql" else url  # without the password
         self._shown = f"sql({shown_url!r}, {table!r}, mode={mode!r})"
         self._schema: pa.Schema | None = None
         self._target = ""
         if mode not in get_args(Mode):
-            raise DeclarationError(f"{self._target} has mode {mode!r}: write 'append', 'upsert' or 'replace'.")
+            raise DeclarationError(f"{self._description} has mode {mode!r}: write 'append', 'upsert' or 'replace'.")
         if self._key and mode != "upsert":
-            raise DeclarationError(f'{self._target} has a key but mode {mode!r}, which ignores it: add mode="upsert".')
+            raise DeclarationError(f'{self._description} has a key but mode {mode!r}, which ignores it: add mode="upsert".')
 
     def __repr__(self) -> str:
         return self._shown
@@ -109,29 +109,29 @@ class SqlSink:
             DeclarationError: As in the contract. Nothing was changed.
         """
         if self._mode == "append":
-            marks.refuse_updates(updates, target=self._target, key=key)
+            marks.refuse_updates(updates, target=self._description, key=key)
         if self._mode == "replace" and updates:
             raise DeclarationError(
-                f"{self._target} would keep only the keys that changed in the last epoch, because the output is a running "
+                f"{self._description} would keep only the keys that changed in the last epoch, because the output is a running "
                 'aggregate: write mode="upsert" with its key.'
             )
         if self._mode == "upsert" and not self._key:
             shown = ", ".join(repr(name) for name in key) or "..."
-            raise DeclarationError(f"{self._target} has mode='upsert' but no key: write key=[{shown}].")
+            raise DeclarationError(f"{self._description} has mode='upsert' but no key: write key=[{shown}].")
         if updates and key and set(key) != set(self._key):
             raise DeclarationError(
-                f"{self._target} has key {list(self._key)}, but the output's rows are one per {list(key)}: write key={list(key)}."
+                f"{self._description} has key {list(self._key)}, but the output's rows are one per {list(key)}: write key={list(key)}."
             )
         for name in self._key:
             if name not in schema.names:
-                raise DeclarationError(f"{self._target} has key column {name!r}, but the output has only {schema.names}.")
+                raise DeclarationError(f"{self._description} has key column {name!r}, but the output has only {schema.names}.")
             if pa.types.is_nested(schema.field(name).type):
                 raise DeclarationError(
-                    f"{self._target} has key column {name!r} of type {schema.field(name).type}: make the key a plain value."
+                    f"{self._description} has key column {name!r} of type {schema.field(name).type}: make the key a plain value."
                 )
         for index, name in enumerate(schema.names):
             if name in schema.names[:index]:
-                raise DeclarationError(f"Column {name!r} is twice in the output for {self._target}: rename one.")
+                raise DeclarationError(f"Column {name!r} is twice in the output for {self._description}: rename one.")
             if self._database.name == "postgresql" and len(name.encode()) > 63:
                 raise DeclarationError(f"Column {name!r} is longer than the 63 bytes that PostgreSQL keeps: rename it.")
             sql_columns.kind_of(schema.field(index), self._database.name)
@@ -151,7 +151,7 @@ class SqlSink:
         if not isinstance(other, SqlSink) or self.identity != other.identity:
             return ""
         why = marks.shared_badly(self.kept, other.kept)
-        return why and f"{self._target} cannot keep two outputs because {why}"
+        return why and f"{self._description} cannot keep two outputs because {why}"
 
     def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
         """See `Sink.open`: mark and table are checked, and created if missing, in one transaction.
@@ -170,7 +170,7 @@ class SqlSink:
             transaction.run(f"UPDATE penstock_marks SET run = run WHERE {_THIS}", target=self._target, output=claim.output)
             held = self._mark(transaction, claim.output)
             remedy = f"delete the table and its row in penstock_marks (target {self._target!r}, output {claim.output!r})"
-            marks.refuse_claim(held, claim, target=self._target, remedy=remedy)
+            marks.refuse_claim(held, claim, target=self._description, remedy=remedy)
             self._refuse_others(transaction, claim)
             self._prepare(transaction, schema, held)
             if held is None:
@@ -203,18 +203,20 @@ class SqlSink:
             SinkError: As in the contract; also if an exception of `batches` is one of the database's.
         """
         if self._schema is None:
-            raise SinkError(f"{self._target} was not opened before epoch {mark.epoch} was written: call open() first.")
+            raise SinkError(f"{self._description} was not opened before epoch {mark.epoch} was written: call open() first.")
         with self._reported(f"store epoch {mark.epoch}"), self._database.transaction() as transaction:
             if not self._moved(transaction, mark):
-                if marks.holds_epoch(self._mark(transaction, mark.output), mark, target=self._target):
+                if marks.holds_epoch(self._mark(transaction, mark.output), mark, target=self._description):
                     return 0
-                raise SinkError(f"{self._target} changed its mark while epoch {mark.epoch} was written: write it again.")
+                raise SinkError(f"{self._description} changed its mark while epoch {mark.epoch} was written: write it again.")
             return self._store(transaction, self._ready(batches, self._schema), self._schema)
 
     def why_not_rewind(self) -> str:
         """Rows of `upsert` and `replace` are replaced in time; a row that was appended does not say which epoch it is of."""
         if self._mode == "append":
-            return f'{self._target} cannot take back rows, because with mode="append" a row does not say which epoch it is of'
+            return (
+                f'{self._description} cannot take back rows, because with mode="append" a row does not say which epoch it is of'
+            )
         return ""
 
     def rewind(self, upto: int, mark: Mark) -> None:
@@ -225,10 +227,10 @@ class SqlSink:
             SinkError: As in the contract.
         """
         if self._schema is None:
-            raise SinkError(f"{self._target} was not opened before it went back to epoch {upto}: call open() first.")
+            raise SinkError(f"{self._description} was not opened before it went back to epoch {upto}: call open() first.")
         with self._reported(f"go back to epoch {upto}"), self._database.transaction() as transaction:
             if not self._moved(transaction, mark):
-                marks.holds_epoch(self._mark(transaction, mark.output), mark, target=self._target)
+                marks.holds_epoch(self._mark(transaction, mark.output), mark, target=self._description)
 
     def close(self) -> None:
         """Release the connection; table and mark stay."""
@@ -293,7 +295,7 @@ class SqlSink:
             why = marks.shared_badly(self.kept, kept)
             if why and (epoch >= 0 or (flow, run) == (claim.flow, claim.run)):
                 raise SinkError(
-                    f"{self._target} holds output {output!r} too, and cannot keep {claim.output!r} beside it because {why}: give one of "
+                    f"{self._description} holds output {output!r} too, and cannot keep {claim.output!r} beside it because {why}: give one of "
                     f"them another table, or, if {output!r} is no more, delete its row in penstock_marks (target {self._target!r})."
                 )
 
@@ -307,7 +309,7 @@ class SqlSink:
         if not found:
             if held is not None and held.epoch >= 0:
                 raise SinkError(
-                    f"{self._target} is gone, but its mark says that it held output {held.output!r} up to epoch {held.epoch}: "
+                    f"{self._description} is gone, but its mark says that it held output {held.output!r} up to epoch {held.epoch}: "
                     f"restore it, or delete its row in penstock_marks (target {self._target!r}) and start afresh."
                 )
             transaction.run(f"CREATE TABLE {self._table} ({', '.join(f'{quoted(n)} {ddl}' for n, ddl in declared.items())})")
@@ -320,11 +322,11 @@ class SqlSink:
             type_ = found.get(fold(field.name))
             if type_ is None:
                 raise SinkError(
-                    f"{self._target} has no column {field.name!r}: add it as {declared[field.name]}, or choose another table."
+                    f"{self._description} has no column {field.name!r}: add it as {declared[field.name]}, or choose another table."
                 )
             if not sql_columns.fits(field, type_, name):
                 raise SinkError(
-                    f"{self._target} has column {field.name!r} of type {type_}, which does not hold {field.type} exactly: "
+                    f"{self._description} has column {field.name!r} of type {type_}, which does not hold {field.type} exactly: "
                     f"make it {declared[field.name]}, or choose another table."
                 )
 
@@ -351,7 +353,9 @@ class SqlSink:
             if batch.num_rows:
                 missing = [name for name in schema.names if name not in batch.schema.names]
                 if missing:
-                    raise SinkError(f"{self._target} was given rows without column {missing[0]!r}, which it was opened with.")
+                    raise SinkError(
+                        f"{self._description} was given rows without column {missing[0]!r}, which it was opened with."
+                    )
                 yield batch.select(schema.names)
 
     def _store(self, transaction: Transaction, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> int:
@@ -426,7 +430,7 @@ class SqlSink:
                 raise
             text = str(getattr(broken, "orig", None) or broken).strip().splitlines()
             raise SinkError(
-                f"{self._target} refused to {doing} ({text[0] if text else type(broken).__name__}): correct that and start again."
+                f"{self._description} refused to {doing} ({text[0] if text else type(broken).__name__}): correct that and start again."
             ) from broken
 
 
