@@ -1,27 +1,79 @@
-"""Draw the diagrams of the guides from the tables that the code runs by: ``python docs/diagrams.py`` rewrites them in place."""
+"""Draw the diagrams of the documents from their sources: ``python docs/diagrams.py`` rewrites them in place.
+
+The machine of a rescale comes from the table that the code runs by, the architecture from ``images/architecture.mmd``, the duration of
+epochs during a rescale from ``benchmarks/results/rescale.json``.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 from penstock.protocol.rescale import TRANSITIONS
 
-GUIDE = Path(__file__).parent / "guide-rescaling.md"
-_BLOCK = re.compile(r"(<!-- diagram: rescale -->\n).*?(<!-- end -->)", re.DOTALL)
+HERE = Path(__file__).parent
+GUIDE = HERE / "guide-rescaling.md"
+README = HERE.parent / "README.md"
+ARCHITECTURE = HERE / "images" / "architecture.mmd"
+EPOCHS = HERE / "images" / "rescale-short.svg"
+FIGURES = HERE.parent / "benchmarks" / "results" / "rescale.json"
+_BLOCK = re.compile(r"(<!-- diagram: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def rescale() -> str:
     """The state machine of a rescale, as Mermaid."""
     lines = ["stateDiagram-v2", "    [*] --> settled"]
     lines += [f"    {before} --> {after}: {what} ({rule})" for before, what, after, rule in TRANSITIONS]
-    return "```mermaid\n" + "\n".join(lines) + "\n```\n"
+    return "\n".join(lines) + "\n"
+
+
+def architecture() -> str:
+    """What penstock consists of, as Mermaid."""
+    return ARCHITECTURE.read_text(encoding="utf-8")
 
 
 def drawn(text: str) -> str:
-    """A guide with its diagrams as they should be."""
-    return _BLOCK.sub(lambda found: found[1] + rescale() + found[2], text)
+    """A document with its diagrams as they should be."""
+    sources = {"rescale": rescale, "architecture": architecture}
+    return _BLOCK.sub(lambda found: f"{found[1]}```mermaid\n{sources[found[2]]()}```\n{found[3]}", text)
+
+
+def epochs() -> str:
+    """Duration of each epoch around a rescale of a million keys, with a step budget and all at once, as SVG."""
+    results = json.loads(FIGURES.read_text(encoding="utf-8"))
+    panels = [
+        ("within the step budget", results["budget, 1,000,000 keys"]),
+        ("all state at once (an older version)", results["at once, 1,000,000 keys"]),
+    ]
+    parts = [_panel(title, result, 20 + 190 * i) for i, (title, result) in enumerate(panels)]
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 390" font-family="sans-serif" font-size="13">'
+    return "\n".join([head, '<rect width="760" height="390" fill="#ffffff"/>', *parts, "</svg>"]) + "\n"
+
+
+def _panel(title: str, result: dict[str, Any], top: int, margin: int = 40) -> str:
+    """One panel: `margin` epochs before the rescale and after it, as multiples of the steady p99."""
+    begin, end = result["rescale_epochs"][0]
+    first = max(0, begin - margin)
+    ratios = [ms / result["steady_p99_ms"] for ms in result["epochs_ms"][first : end + margin]]
+    step, base, high = 640 / len(ratios), top + 140, 110 / 2.0
+    points = " ".join(f"{90 + step * (i + 0.5):.1f},{base - high * ratio:.1f}" for i, ratio in enumerate(ratios))
+    left, right = (90 + step * (at - first) for at in (begin, end))
+    lines = [
+        f'<rect x="{left:.1f}" y="{top + 25}" width="{right - left:.1f}" height="115" fill="#f2c14e" fill-opacity="0.4"/>',
+        f'<line x1="90" y1="{base}" x2="730" y2="{base}" stroke="#333333"/>',
+        f'<line x1="90" y1="{base - high:.1f}" x2="730" y2="{base - high:.1f}" stroke="#777777" stroke-dasharray="5 4"/>',
+        f'<text x="84" y="{base - high + 4:.1f}" text-anchor="end">steady p99</text>',
+        f'<text x="84" y="{base + 4}" text-anchor="end">0</text>',
+        f'<polyline points="{points}" fill="none" stroke="#20639b" stroke-width="1.5"/>',
+        f'<text x="90" y="{top + 14}">{title}: {result["rescale_s"]:.1f} s, longest epoch {result["max_ratio"]:.2f} × steady p99</text>',
+        f'<text x="730" y="{base + 18}" text-anchor="end">epochs; 1,000,000 keys, 3 to 4 workers</text>',
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    GUIDE.write_text(drawn(GUIDE.read_text(encoding="utf-8")), encoding="utf-8")
+    for document in (GUIDE, README):
+        document.write_text(drawn(document.read_text(encoding="utf-8")), encoding="utf-8")
+    EPOCHS.write_text(epochs(), encoding="utf-8")

@@ -1,17 +1,46 @@
-"""The guides' diagrams are what the tables in the code give."""
+"""The documents' diagrams are what their sources give: tables in the code, figures of benchmarks, a drawing under docs/images."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_diagram_of_a_rescale_is_drawn_from_the_machines_table():
+@pytest.fixture(scope="module")
+def diagrams():
     spec = importlib.util.spec_from_file_location("diagrams", ROOT / "docs" / "diagrams.py")
-    diagrams = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(diagrams)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_diagram_of_a_rescale_is_drawn_from_the_machines_table(diagrams):
     text = diagrams.GUIDE.read_text(encoding="utf-8")
     assert "stateDiagram-v2" in text
     assert text == diagrams.drawn(text), "run python docs/diagrams.py"
+
+
+def test_picture_of_the_architecture_is_drawn_from_its_source(diagrams):
+    text = diagrams.README.read_text(encoding="utf-8")
+    assert "flowchart" in text
+    assert text == diagrams.drawn(text), "run python docs/diagrams.py"
+
+
+def test_picture_of_the_architecture_names_folders_that_exist(diagrams):
+    named = {name.strip() for names in re.findall(r"<i>(.*?)</i>", diagrams.architecture()) for name in names.split(",")}
+    assert len(named) >= 10
+    assert {name for name in named if not (ROOT / "src" / "penstock" / name).is_dir()} == set()
+
+
+def test_picture_of_a_rescale_is_drawn_from_the_benchmark(diagrams):
+    assert diagrams.EPOCHS.read_text(encoding="utf-8") == diagrams.epochs(), "run python docs/diagrams.py"
+
+
+def test_readme_has_at_most_1200_words():
+    words = len((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert words <= 1200
