@@ -286,7 +286,7 @@ def aggregate(kind: str, values: list[Any]) -> Any:
     if not some:
         return None
     if kind == "quantile":
-        return sorted(some)[math.late_floor(0.5 * (len(some) - 1))]
+        return sorted(some)[math.floor(0.5 * (len(some) - 1))]
     if kind == "mean":
         return exact_sum(some) / len(some)
     if kind in ("min", "max"):
