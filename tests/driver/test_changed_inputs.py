@@ -101,3 +101,32 @@ def test_steps_that_change_places_behind_one_input_go_on(changing):
     changing.run(beside, [row(3, 20), row(4, 31)])
     changing.run(chained, [row(5, 60, id=3)], drain=True)
     assert [(r["x"], r["n"]) for r in changing.rows() if "n" in r] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+BEHIND = {
+    "where": lambda stream: stream.where("v <> 2"),
+    "a column": lambda stream: stream.with_columns(u="v + 1"),
+    "a function": lambda stream: stream.map_batches(lambda rows: rows.select(["k", "v"]), "k string, v long"),
+}
+
+
+def without_a_step(behind, step):
+    return lambda stream: behind(step(stream.key_by("k")))
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+def test_step_that_goes_when_what_followed_the_region_comes_to_stand_before_it_is_refused(behind, changing):
+    changing.run(without_a_step(BEHIND[behind], unique), [row(1), row(2)])
+    with pytest.raises(
+        ChangedFlowError,
+        match=r"they wait for step 'deduplicate', which is gone, and would leave the region without what stands before it now",
+    ):
+        changing.run(without_a_step(BEHIND[behind], lambda keyed: keyed))
+    changing.run(without_a_step(BEHIND[behind], unique), [row(3)], drain=True)
+    changing.rows()
+
+
+def test_step_that_goes_when_nothing_else_changes_lets_the_waiting_rows_out(changing):
+    changing.run(without_a_step(lambda stream: stream, unique), [row(1), row(2)])
+    changing.run(without_a_step(lambda stream: stream, lambda keyed: keyed), [row(2)], drain=True)
+    assert sorted(r["v"] for r in changing.rows()) == [1, 2, 2]

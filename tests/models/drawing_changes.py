@@ -88,10 +88,21 @@ def _insert_stateless(draw: Any, recipe: r.Recipe) -> Change | None:
     return Change(_rewired(recipe, node, changed, instead=False), what, "goes on")
 
 
+STATELESS = (r.Where, r.Columns, r.Standard, r.Repeat)
+
+
 def _befores(node: Any) -> Iterator[r.Node]:
     for before in node.of if isinstance(node, r.Union) else (getattr(node, "of", None), getattr(node, "other", None)):
         if before is not None:
             yield before
+
+
+def _upstream(sinks: list[r.Node]) -> list[r.Node]:
+    """Sinks and all that their rows come through."""
+    found = list(sinks)
+    for node in found:
+        found += [before for before in _befores(node) if not any(before is n for n in found)]
+    return found
 
 
 def _change_stateless(draw: Any, recipe: r.Recipe) -> Change | None:
@@ -135,7 +146,13 @@ def _drop_distinct(draw: Any, recipe: r.Recipe) -> Change | None:
     if any(isinstance(n, r.Totals | r.Process | r.Join) and node in _befores(n) for n in recipe.nodes):
         return None  # they would read another input of the region, whose rows came before
     changed = Changed(node.of, r.Distinct, params_of(node), None)
-    return Change(_rewired(recipe, node, changed, instead=True), "deduplicate goes", "goes on")
+    first = isinstance(node.of, r.KeyBy)
+    behind = [n for n in recipe.nodes if first and isinstance(n, STATELESS) and any(node is b for b in _befores(n))]
+    given_out = _upstream(recipe.sinks)
+    if any(not any(n is other for other in given_out) for n in (node, *behind)):
+        return None  # whether it is a part of the flow depends on what else there is
+    # what follows the region comes to stand before it
+    return Change(_rewired(recipe, node, changed, instead=True), "deduplicate goes", "refused" if behind else "goes on")
 
 
 def _other_aggregates(draw: Any, recipe: r.Recipe) -> Change | None:

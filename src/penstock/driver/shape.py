@@ -72,6 +72,7 @@ class PortShape:
         direct: The steps that read it, each as (slot, which of its inputs); `AS_IT_IS`.
         readers: Likewise, those that its rows come to through others among them.
         first: Slots of those that read its rows as they are, directly or through steps that pass rows on.
+        path: A digest of all that its rows have come through.
     """
 
     slot: int
@@ -81,6 +82,7 @@ class PortShape:
     direct: list[list[int]]
     readers: list[list[int]]
     first: list[int]
+    path: str
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,11 @@ def _region(ordinal: int, compiled: CompiledRegion, paths: _Paths) -> RegionShap
                 _columns(spec, step),
             )
         )
-    ports = [_port(spec, i) for i in range(len(spec.ports))]
+    feeds = {o.port: o.operator for o in spec.outs if o.operator < 0}
+    for step, declared in zip(spec.steps, region.steps, strict=True):
+        pairs = zip(step.inputs, declared.inputs, strict=True)
+        feeds |= {port: -1 - feed for (kind, port), (_, feed) in pairs if kind == "port"}
+    ports = [_port(spec, i, paths.of_step(region, feeds[i])) for i in range(len(spec.ports))]
     before = [node for i in region.inputs for node in p.upstream(i)]
     sources = sorted({s.name for s in before if isinstance(s, p.SourceNode)})
     behind = sorted({n.region.name for n in before if isinstance(n, p.RegionOutput) and n.region is not region})
@@ -268,7 +274,7 @@ def types_of(schema: pa.Schema) -> dict[str, str]:
     return {f.name: str(f.type) for f in schema}
 
 
-def _port(spec: RegionSpec, index: int) -> PortShape:
+def _port(spec: RegionSpec, index: int, path: str) -> PortShape:
     """An input, with what its rows come to."""
     port, source = spec.ports[index], ("port", index)
     direct: list[list[int]] = []
@@ -289,7 +295,7 @@ def _port(spec: RegionSpec, index: int) -> PortShape:
     if any(o.operator < 0 and ("port", o.port) == source for o in spec.outs):
         direct.append(AS_IT_IS)
     columns = types_of(port.schema)
-    return PortShape(index, port.waits, columns, columns, direct, readers, first)
+    return PortShape(index, port.waits, columns, columns, direct, readers, first, path)
 
 
 def bind(flow: CompiledFlow, shape: FlowShape) -> None:

@@ -365,7 +365,16 @@ class _Region:
         return taken
 
     def _check_readers(self, old: PortShape, new: PortShape, ports: Sequence[PortShape]) -> None:
-        """Rows that wait must come to each step that still waits for them, and to none that has seen them when they came in."""
+        """Rows that wait must come to each step that still waits for them, and to none that has seen them when they came in.
+
+        They must not leave the region as they are where what once followed the region may stand before it now: they would miss it.
+        """
+        if AS_IT_IS in new.direct and AS_IT_IS not in old.direct and new.path != old.path:
+            raise self._error(
+                f"they wait for {self._readers(old)}, which is gone, and would leave the region without what stands before it now",
+                "leave that step where it is, or take it out and change nothing else until the frontier has passed the rows that wait",
+                "Rows waiting at the start",
+            )
         at_once = [reader for port in self._before.ports if not port.waits for reader in port.readers]
         lost = [x for x in old.readers if x not in new.readers and any(x in port.readers for port in ports)]
         twice = [x for x in new.readers if x not in old.readers and x in at_once]
@@ -439,7 +448,7 @@ def _still_there(name: str) -> ChangedFlowError:
 
 def _alike(port: PortShape) -> PortShape:
     """An input without what does not matter to rows queued for it."""
-    return replace(port, slot=0, first=[], ever={})
+    return replace(port, slot=0, first=[], ever={}, path="")
 
 
 def _wholly(step: StepShape) -> str:
