@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
-from typing import TYPE_CHECKING, Any, Final
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -12,15 +15,38 @@ from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.keyed import KeyedStream
 from penstock.flow.stream import Stream
+from penstock.protocol.rescale import Limits
+from penstock.sinks.base import Sink
+from penstock.sources.connectors import Files, Rate
 from penstock.sql_text.schema import as_text, parse_schema, quoted, unknown_column
 from penstock.types import NULL_PARTITION, duration_us
 
 if TYPE_CHECKING:
-    from penstock.spark.run import Run
+    from penstock.spark.run import DataFrame, Run, SparkSession
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 LONGEST_NAME: Final = 200
 """Bytes of a region's name, which is that of a folder."""
 MALFORMED = pa.schema([(n, pa.string()) for n in ("source", "position", "error", "record")])
+
+
+def _checked(start: Callable[_P, _R]) -> Callable[_P, _R]:
+    """`start`, with options that it does not have refused in a sentence; one that is None was not asked for."""
+    accepted = list(inspect.signature(start).parameters)[1:]
+
+    @wraps(start)
+    def checked(*args: _P.args, **options: _P.kwargs) -> _R:
+        for name in [n for n in options if n not in accepted]:
+            if options.pop(name) is not None:
+                shown = ", ".join(n for n in accepted if n not in ("spark", "on_step"))
+                raise DeclarationError(f"start has no option {name!r} in this version; there are {shown}.")
+        if "checkpoint" not in options:
+            raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
+        return start(*args, **options)
+
+    return checked
 
 
 class Flow:
@@ -44,14 +70,14 @@ class Flow:
     def source(
         self,
         name: str,
-        source: Any,
+        source: Files | Rate | DataFrame,
         *,
         time: str | None = None,
         lateness: str | dt.timedelta = "0 seconds",
         idle_after: str | dt.timedelta | None = None,
         position: tuple[str, str] | None = None,
         partitions: tuple[Any, ...] | list[Any] = (),
-        on_error: Any = "fail",
+        on_error: Literal["fail", "skip"] | Sink = "fail",
     ) -> Stream:
         """Declare where records come from.
 
@@ -127,27 +153,48 @@ class Flow:
         """
         return p.freeze(self.name, self._sources, self._regions, self._outputs)
 
-    def start(self, spark: Any = None, **options: Any) -> Run:
-        """Start the flow; see `penstock.spark.run.start` for all options.
+    @_checked
+    def start(
+        self,
+        spark: SparkSession | None = None,
+        *,
+        checkpoint: str | os.PathLike[str],
+        workers: int | Mapping[str, int] | None = None,
+        trigger: str | dt.timedelta = "200 milliseconds",
+        recover: Literal["checkpoint"] = "checkpoint",
+        drain: bool = True,
+        step_budget: str | dt.timedelta | Limits | None = "50 milliseconds",
+        forget: Sequence[str] = (),
+        on_step: Callable[[str], None] | None = None,
+    ) -> Run:
+        """Start the flow.
 
         Args:
-            spark: A SparkSession; None: a local one with the right settings is made.
-            **options: ``checkpoint``, ``workers``, ``trigger``, …
+            spark: A session; None: a local one with the right settings is made.
+            checkpoint: Folder or URI that keeps the flow's state. A flow started again on it goes on where it was.
+            workers: Number of workers of every region, or by region name, for a new checkpoint; 2 if not given. A checkpoint keeps its
+                numbers: `Run.scale` changes them.
+            trigger: How often an epoch begins, or ``"available_now"``: process what there is, then end.
+            recover: ``"checkpoint"``.
+            drain: With ``"available_now"``: whether what there is counts as the whole input, so that the frontier goes to MAX and
+                windows that are open are given out. With False the flow can be started again when there is more.
+            step_budget: By how much a step of a rescale may lengthen an epoch; None: everything moves in one
+                step. `penstock.protocol.rescale.Limits` sets every bound.
+            forget: Regions (``"k"``) and steps (``"k/name"``) of the flow before on this checkpoint whose state may be forgotten.
+            on_step: For fault tests: called with the name of each step of an epoch before it.
 
         Returns:
-            A handle of the running flow.
+            The handle. The flow runs in the background.
+
+        Raises:
+            DeclarationError: The flow cannot run, an option is wrong. Nothing was started.
+            CheckpointError: The checkpoint belongs to another flow or is damaged. Nothing was changed.
+            ChangedFlowError: The flow was changed so that state of the flow before would be lost or misread. Nothing was changed.
+            SinkAheadError: A sink holds what this checkpoint does not know of. Nothing was stored.
         """
         from penstock.spark.run import start  # noqa: PLC0415  (Spark loads when a flow starts)
 
-        accepted = inspect.signature(start).parameters
-        options = {n: v for n, v in options.items() if v is not None or n in accepted}  # None: not asked for
-        for name in options:
-            if name not in accepted or name in ("flow", "spark"):
-                shown = ", ".join(n for n in accepted if n not in ("flow", "spark", "on_step"))
-                raise DeclarationError(f"start has no option {name!r} in this version; there are {shown}.")
-        if "checkpoint" not in options:
-            raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
-        return start(self, spark, **options)
+        return start(self, spark, checkpoint, workers, trigger, recover, drain, step_budget, forget, on_step)
 
     def _in_region(self, region: p.Region, stream: Stream) -> KeyedStream:
         """A stream's rows where a new region begins."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.operators.aggregate import AggregateStep
+from penstock.sinks.base import Sharing, Sink
 from penstock.sql_text.schema import (
     as_function,
     as_number,
@@ -199,7 +200,7 @@ class Stream:
             raise DeclarationError("Only a source with an event time has late records; use flow.source(..., time=...).late.")
         return Stream(self._flow, p.LateNode(node.schema, timed=False, source=node))
 
-    def sink(self, sink: Any, *, name: str | None = None) -> Stream:
+    def sink(self, sink: Sink, *, name: str | None = None) -> Stream:
         """Store the rows of this stream.
 
         Args:
@@ -227,13 +228,13 @@ class Stream:
             if name:
                 raise DeclarationError(f"Flow {self._flow.name!r} has two outputs named {name!r}; give each its own name.")
             chosen, n = f"{base}-{n}", n + 1
-        for other in self._flow._outputs if hasattr(sink, "why_not_beside") else ():
-            if why := sink.why_not_beside(other.sink):
+        for other in self._flow._outputs:
+            if isinstance(sink, Sharing) and (why := sink.why_not_beside(other.sink)):
                 raise DeclarationError(f"{why} (outputs {other.name!r} and {chosen!r}): give one of them another place.")
         self._flow._outputs.append(p.Output(chosen, self._node, sink, updates, key, derived=name is None))
         return self
 
-    def __getattr__(self, attribute: str) -> Any:
+    def _missing(self, attribute: str) -> Any:
         if attribute in ("stateful_map", "aggregate", "window", "join", "deduplicate", "process", "match"):
             left = next((n.region for n in p.upstream(self._node) if isinstance(n, p.RegionOutput)), None)
             if left is not None:
@@ -246,6 +247,9 @@ class Stream:
                 f".{attribute}(...) keeps state and so needs a key; open a region first: .key_by('column').{attribute}(...)."
             )
         raise AttributeError(attribute)
+
+    if not TYPE_CHECKING:
+        __getattr__ = _missing  # a checker that saw it would let every name pass
 
 
 def updating(node: p.Node) -> tuple[bool, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from penstock.types import Mark
 class Noop:
     """Rows are computed where they are and thrown away; for measuring, and for flows wanted for their state alone."""
 
-    durable: ClassVar[bool] = False
+    durable = False
     wants_rows: ClassVar[bool] = False
 
     def __repr__(self) -> str:

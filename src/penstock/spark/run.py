@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import math
+import os
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -45,43 +46,17 @@ if TYPE_CHECKING:
 
 def start(
     flow: Flow,
-    spark: SparkSession | None = None,
-    *,
-    checkpoint: str,
-    workers: int | Mapping[str, int] | None = None,
-    trigger: str | dt.timedelta = "200 milliseconds",
-    recover: str = "checkpoint",
-    drain: bool = True,
-    step_budget: str | dt.timedelta | Limits | None = "50 milliseconds",
-    forget: Sequence[str] = (),
-    on_step: Any = None,
+    spark: SparkSession | None,
+    checkpoint: str | os.PathLike[str],
+    workers: int | Mapping[str, int] | None,
+    trigger: str | dt.timedelta,
+    recover: str,
+    drain: bool,
+    step_budget: str | dt.timedelta | Limits | None,
+    forget: Sequence[str],
+    on_step: Callable[[str], None] | None,
 ) -> Run:
-    """Start a flow.
-
-    Args:
-        flow: The flow.
-        spark: A session; None: a local one with the right settings is made.
-        checkpoint: Folder or URI that keeps the flow's state. A flow started again on it goes on where it was.
-        workers: Number of workers of every region, or by region name, for a new checkpoint; 2 if not given. A checkpoint keeps its
-            numbers: `Run.scale` changes them.
-        trigger: How often an epoch begins, or ``"available_now"``: process what there is, then end.
-        recover: ``"checkpoint"``.
-        drain: With ``"available_now"``: whether what there is counts as the whole input, so that the frontier goes to MAX and
-            windows that are open are given out. With False the flow can be started again when there is more.
-        step_budget: By how much a step of a rescale may lengthen an epoch; None: everything moves in one
-            step. `penstock.protocol.rescale.Limits` sets every bound.
-        forget: Regions (``"k"``) and steps (``"k/name"``) of the flow before on this checkpoint whose state may be forgotten.
-        on_step: For fault tests: called with the name of each step of an epoch before it.
-
-    Returns:
-        The handle. The flow runs in the background.
-
-    Raises:
-        DeclarationError: The flow cannot run, an option is wrong. Nothing was started.
-        CheckpointError: The checkpoint belongs to another flow or is damaged. Nothing was changed.
-        ChangedFlowError: The flow was changed so that state of the flow before would be lost or misread. Nothing was changed.
-        SinkAheadError: A sink holds what this checkpoint does not know of. Nothing was stored.
-    """
+    """See `Flow.start`."""
     plan = flow.plan()
     if recover != "checkpoint":
         raise DeclarationError(f"start(recover={recover!r}) is not available in this version; use 'checkpoint'.")
@@ -497,4 +472,4 @@ class Run:
         return list(table.owners)
 
 
-__all__ = ["Run", "progress_of", "start"]
+__all__ = ["DataFrame", "Run", "SparkSession", "progress_of", "start"]
