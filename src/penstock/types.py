@@ -56,6 +56,13 @@ _UNITS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why something is not done, as a sentence for people."""
+
+    sentence: str
+
+
 def whole_partition(part: int) -> int | None:
     """The partition that a `PART` stands for, where partitions are whole numbers; None is null."""
     number = part & PART_MASK

@@ -11,8 +11,9 @@ import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.housekeeping import remove_unused
 from penstock.driver.commands import Commander
-from penstock.driver.rollback import why_not_back
+from penstock.driver.rollback import rollback_refusal
 from penstock.errors import CheckpointError, DeclarationError, PenstockError
+from penstock.protocol.commands import Load
 from penstock.testing import Crash, Harness
 
 
@@ -206,7 +207,7 @@ def test_load_when_it_makes_no_sense_is_refused_and_changes_nothing(tmp_path):
         before = harness.record
         record = harness.load("x")
         assert list(record.refused.values()) == ["There is no snapshot 'x'; there are a, b."]
-        assert (record.epoch, record.rollback_pending, record.regions["k"].control) == (3, {}, before.regions["k"].control)
+        assert (record.epoch, record.rollback_pending, record.regions["k"].control) == (3, None, before.regions["k"].control)
         harness.load("a")
         with pytest.raises(
             DeclarationError, match=r"Snapshot 'b' is of epoch 2, which was given up when the flow went back to 'a'"
@@ -355,24 +356,24 @@ def test_snapshot_when_it_is_of_an_older_version_or_damaged_or_lacks_a_file_cann
         harness.push("events", [row(0), row(1)])
         harness.snapshot("s")
         checkpoint, last = harness._checkpoint, harness.record
-        assert why_not_back(checkpoint, last, load("s")) == ""
+        assert rollback_refusal(checkpoint, last, Load("s")) is None
         kept = checkpoint.read_snapshot("s")
         path = next(iter(kept.regions["k"].files()))
         whole = (tmp_path / "c" / path).read_bytes()
         (tmp_path / "c" / path).unlink()
         assert (
-            why_not_back(checkpoint, last, load("s"))
+            rollback_refusal(checkpoint, last, Load("s")).sentence
             == f"The state file {path} of snapshot 's' is missing; restore it from a copy."
         )
         (tmp_path / "c" / path).write_bytes(whole)
         kept.input = ""
         checkpoint.snapshot("old", kept)
-        assert "because an older version took it" in why_not_back(checkpoint, last, load("old"))
+        assert "because an older version took it" in rollback_refusal(checkpoint, last, Load("old")).sentence
         kept.input, kept.finished = "0", True
         checkpoint.snapshot("end", kept)
-        assert "is of the end of the input" in why_not_back(checkpoint, last, load("end"))
+        assert "is of the end of the input" in rollback_refusal(checkpoint, last, Load("end")).sentence
         (tmp_path / "c" / "snapshots" / "s.json").write_text(json.dumps({}))
-        assert "is damaged" in why_not_back(checkpoint, last, load("s"))
+        assert "is damaged" in rollback_refusal(checkpoint, last, Load("s")).sentence
 
 
 def test_snapshot_when_it_is_removed_is_gone_with_the_files_that_only_it_needs(tmp_path):

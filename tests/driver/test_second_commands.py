@@ -16,6 +16,7 @@ import pytest
 import penstock as ps
 from penstock.driver.commands import Commander
 from penstock.errors import CheckpointError, DeclarationError, FinishedError
+from penstock.protocol.commands import Drain, Load, Scale, Stop, Tick, kind_of
 from penstock.protocol.rescale import Limits
 from penstock.testing import Crash, Harness
 
@@ -120,15 +121,15 @@ class Someone:
             if asked.name in self.settled:
                 continue
             if asked.replaced:
-                assert asked.replaced.startswith(f"The {asked.command['command']}")
+                assert asked.replaced.startswith(f"The {kind_of(asked.command)}")
                 self.settled[asked.name] = "replaced"
                 continue
             try:
                 if asked.done:
                     self.settled[asked.name] = "done"
-                    if asked.command["command"] == "scale" and not record.finished and asked is self.asked[-1]:
+                    if isinstance(asked.command, Scale) and not record.finished and asked is self.asked[-1]:
                         settled = {(record.regions[r].control.workers, record.regions[r].control.goal) for r in asked.regions}
-                        assert settled == {(asked.command["workers"], None)}
+                        assert settled == {(asked.command.workers, None)}
                     assert self.stands(asked), "a later one wants something else"
             except DeclarationError:
                 self.settled[asked.name] = "refused"
@@ -140,13 +141,13 @@ class Someone:
         others = [
             a
             for a in later
-            if a.command["command"] == asked.command["command"] == "scale" and set(a.regions) >= set(asked.regions)
+            if isinstance(a.command, Scale) and isinstance(asked.command, Scale) and set(a.regions) >= set(asked.regions)
         ]
-        return all(a.command["workers"] == asked.command["workers"] for a in others)
+        return all(a.command.workers == asked.command.workers for a in others)
 
     def was_stopped(self):
         """Whether somebody told this start of the flow to stop."""
-        return any(a.command["command"] == "stop" and a.command["run"] >= self.harness._since for a in self.asked)
+        return any(isinstance(a.command, Stop) and a.command.run >= self.harness._since for a in self.asked)
 
     def idle(self):
         """A run that reads on has nothing to read."""
@@ -154,7 +155,7 @@ class Someone:
             push(self.harness, self.pushed)
             self.pushed += 1
         else:
-            Commander(self.harness._checkpoint).tell({"command": self.dice.choice(["drain", "drain", "tick"])})
+            Commander(self.harness._checkpoint).submit(self.dice.choice([Drain(), Drain(), Tick()]))
 
 
 def run(seed, pair, calm):
@@ -192,7 +193,9 @@ def run(seed, pair, calm):
         assert not record.sources["events"].late
         someone.look()
         outcomes = [someone.settled.get(a.name) for a in someone.asked]
-        lost = [a.command for a, o in zip(someone.asked, outcomes, strict=True) if o is None and a.command["command"] != "load"]
+        lost = [
+            a.command for a, o in zip(someone.asked, outcomes, strict=True) if o is None and not isinstance(a.command, Load)
+        ]
         assert not lost, (seed, pair)
     return pair, outcomes
 

@@ -209,6 +209,7 @@ def steer_at(checkpoint, scales, before):
     """A hook that gives scale commands before the epochs of these numbers, once each, and says in which phase it is killed."""
     from penstock.checkpoint.folder import Checkpoint
     from penstock.driver.commands import Commander
+    from penstock.protocol.commands import Scale
 
     opened = Checkpoint(checkpoint)
 
@@ -219,7 +220,7 @@ def steer_at(checkpoint, scales, before):
             mark = Path(checkpoint, f"scaled-{record.epoch + 1}")
             if workers and not mark.exists():
                 mark.touch()
-                Commander(opened).tell({"command": "scale", "region": None, "workers": workers})
+                Commander(opened).submit(Scale(workers))
             print("phase", *(r.control.phase for r in record.regions.values()), flush=True)
         if before:
             before(name)
@@ -230,6 +231,7 @@ def steer_at(checkpoint, scales, before):
 def hold_now(checkpoint):
     """How far a key's hold is in the epoch under way: None, held, reported (its copy is, and nobody has obeyed) or released."""
     from penstock.checkpoint.folder import Checkpoint
+    from penstock.protocol.commands import Copied
 
     opened = Checkpoint(checkpoint)
     record = opened.last()
@@ -237,10 +239,10 @@ def hold_now(checkpoint):
         return None
     decided = Path(checkpoint, "epochs", f"{record.epoch + 1:012d}.decided")
     obeyed = json.loads(decided.read_text())["commands"] if decided.exists() else []
-    if any(opened.read_command(n)["command"] == "copied" for n in obeyed):
+    if any(isinstance(opened.read_command(n), Copied) for n in obeyed):
         return "released"
     told = [opened.read_command(n) for n in opened.control_names() if n not in record.control]
-    return "reported" if any(c["command"] == "copied" for c in told) else "held"
+    return "reported" if any(isinstance(c, Copied) for c in told) else "held"
 
 
 def kill_when(checkpoint, moment):

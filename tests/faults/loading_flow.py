@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.commands import Commander
+from penstock.protocol.commands import decode
 
 
 def sinks_in(folder):
@@ -59,7 +60,7 @@ def run_child(*, folder, out, checkpoint, commands, kill=None):
             given = Path(checkpoint, f"given-{epoch}")
             for command in commands.get(epoch, []) if not given.exists() else []:
                 given.touch()
-                Commander(opened).tell(command)
+                Commander(opened).submit(decode(command))
         killing(name)
 
     flow = killed_flow.flow_of(folder, sinks_in(out))

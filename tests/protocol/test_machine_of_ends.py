@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
+from penstock.protocol.commands import Open, decode
 from penstock.protocol.controller import Now, decide, still_open
 from penstock.protocol.ends import Ends, Reader, Step, Told, next_step, supervise
 from penstock.protocol.rescale import STANDARD, Placement, scaled
 
 
 def obeyed(*commands, now=None, controls=None):
-    numbered = [(f"{i}", {"command": c} if isinstance(c, str) else c) for i, c in enumerate(commands)]
+    numbered = [(f"{i}", decode({"command": c} if isinstance(c, str) else c)) for i, c in enumerate(commands)]
     return decide(numbered, controls if controls is not None else {"k": Placement.fresh(2)}, (), STANDARD, now or Now(7, 3, 2))
 
 
@@ -67,7 +69,7 @@ class Simulated:
             if command == "stop":
                 self.log.append({"command": "stop", "run": self.run})
             else:
-                self.log.append({"command": command, "name": "s"})
+                self.log.append({"command": command, "name": "s"} if command == "load" else {"command": command})
         if self.dice.random() < 0.2 and self.total < 30:
             self.unread += 2
             self.total += 2
@@ -75,7 +77,7 @@ class Simulated:
     def an_epoch(self):
         self.give()
         commands, self.log = [(f"{self.epoch}-{i}", c) for i, c in enumerate(self.log)], []
-        decided = decide(commands, {}, ("s",), STANDARD, Now(self.epoch, self.run, self.since))
+        decided = decide([(n, decode(c)) for n, c in commands], {}, ("s",), STANDARD, Now(self.epoch, self.run, self.since))
         self.log = [c for n, c in commands if n not in decided.taken]
         if decided.told.drain and not self.ends.draining:
             self.due = self.total
@@ -103,7 +105,7 @@ class Simulated:
             if available and self.read_so_far >= there and not self.log:
                 return True
             if not available and not self.unread and not self.log:
-                self.log.append({"command": self.dice.choice(["drain", "stop"]), "run": self.run})
+                self.log.append(self.dice.choice([{"command": "drain"}, {"command": "stop", "run": self.run}]))
             self.an_epoch()
 
     def end(self):
@@ -211,9 +213,9 @@ def test_command_when_another_takes_its_place_says_which(first, second, said):
 
 def test_command_when_it_is_carried_out_is_not_open_any_more():
     going = {"k": scaled(Placement.fresh(2), 5, STANDARD, 1), "sizes": Placement.fresh(5)}
-    command = {**scale(5), "regions": ["k", "sizes"]}
+    command = Open(decode(scale(5)), ("k", "sizes"))
     kept, given_up = still_open({"a": command}, going, Ends(), 7)
-    assert kept == {"a": {**scale(5), "regions": ["k"]}}, "what has settled is done, and cannot be replaced"
+    assert kept == {"a": replace(command, regions=("k",))}, "what has settled is done, and cannot be replaced"
     assert not given_up
     assert still_open({"a": command}, {**going, "k": Placement.fresh(5)}, Ends(), 7) == ({}, {})
     assert still_open({"a": command}, going, Ends(finished=True), 7) == (

@@ -14,6 +14,7 @@ import pytest
 
 import penstock as ps
 from penstock.errors import CheckpointError, DeclarationError, FinishedError
+from penstock.protocol.commands import Load
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -102,7 +103,7 @@ def check(spark, tmp_path, seed, pair):
     for given in someone.asked:
         asked = replace(given, latest=run._latest)  # a handle knows what its own run has seen
         if not asked.replaced and asked.name not in run.progress["refused"]:
-            assert asked.done or asked.command["command"] == "load", (seed, pair, asked.command)
+            assert asked.done or isinstance(asked.command, Load), (seed, pair, asked.command)
 
 
 @pytest.mark.parametrize("first", range(0, len(PAIRS), 8))

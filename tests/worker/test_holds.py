@@ -13,6 +13,7 @@ import pytest
 import penstock as ps
 from penstock.checkpoint import housekeeping
 from penstock.driver.inspect import view_region
+from penstock.protocol.commands import kind_of
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.spark.maintenance import Maintenance
 from penstock.state import MemoryState
@@ -145,7 +146,7 @@ def test_queue_of_a_key_on_hold_when_it_reaches_its_bound_makes_the_next_epoch_w
         go.set()
         waiting.join(60)
         assert waited.is_set()
-        assert [harness._checkpoint.read_command(n)["command"] for n in harness._checkpoint.control_names()] == ["copied"]
+        assert [kind_of(harness._checkpoint.read_command(n)) for n in harness._checkpoint.control_names()] == ["copied"]
         beside.close()
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from penstock.checkpoint.record import EpochRecord, SourceShape
 from penstock.errors import CheckpointError, FencedError, TornFileError
+from penstock.protocol.commands import Command, Load, decode, encode
 from penstock.state.deltas import FileRef, read_ref
 from penstock.state.files import create_exclusive, delete_quietly, join, list_dir, read_bytes, resolve, write_atomic
 
@@ -220,7 +221,7 @@ class Checkpoint:
             raise CheckpointError(f"There is no snapshot {name!r}; there are {', '.join(self.snapshot_names()) or 'none'}.")
         last = self.last()
         ahead = [self.read_command(n) for n in self.control_names() if n not in last.control]
-        if name in {c.get("name") for c in (last.rollback_pending, *ahead) if c.get("command") == "load"}:
+        if any(c.name == name for c in (last.rollback_pending, *ahead) if isinstance(c, Load)):
             raise CheckpointError(f"The flow is on its way back to snapshot {name!r}; remove it when it is there.")
         delete_quietly(self.fs, self.path("snapshots", f"{name}.json"))
 
@@ -282,14 +283,14 @@ class Checkpoint:
         except TornFileError:
             return None
 
-    def read_command(self, name: str) -> dict[str, Any]:
-        """A command of the control log; what is no command is given as one that nobody knows."""
+    def read_command(self, name: str) -> Command:
+        """A command of the control log; what is no command is given as `Unknown`."""
         text = read_bytes(self.fs, self.path("control", name))
         try:
             found = json.loads(text)
         except ValueError:
             found = None
-        return found if isinstance(found, dict) else {"command": text[:40].decode(errors="replace").strip()}
+        return decode(found if isinstance(found, dict) else text[:40].decode(errors="replace").strip())
 
     def tidy(self, record: EpochRecord) -> None:
         """Remove what no epoch needs any more: old records and commands."""
@@ -305,18 +306,18 @@ class Checkpoint:
         """Names of the control files there are, in order."""
         return sorted(n for n in self._names("control") if n.endswith(".json") and not n.startswith((".", "_")))
 
-    def command(self, text: dict[str, Any], name: str) -> None:
+    def command(self, command: Command, name: str) -> None:
         """Append a command to the control log.
 
         Args:
-            text: The command.
+            command: The command.
             name: Its file name, unique and ascending.
 
         Raises:
             CheckpointError: The folder cannot be written. The command was not given.
         """
         with _reached(self.uri, "written"):
-            write_atomic(self.fs, self.path("control", name), json.dumps(text).encode() + b"\n")
+            write_atomic(self.fs, self.path("control", name), json.dumps(encode(command)).encode() + b"\n")
 
     def deltas_of(self, region: str, epoch: int, run: int) -> dict[int, tuple[FileRef, Any]]:
         """The delta files that workers of a run wrote in an epoch, with their reports; one per worker, whichever attempt's."""

@@ -22,7 +22,7 @@ import xxhash
 
 from penstock.errors import TornFileError
 from penstock.progress.source_state import PartitionState, SourceState
-from penstock.protocol.controller import Command
+from penstock.protocol.commands import Load, Open, decode, encode
 from penstock.protocol.ends import Ends
 from penstock.protocol.rescale import Placement
 from penstock.state.deltas import Version
@@ -115,8 +115,7 @@ class EpochRecord:
         progress: Figures of the epoch for people: rows, durations in ms, bytes, files.
         log: Folder of the engine's own log of input.
         input: In a snapshot: where the epoch's input ends, in the engine's words.
-        rollback_pending: The command to load that this epoch has obeyed; the next epoch is the going back, and no other may come. Empty:
-            there is none.
+        rollback_pending: The command to load that this epoch has obeyed, if any; the next epoch is the going back, and no other may come.
         shape: What the state belongs to, as plain values; see `penstock.driver.shape`.
         rolled_back: Each time the flow went back: the ``snapshot``, its epoch (``to``) and the last epoch given up (``upto``).
         open: By name in the control log, commands that are obeyed and not carried out yet, with the regions that have not settled.
@@ -137,10 +136,10 @@ class EpochRecord:
     progress: dict[str, Any] = field(default_factory=dict)
     log: str = "spark"
     input: str = ""
-    rollback_pending: dict[str, Any] = field(default_factory=dict)
+    rollback_pending: Load | None = None
     shape: dict[str, Any] = field(default_factory=dict)
     rolled_back: list[dict[str, Any]] = field(default_factory=list)
-    open: dict[str, Command] = field(default_factory=dict)
+    open: dict[str, Open] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
@@ -148,6 +147,8 @@ class EpochRecord:
         raw = {n: getattr(self, n) for n in self.__dataclass_fields__}
         raw["sources"] = {name: asdict(source) for name, source in self.sources.items()}
         raw["regions"] = {name: region.to_json() for name, region in self.regions.items()}
+        raw["open"] = {name: {**encode(o.command), "regions": o.regions} for name, o in self.open.items()}
+        raw["rollback_pending"] = encode(self.rollback_pending) if self.rollback_pending else {}
         body = json.dumps({"format": FORMAT, **raw}).encode()  # not sorted: keys and layouts have an order
         return xxhash.xxh3_64_hexdigest(body).encode() + b"\n" + body
 
@@ -171,7 +172,10 @@ class EpochRecord:
             partitions = {k: PartitionState(**v) for k, v in source.pop("partitions").items()}
             sources[name] = SourceState(**source, partitions=partitions)
         regions = {name: RegionState.from_json(region) for name, region in raw.pop("regions").items()}
-        return EpochRecord(**raw, sources=sources, regions=regions)
+        open_ = {name: Open(regions=tuple(o.pop("regions")), command=decode(o)) for name, o in raw.pop("open").items()}
+        load = decode(raw.pop("rollback_pending"))
+        pending = load if isinstance(load, Load) else None
+        return EpochRecord(**raw, sources=sources, regions=regions, open=open_, rollback_pending=pending)
 
     @property
     def ends(self) -> Ends:
@@ -224,7 +228,7 @@ def progress_of(record: EpochRecord) -> dict[str, Any]:
         "run": record.run,
         "finished": record.finished,
         "refused": record.refused,
-        "rollback_pending": record.rollback_pending.get("name"),
+        "rollback_pending": record.rollback_pending.name if record.rollback_pending else None,
         "rolled_back": record.rolled_back,
         "regions": {},
         **record.progress,

@@ -18,11 +18,13 @@ import pyarrow as pa
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
-from penstock.driver.rollback import why_not_back
+from penstock.driver.rollback import rollback_refusal
 from penstock.errors import CheckpointError, DeclarationError, FinishedError, ReplacedError
-from penstock.protocol.controller import Command, Now, decide, said, text_of, why_not
+from penstock.protocol.commands import Command, Drain, Load, Move, Scale, Snapshot, Stop, kind_of
+from penstock.protocol.controller import Now, decide, refusal, said
 from penstock.protocol.rescale import STANDARD
 from penstock.routing.hashing import spark_xxhash64
+from penstock.types import Refusal
 
 _POLL_S: Final = 0.05
 _numbers = itertools.count()
@@ -56,7 +58,7 @@ class CommandHandle:
         record = self.latest()
         if self.name in record.replaced:
             return record.replaced[self.name]
-        if record.finished and self._unheard(record) and self.command["command"] not in ("stop", "drain", "load"):
+        if record.finished and self._unheard(record) and not isinstance(self.command, Stop | Drain | Load):
             return f"The {said(self.command)} came too late: the flow finished in epoch {record.epoch}."
         return ""
 
@@ -73,7 +75,7 @@ class CommandHandle:
             raise DeclarationError(record.refused[self.name])
         if replaced := self.replaced:
             raise ReplacedError(replaced)
-        if record.finished and self.command["command"] in ("stop", "drain"):
+        if record.finished and isinstance(self.command, Stop | Drain):
             return True
         return not record.rollback_pending and not self._unheard(record) and self.name not in record.open
 
@@ -120,7 +122,7 @@ class Commander:
         checkpoint: The flow's checkpoint.
         latest: Gives the last committed epoch's record; None: read from the checkpoint.
         running: Says whether the flow runs; None: taken for granted.
-        unloadable: Says, of a command to load, why the flow cannot go back; None: what the checkpoint alone can tell.
+        unreachable: Says, of a command to load, why the flow cannot go back; None: what the checkpoint alone can tell.
     """
 
     def __init__(
@@ -128,12 +130,12 @@ class Commander:
         checkpoint: Checkpoint,
         latest: Callable[[], EpochRecord] | None = None,
         running: Callable[[], bool] | None = None,
-        unloadable: Callable[[EpochRecord, Command], str] | None = None,
+        unreachable: Callable[[EpochRecord, Load], Refusal | None] | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._latest = latest or checkpoint.last
         self._running = running or (lambda: True)
-        self._unloadable = unloadable or (lambda record, command: why_not_back(checkpoint, record, command))
+        self._unreachable = unreachable or (lambda record, command: rollback_refusal(checkpoint, record, command))
 
     def scale(self, workers: int, region: str | None = None) -> CommandHandle:
         """Ask for a number of workers of a region, or of all regions at the same time.
@@ -142,7 +144,7 @@ class Commander:
             DeclarationError: There is no such region, or it cannot have so many workers. Nothing was changed.
             FinishedError: The flow has ended for good.
         """
-        return self._ask({"command": "scale", "region": region, "workers": workers}, region)
+        return self._ask(Scale(workers, region), region)
 
     def move(self, region: str, keys: Sequence[Any], worker: int | None, schema: pa.Schema) -> CommandHandle:
         """Ask for single keys at a worker, or back where they belong (None).
@@ -157,8 +159,8 @@ class Commander:
             DeclarationError: There is no such region or worker, or a key does not fit the columns. Nothing was changed.
             FinishedError: The flow has ended for good.
         """
-        hashes = [int(h) for h in hashes_of(keys, schema)]
-        return self._ask({"command": "move", "region": region, "keys": hashes, "worker": worker}, region)
+        hashes = tuple(int(h) for h in hashes_of(keys, schema))
+        return self._ask(Move(region, hashes, worker), region)
 
     def snapshot(self, name: str) -> CommandHandle:
         """Ask for a named, consistent copy of all state, routing and positions at the end of an epoch.
@@ -167,7 +169,7 @@ class Commander:
             DeclarationError: The name cannot be used, or is taken. Nothing was changed.
             FinishedError: The flow has ended for good.
         """
-        return self._ask({"command": "snapshot", "name": name}, None)
+        return self._ask(Snapshot(name), None)
 
     def load(self, name: str, *, keep_output: bool = False) -> CommandHandle:
         """Ask to go back to a snapshot.
@@ -180,7 +182,7 @@ class Commander:
             DeclarationError: There is no such snapshot, or the flow cannot go back to it. Nothing was changed.
             CheckpointError: The flow has not committed an epoch yet.
         """
-        return self._ask({"command": "load", "name": name, "keep_output": keep_output}, None)
+        return self._ask(Load(name, keep_output), None)
 
     def stop(self, *, drain: bool = False, run: int | None = None) -> CommandHandle:
         """Ask a run to stop after an epoch, or the flow to process what there is and to end.
@@ -194,20 +196,19 @@ class Commander:
         """
         if self._latest().finished:
             raise FinishedError(f"The flow of checkpoint {self._checkpoint.uri} has finished already.")
-        command = {"command": "drain" if drain else "stop"}
-        return self._told(command if drain else {**command, "run": run or self._checkpoint.newest_run()}, ())
+        return self._submitted(Drain() if drain else Stop(run or self._checkpoint.newest_run()), ())
 
-    def tell(self, command: dict[str, Any]) -> str:
+    def submit(self, command: Command) -> str:
         """Write any command; gives its name in the log."""
         name = f"{time.time_ns():020d}-{os.getpid():07d}-{next(_numbers):06d}.json"
         self._checkpoint.command(command, name)
         return name
 
-    def _ask(self, command: dict[str, Any], region: str | None) -> CommandHandle:
+    def _ask(self, command: Command, region: str | None) -> CommandHandle:
         record = self._latest()
-        if record.finished and command["command"] != "load":
+        if record.finished and not isinstance(command, Load):
             raise FinishedError(
-                f"The flow of checkpoint {self._checkpoint.uri} has finished; it cannot be told to {command['command']}."
+                f"The flow of checkpoint {self._checkpoint.uri} has finished; it cannot be told to {kind_of(command)}."
             )
         if record.epoch < 0:
             raise CheckpointError("The flow has not committed its first epoch yet; try again in a moment.")
@@ -217,22 +218,23 @@ class Commander:
         # As if those that are on their way had been obeyed: a move may name a worker that a scale is about to bring.
         ahead = [(n, self._checkpoint.read_command(n)) for n in before]
         decided = decide(ahead, controls, there, STANDARD, Now(record.epoch + 1))
-        if decided.load or record.rollback_pending:  # what will be there then is in the snapshot
-            name = (decided.load or record.rollback_pending)["name"]
-            if name in there:
-                decided.controls = {n: r.control for n, r in self._checkpoint.read_snapshot(name).regions.items()}
+        load = decided.load or record.rollback_pending
+        if load and load.name in there:  # what will be there then is in the snapshot
+            decided.controls = {n: r.control for n, r in self._checkpoint.read_snapshot(load.name).regions.items()}
         known = [*there, *decided.snapshots]
-        loads = command["command"] == "load" and command["name"] in known
-        unloadable = {text_of(command): self._unloadable(record, command)} if loads else {}
-        reason = why_not(command, decided.controls, known, unloadable)
-        if reason:
-            raise DeclarationError(reason)
-        settled = command["command"] in ("snapshot", "load")
+        unreachable: dict[Load, Refusal] = {}
+        if isinstance(command, Load) and command.name in known and (refused := self._unreachable(record, command)):
+            unreachable[command] = refused
+        if refused := refusal(command, decided.controls, known, unreachable):
+            raise DeclarationError(refused.sentence)
+        settled = isinstance(command, Snapshot | Load)
         regions = () if settled else (region,) if region is not None else tuple(decided.controls)
-        return self._told(command, regions)
+        return self._submitted(command, regions)
 
-    def _told(self, command: dict[str, Any], regions: tuple[str, ...]) -> CommandHandle:
-        return CommandHandle(self.tell(command), command, regions, self._latest, self._running, self._checkpoint.control_names)
+    def _submitted(self, command: Command, regions: tuple[str, ...]) -> CommandHandle:
+        return CommandHandle(
+            self.submit(command), command, regions, self._latest, self._running, self._checkpoint.control_names
+        )
 
 
 def hashes_of(keys: Sequence[Any], schema: pa.Schema) -> np.typing.NDArray[np.int64]:

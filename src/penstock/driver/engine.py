@@ -15,6 +15,7 @@ from penstock.driver.compile import CompiledRegion
 from penstock.flow import plan as p
 from penstock.progress.lateness import Base, Chunk, ChunkId
 from penstock.progress.source_state import SourceState
+from penstock.protocol.commands import Command
 from penstock.protocol.messages import Message
 from penstock.routing.table import Routing
 from penstock.state.deltas import Version
@@ -78,7 +79,7 @@ class EpochOrders:
 class Backend(Protocol):
     """What runs the plan: Spark, or Arrow in this process. A frame is whatever it passes from step to step."""
 
-    def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    def control(self, known: Sequence[str]) -> list[tuple[str, Command]]:
         """Commands of this epoch that are not in `known`, as (name, command), in order of names."""
         ...
 

@@ -24,19 +24,20 @@ from penstock.checkpoint.record import EpochRecord, RegionState, newest
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Backend, EpochOrders
 from penstock.driver.frames import Frames
-from penstock.driver.rollback import unloadable
+from penstock.driver.rollback import rollback_refusals
 from penstock.driver.transfer import Deltas, answer_of, hand_over, region_figures
 from penstock.errors import PenstockError, RecordError
 from penstock.flow import plan as p
 from penstock.progress.lateness import Judgement, align_idle_sources, behind, check_lateness
 from penstock.progress.source_state import SourceState
-from penstock.protocol.controller import Command, Decided, Now, decide, still_open
+from penstock.protocol.commands import Command, End, Load
+from penstock.protocol.controller import Decided, Now, decide, still_open
 from penstock.protocol.ends import Ends
 from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Message, Release, Shutdown
 from penstock.protocol.rescale import STANDARD, Limits, Placement, advanced, orders
 from penstock.routing.hashing import spark_xxhash64
 from penstock.state.deltas import FileRef, Version
-from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, PART_BITS, PART_MASK, Mark, time_text
+from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, PART_BITS, PART_MASK, Mark, Refusal, time_text
 
 KEPT_NAMES: Final = 256
 """Of so many files that were read last the epoch record has the names."""
@@ -52,7 +53,7 @@ class Settings:
         since: Number of the first run of this start; going back to a snapshot makes another one. 0: as `run`.
         workers: Number of workers by region, for a flow that begins.
         limits: What bounds a step of a rescale.
-        why_not_back: Says, of a record and a command to load, why the flow cannot go back.
+        rollback_refusal: Says, of a record and a command to load, why the flow cannot go back.
         clock_us: Gives the clock time; used for idleness and durations only.
         on_step: Called with the name of each step before it, for fault tests and progress.
     """
@@ -63,7 +64,7 @@ class Settings:
     clock_us: Callable[[], int]
     on_step: Callable[[str], None] = lambda _: None
     limits: Limits = STANDARD
-    why_not_back: Callable[[EpochRecord, Command], str] = lambda *_: ""
+    rollback_refusal: Callable[[EpochRecord, Load], Refusal | None] = lambda *_: None
     since: int = 0
 
     def __post_init__(self) -> None:
@@ -76,7 +77,7 @@ class _Decision:
 
     sources: dict[str, SourceState]
     judgements: dict[str, Judgement]
-    commands: list[tuple[str, dict[str, Any]]]
+    commands: list[tuple[str, Command]]
     decided: Decided
     ends: Ends
     work: dict[str, EpochOrders] = field(default_factory=dict)
@@ -122,7 +123,7 @@ class EpochDriver:
             )
         if self.last.rollback_pending:
             raise PenstockError(
-                f"Epoch {epoch} cannot run: the flow is on its way back to snapshot {self.last.rollback_pending['name']!r}."
+                f"Epoch {epoch} cannot run: the flow is on its way back to snapshot {self.last.rollback_pending.name!r}."
             )
         started = self._settings.clock_us()
         try:
@@ -135,7 +136,7 @@ class EpochDriver:
             backend.check_input()
             self._settings.on_step("commit")
             for name in decision.decided.snapshots:
-                self._checkpoint.snapshot(name, replace(record, input=backend.input(), rollback_pending={}))
+                self._checkpoint.snapshot(name, replace(record, input=backend.input(), rollback_pending=None))
                 self._settings.on_step(f"kept {name}")
             self._checkpoint.commit(record, self._settings.run)
         finally:
@@ -148,11 +149,11 @@ class EpochDriver:
         self._settings.on_step("decide")
         commands, now_us = self._found(epoch, backend)
         there = self._checkpoint.snapshot_names(self.last.epoch) if commands else ()
-        unloadable_ = unloadable(self._checkpoint, self.last, commands, self._settings.why_not_back)
+        unreachable = rollback_refusals(self._checkpoint, self.last, commands, self._settings.rollback_refusal)
         run, since = self._settings.run, self._settings.since
-        others_end = any(c["command"] == "end" and c.get("run", run) != run for _, c in commands)
+        others_end = any(isinstance(c, End) and c.run not in (None, run) for _, c in commands)
         now = Now(epoch, run, since, others_end and self._checkpoint.gave_end(epoch), self.last.open)
-        decided = decide(commands, self._controls(), there, self._settings.limits, now, unloadable_)
+        decided = decide(commands, self._controls(), there, self._settings.limits, now, unreachable)
         commands = [c for c in commands if c[0] in decided.taken]
         ends = self.last.ends.after(decided.told, held=any(c.held for c in decided.controls.values()))
         self.ended_for_another = ends.finished and now.given
@@ -189,7 +190,7 @@ class EpochDriver:
         backend.keep_input()
         return decision
 
-    def _found(self, epoch: int, backend: Backend) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+    def _found(self, epoch: int, backend: Backend) -> tuple[list[tuple[str, Command]], int]:
         """Commands that are new, and the clock time (µs): the same ones in a re-run, if they matter."""
         commands, now_us = backend.control(self.last.control), self._settings.clock_us()
         if commands or any(s.idle_after_us is not None for s in self._flow.plan.sources):
@@ -319,7 +320,7 @@ class EpochDriver:
             decision.ends.draining,
             progress,
             self.last.log,
-            rollback_pending=dict(decision.decided.load),
+            rollback_pending=decision.decided.load,
             shape=self._flow.shape,
             rolled_back=self.last.rolled_back,
             open=open_,

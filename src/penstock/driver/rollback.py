@@ -20,13 +20,14 @@ from typing import Any
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord, newest
 from penstock.driver.compile import CompiledFlow
-from penstock.driver.takeover import refusal, same_sink
+from penstock.driver.takeover import same_sink, takeover_refusal
 from penstock.errors import CheckpointError, TornFileError
 from penstock.flow import plan as p
-from penstock.protocol.controller import Command, Now, decide, rolled_back, text_of
+from penstock.protocol.commands import Command, Drain, Load, Move, Scale, Snapshot
+from penstock.protocol.controller import Now, decide, rolled_back
 from penstock.protocol.rescale import STANDARD
 from penstock.state.files import delete_quietly
-from penstock.types import MIN_TIME, Mark
+from penstock.types import MIN_TIME, Mark, Refusal
 
 _VOID = "It was given before the flow went back to snapshot {!r} and was not carried out."
 
@@ -36,23 +37,23 @@ class Engine:
     """What only the engine knows of its log of input.
 
     Attributes:
-        why_not: Why the input between a snapshot and the last epoch (records, in this order) cannot be read again; empty: it can.
+        refusal: Why the input between a snapshot and the last epoch (records, in this order) cannot be read again, if it cannot.
         rewrite_offset_log: Write the log anew, for a going back in an epoch (last record, the snapshot's, the epoch's number); gives its folder.
     """
 
-    why_not: Callable[[EpochRecord, EpochRecord], str] = lambda *_: ""
+    refusal: Callable[[EpochRecord, EpochRecord], Refusal | None] = lambda *_: None
     rewrite_offset_log: Callable[[EpochRecord, EpochRecord, int], str] = lambda last, *_: last.log
 
 
-def why_not_back(
+def rollback_refusal(
     checkpoint: Checkpoint,
     last: EpochRecord,
-    command: Command,
+    command: Load,
     flow: CompiledFlow | None = None,
     engine: Engine | None = None,
     forget: Collection[str] = (),
-) -> str:
-    """Why a flow cannot go back to a snapshot that there is; empty: it can.
+) -> Refusal | None:
+    """Why a flow cannot go back to a snapshot that there is, if it cannot.
 
     Args:
         checkpoint: The flow's checkpoint.
@@ -62,45 +63,46 @@ def why_not_back(
         engine: The engine, if it is known here.
         forget: Regions and steps whose state may be forgotten.
     """
-    name = command["name"]
+    name = command.name
     try:
         kept = checkpoint.read_snapshot(name) if name in checkpoint.snapshot_names() else None
     except TornFileError as torn:
-        return str(torn)
+        return Refusal(str(torn))
     if kept is None or kept.epoch > last.epoch:  # it is about to be taken, of this flow: only its outputs can stand in the way
-        return _why_not_outputs(command, flow.plan) if flow is not None else ""
+        return _outputs_refusal(command, flow.plan) if flow is not None else None
     for before in last.rolled_back:
         if before["to"] < kept.epoch <= before["upto"]:
-            return (
+            return Refusal(
                 f"Snapshot {name!r} is of epoch {kept.epoch}, which was given up when the flow went back to {before['snapshot']!r}: "
                 "the sinks no longer hold what it had given out; the snapshot can still be read."
             )
     if not kept.input:
-        return f"Snapshot {name!r} does not say where its input ends, because an older version took it; it can only be read."
+        return Refusal(
+            f"Snapshot {name!r} does not say where its input ends, because an older version took it; it can only be read."
+        )
     if kept.finished:
-        return f"Snapshot {name!r} is of the end of the input; there is nothing to go on with from there."
+        return Refusal(f"Snapshot {name!r} is of the end of the input; there is nothing to go on with from there.")
     for region, state in kept.regions.items():
         lost = state.files() - {f"state/{region}/{n}" for n in checkpoint.state_files(region)}
         if lost:
-            return f"The state file {min(lost)} of snapshot {name!r} is missing; restore it from a copy."
-    reason = ""
+            return Refusal(f"The state file {min(lost)} of snapshot {name!r} is missing; restore it from a copy.")
+    refused = None
     if flow is not None:
-        reason = refusal(flow, kept, f"{checkpoint.uri} in snapshot {name!r}", forget) or _why_not_outputs(
-            command, flow.plan, kept
-        )
-    return reason or (engine.why_not(last, kept) if engine is not None else "")
+        uri = f"{checkpoint.uri} in snapshot {name!r}"
+        refused = takeover_refusal(flow, kept, uri, forget) or _outputs_refusal(command, flow.plan, kept)
+    return refused or (engine.refusal(last, kept) if engine is not None else None)
 
 
-def _why_not_outputs(command: Command, plan: p.Plan, kept: EpochRecord | None = None) -> str:
+def _outputs_refusal(command: Load, plan: p.Plan, kept: EpochRecord | None = None) -> Refusal | None:
     for output in plan.outputs:
         other = kept is not None and output.name in kept.outputs and not same_sink(kept, output)
         reason = "its sink was another one then" if other else _why_not_rewind(output.sink)
-        if reason and not command.get("keep_output"):
-            return (
-                f"Output {output.name!r} cannot go back to snapshot {command['name']!r}: {reason}; with keep_output "
+        if reason and not command.keep_output:
+            return Refusal(
+                f"Output {output.name!r} cannot go back to snapshot {command.name!r}: {reason}; with keep_output "
                 "(--keep-output) its rows stay, and those since the snapshot will be there twice."
             )
-    return ""
+    return None
 
 
 def _why_not_rewind(sink: Any) -> str:
@@ -112,14 +114,17 @@ def _rewinds(sink: Any) -> bool:
     return hasattr(sink, "why_not_rewind") and hasattr(sink, "rewind")
 
 
-def unloadable(
-    checkpoint: Checkpoint, last: EpochRecord, commands: list[tuple[str, Any]], why_not: Callable[[EpochRecord, Command], str]
-) -> dict[str, str]:
-    """By text of the commands to load among `commands`, why the flow cannot go back; those that it can have an empty reason."""
-    loads = [c for _, c in commands if c.get("command") == "load"]
+def rollback_refusals(
+    checkpoint: Checkpoint,
+    last: EpochRecord,
+    commands: list[tuple[str, Command]],
+    refusal: Callable[[EpochRecord, Load], Refusal | None],
+) -> dict[Load, Refusal]:
+    """Of the commands to load among `commands`, those that the flow cannot carry out, and why."""
+    loads = [c for _, c in commands if isinstance(c, Load)]
     there = checkpoint.snapshot_names(last.epoch) if loads else []
-    taken = [c.get("name") for _, c in commands if c.get("command") == "snapshot"]  # in the same epoch
-    return {text_of(c): why_not(last, c) for c in loads if c.get("name") in (*there, *taken)}
+    taken = [c.name for _, c in commands if isinstance(c, Snapshot)]  # in the same epoch
+    return {c: refused for c in loads if c.name in (*there, *taken) and (refused := refusal(last, c))}
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ class Ahead:
     intent: EpochRecord
 
 
-def ahead(checkpoint: Checkpoint, last: EpochRecord, why_not: Callable[[EpochRecord, Command], str]) -> Ahead | None:
+def ahead(checkpoint: Checkpoint, last: EpochRecord, refusal: Callable[[EpochRecord, Load], Refusal | None]) -> Ahead | None:
     """Whether a flow that starts has to go back first: it was on its way, or a command to load waits in the control log.
 
     The command is obeyed in an epoch that does nothing else, so that a flow which fails in every epoch can go back.
@@ -144,35 +149,34 @@ def ahead(checkpoint: Checkpoint, last: EpochRecord, why_not: Callable[[EpochRec
         CheckpointError: It was on its way and can no longer go there. Nothing was changed.
     """
     if last.rollback_pending:
-        is_there = last.rollback_pending["name"] in checkpoint.snapshot_names()
-        reason = why_not(last, last.rollback_pending) if is_there else "there is no such snapshot any more."
-        if reason:
+        name = last.rollback_pending.name
+        is_there = name in checkpoint.snapshot_names()
+        refused = refusal(last, last.rollback_pending) if is_there else Refusal("there is no such snapshot any more.")
+        if refused:
             raise CheckpointError(
-                f"The flow of checkpoint {checkpoint.uri} is on its way back to snapshot {last.rollback_pending['name']!r} and cannot go on: {reason}"
+                f"The flow of checkpoint {checkpoint.uri} is on its way back to snapshot {name!r} and cannot go on: {refused.sentence}"
             )
-        return Ahead(checkpoint.read_snapshot(last.rollback_pending["name"]), last)
+        return Ahead(checkpoint.read_snapshot(name), last)
     names = [n for n in checkpoint.control_names() if n not in last.control]
     commands = [(n, checkpoint.read_command(n)) for n in names]
-    if not any(c.get("command") == "load" for _, c in commands):
+    if not any(isinstance(c, Load) for _, c in commands):
         return None
     there = checkpoint.snapshot_names(last.epoch)
     controls = {n: r.control for n, r in last.regions.items()}
-    reasons = unloadable(checkpoint, last, commands, why_not)
+    unreachable = rollback_refusals(checkpoint, last, commands, refusal)
     run = checkpoint.newest_run() + 1  # that of the start which asks
-    decided = decide(commands, controls, there, STANDARD, Now(last.epoch + 1, run, run, open=last.open), reasons)
-    name = str(decided.load.get("name"))
-    if name not in there:
+    decided = decide(commands, controls, there, STANDARD, Now(last.epoch + 1, run, run, open=last.open), unreachable)
+    if decided.load is None or decided.load.name not in there:
         return None
+    name = decided.load.name
     taken = [(n, c) for n, c in commands if n in decided.taken]
-    void = {
-        n: _VOID.format(name) for n, c in taken if c["command"] in ("scale", "move", "snapshot") and n not in decided.refused
-    }
+    void = {n: _VOID.format(name) for n, c in taken if isinstance(c, Scale | Move | Snapshot) and n not in decided.refused}
     intent = replace(
         last,
         epoch=last.epoch + 1,
         control=[*last.control, *(n for n, _ in taken)],
         refused=newest(last.refused, {**decided.refused, **void}),
-        rollback_pending=dict(decided.load),
+        rollback_pending=decided.load,
         open={n: c for n, c in decided.open.items() if n not in void},
         replaced=newest(last.replaced, decided.replaced),
     )
@@ -221,6 +225,7 @@ def roll_back(
         PenstockError: Something failed; it is done again at the next start.
     """
     last, kept = found.intent, found.kept
+    assert last.rollback_pending is not None
     epoch = last.epoch + 1
     on_step("rewrite_offset_log")
     log = engine.rewrite_offset_log(last, kept, epoch)
@@ -235,8 +240,9 @@ def roll_back(
         n: replace(s, partitions={k: replace(x, heard_us=now_us) for k, x in s.partitions.items()})
         for n, s in kept.sources.items()
     }
-    again = {n: c for n, c in kept.open.items() if c["command"] != "drain"}
-    back = {"snapshot": last.rollback_pending["name"], "to": kept.epoch, "upto": last.epoch}
+    again = {n: c for n, c in kept.open.items() if not isinstance(c.command, Drain)}
+    name = last.rollback_pending.name
+    back = {"snapshot": name, "to": kept.epoch, "upto": last.epoch}
     record = replace(
         kept,
         epoch=epoch,
@@ -251,10 +257,10 @@ def roll_back(
         draining=False,
         log=log,
         input="",
-        rollback_pending={},
+        rollback_pending=None,
         rolled_back=[*last.rolled_back, back],
         open=again,
-        replaced=newest(last.replaced, rolled_back(last.open, again, back["snapshot"])),
+        replaced=newest(last.replaced, rolled_back(last.open, again, name)),
     )
     on_step("commit going back")
     checkpoint.commit(record, run)

@@ -15,7 +15,7 @@ from penstock.driver.shape import FlowShape, bind, shape_of
 from penstock.driver.succession import Succession, named_as_before, succeed
 from penstock.errors import ChangedFlowError
 from penstock.flow import plan as p
-from penstock.types import Mark
+from penstock.types import Mark, Refusal
 
 
 def take_over(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> list[str]:
@@ -40,13 +40,13 @@ def take_over(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collect
     return succession.notices
 
 
-def refusal(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> str:
-    """Why a flow cannot take over a record's state; empty: it can."""
+def takeover_refusal(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> Refusal | None:
+    """Why a flow cannot take over a record's state, if it cannot."""
     try:
         _succession(flow, record, uri, forget)
     except ChangedFlowError as error:
-        return str(error)
-    return ""
+        return Refusal(str(error))
+    return None
 
 
 def same_sink(record: EpochRecord, output: p.Output) -> bool:
@@ -99,4 +99,4 @@ def _succession(
     return outputs, succeed(before, shape, uri, forget, held)
 
 
-__all__ = ["check_ahead", "refusal", "same_sink", "take_over"]
+__all__ = ["check_ahead", "same_sink", "take_over", "takeover_refusal"]

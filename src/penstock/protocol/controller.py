@@ -20,29 +20,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from penstock.protocol.commands import (
+    Command,
+    Copied,
+    Drain,
+    End,
+    Load,
+    Move,
+    Open,
+    Scale,
+    Snapshot,
+    Stop,
+    Unknown,
+    kind_of,
+)
 from penstock.protocol.ends import Ends, Told
 from penstock.protocol.rescale import Held, Limits, Placement, ended_hold, pinned, scaled
+from penstock.types import Refusal
 
 MOST_WORKERS: Final = 4096
 MOST_PLACED: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-
-Command = Mapping[str, Any]
-
-
-def text_of(command: Command) -> str:
-    """What a command to load says, as a key."""
-    return f"{command.get('name')}/{bool(command.get('keep_output'))}"
+REACHABLE: Final[Mapping[Load, Refusal]] = MappingProxyType({})
+"""No snapshot is refused."""
 
 
 @dataclass(frozen=True)
-class Copied:
+class EndedHold:
     """A key on hold whose state is ready: the hold that ends, and the file (plain values) that holds the state."""
 
     region: str
@@ -59,7 +68,7 @@ class Decided:
         copied: Holds that end in this epoch.
         snapshots: Names of snapshots to take at the end of this epoch.
         told: Whether the flow was told to end, and how.
-        load: The command to go back to a snapshot after this epoch; empty: there is none.
+        load: The command to go back to a snapshot after this epoch, if there is one.
         taken: Names of the commands that were looked at: those after a load wait until the flow has gone back, but for an ``end``,
             which was about input that will be read again.
         refused: By command's name, why it makes no sense.
@@ -68,77 +77,82 @@ class Decided:
     """
 
     controls: dict[str, Placement]
-    copied: list[Copied] = field(default_factory=list)
+    copied: list[EndedHold] = field(default_factory=list)
     snapshots: list[str] = field(default_factory=list)
     told: Told = field(default_factory=Told)
-    load: Command = field(default_factory=dict)
+    load: Load | None = None
     taken: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
-    open: dict[str, Command] = field(default_factory=dict)
+    open: dict[str, Open] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
 
 
-def why_not(
-    command: Command, controls: Mapping[str, Placement], snapshots: Sequence[str], unloadable: Mapping[str, str] = NOTHING
-) -> str:
-    """Why a command makes no sense; empty: it does.
+def refusal(
+    command: Command,
+    controls: Mapping[str, Placement],
+    snapshots: Sequence[str],
+    unreachable: Mapping[Load, Refusal] = REACHABLE,
+) -> Refusal | None:
+    """Why a command makes no sense, if it makes none.
 
     Args:
         command: The command.
         controls: By region, its placement.
         snapshots: Names of the snapshots there are.
-        unloadable: By command's text, why the flow cannot go back to that snapshot.
+        unreachable: By command to load, why the flow cannot go back to that snapshot.
     """
-    kind = command.get("command")
-    region = command.get("region")
+    sentence = ""
     there = ", ".join(controls) or "none: the flow is stateless"
-    if kind in ("scale", "move") and region is not None and region not in controls:
-        return f"There is no region {region!r} to {kind}; there are {there}."
-    if kind == "scale":
-        workers = command.get("workers")
-        if not controls:
-            return "The flow has no region, so there is nothing to scale; only keyed stages have workers."
-        if not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= MOST_WORKERS:
-            return f"A region cannot have {workers!r} workers; give a whole number from 1 to {MOST_WORKERS}."
-    if kind == "move":
-        return _why_not_move(command, controls)
-    if kind == "load":
-        if command.get("name") not in snapshots:
-            return f"There is no snapshot {command.get('name')!r}; there are {', '.join(snapshots) or 'none'}."
-        return unloadable.get(text_of(command), "")
-    if kind == "snapshot":
-        name = command.get("name")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            return f"{name!r} cannot be a snapshot's name; use letters, digits, dots, dashes and underscores, 100 at most."
-        if name in snapshots:
-            return f"There is a snapshot {name!r} already; choose another name."
-    known = ("scale", "move", "copied", "snapshot", "load", "stop", "drain", "end", "tick")
-    return "" if kind in known else f"{kind!r} is no command that this version knows."
+    match command:
+        case Scale(region=str(region)) | Move(region=str(region)) if region not in controls:
+            sentence = f"There is no region {region!r} to {kind_of(command)}; there are {there}."
+        case Scale() if not controls:
+            sentence = "The flow has no region, so there is nothing to scale; only keyed stages have workers."
+        case Scale(workers=n) if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MOST_WORKERS:
+            sentence = f"A region cannot have {n!r} workers; give a whole number from 1 to {MOST_WORKERS}."
+        case Move(region=None):
+            sentence = "A move names the region whose keys are to move."
+        case Move():
+            sentence = _wrong_move(command, controls[str(command.region)])
+        case Load(name=name) if name not in snapshots:
+            sentence = f"There is no snapshot {name!r}; there are {', '.join(snapshots) or 'none'}."
+        case Load():
+            return unreachable.get(command)
+        case Snapshot(name=name) if not isinstance(name, str) or not _NAME.fullmatch(name):
+            sentence = f"{name!r} cannot be a snapshot's name; use letters, digits, dots, dashes and underscores, 100 at most."
+        case Snapshot(name=name) if name in snapshots:
+            sentence = f"There is a snapshot {name!r} already; choose another name."
+        case Unknown(what=what):
+            sentence = f"{what} is no command that this version knows."
+    return Refusal(sentence) if sentence else None
 
 
-def _why_not_move(command: Command, controls: Mapping[str, Placement]) -> str:
-    if command.get("region") is None:
-        return "A move names the region whose keys are to move."
-    control = controls[command["region"]]
-    worker, keys = command.get("worker"), command.get("keys", ())
+def _wrong_move(command: Move, control: Placement) -> str:
+    worker = command.worker
     wanted = control.goal.workers if control.goal else control.workers
     if worker is not None and (not isinstance(worker, int) or not 0 <= worker < wanted):
-        return f"Region {command['region']!r} has no worker {worker!r}; it has workers 0 to {wanted - 1}."
-    if not keys or len(set(control.routing.pinned_keys) | set(keys)) > MOST_PLACED:
-        return f"A region can have from 1 to {MOST_PLACED} keys placed apart, not {len(set(control.routing.pinned_keys) | set(keys))}."
+        return f"Region {command.region!r} has no worker {worker!r}; it has workers 0 to {wanted - 1}."
+    pins = len({*control.routing.pinned_keys, *command.keys})
+    if not command.keys or pins > MOST_PLACED:
+        return f"A region can have from 1 to {MOST_PLACED} keys placed apart, not {pins}."
     return ""
 
 
 def said(command: Command) -> str:
     """A command in words."""
-    kind = command.get("command")
-    where = f" of region {command['region']!r}" if command.get("region") is not None else ""
-    if kind == "scale":
-        return f"scale to {command['workers']} worker{'s' * (command['workers'] != 1)}{where}"
-    if kind == "move":
-        to = "back to where they belong" if command["worker"] is None else f"to worker {command['worker']}"
-        return f"move of {len(command['keys'])} key{'s' * (len(command['keys']) != 1)}{where} {to}"
-    return f"{kind} of snapshot {command['name']!r}" if kind in ("load", "snapshot") else f"{kind}"
+    match command:
+        case Scale(workers=workers):
+            return f"scale to {workers} worker{'s' * (workers != 1)}{_where(command)}"
+        case Move(keys=keys, worker=worker):
+            to = "back to where they belong" if worker is None else f"to worker {worker}"
+            return f"move of {len(keys)} key{'s' * (len(keys) != 1)}{_where(command)} {to}"
+        case Load(name=name) | Snapshot(name=name):
+            return f"{kind_of(command)} of snapshot {name!r}"
+    return kind_of(command)
+
+
+def _where(command: Scale | Move) -> str:
+    return f" of region {command.region!r}" if command.region is not None else ""
 
 
 @dataclass(frozen=True)
@@ -157,7 +171,7 @@ class Now:
     run: int = 0
     since: int = 0
     given: bool = False
-    open: Mapping[str, Command] = field(default_factory=dict)
+    open: Mapping[str, Open] = field(default_factory=dict)
 
 
 def decide(
@@ -166,7 +180,7 @@ def decide(
     snapshots: Sequence[str],
     limits: Limits,
     now: Now,
-    unloadable: Mapping[str, str] = NOTHING,
+    unreachable: Mapping[Load, Refusal] = REACHABLE,
 ) -> Decided:
     """Obey an epoch's commands, up to the first that goes back to a snapshot.
 
@@ -176,91 +190,87 @@ def decide(
         snapshots: Names of the snapshots there are.
         limits: What bounds a step.
         now: Where the flow stands.
-        unloadable: By command's text (`text_of`), why the flow cannot go back to that snapshot.
+        unreachable: By command to load, why the flow cannot go back to that snapshot.
     """
     out = Decided(dict(controls), open=dict(now.open))
     for name, command in commands:
         if out.load:
-            out.taken += [name] if command.get("command") == "end" else []
+            out.taken += [name] if isinstance(command, End) else []
             continue
         out.taken.append(name)
-        reason = why_not(command, out.controls, [*snapshots, *out.snapshots], unloadable)
-        if reason:
-            out.refused[name] = reason
+        refused = refusal(command, out.controls, [*snapshots, *out.snapshots], unreachable)
+        if refused:
+            out.refused[name] = refused.sentence
         else:
             _obey(name, command, out, limits, now)
     return out
 
 
 def _obey(name: str, command: Command, out: Decided, limits: Limits, now: Now) -> None:
-    kind = command["command"]
-    run = command.get("run")
-    if kind == "scale":
-        regions = [command["region"]] if command.get("region") is not None else list(out.controls)
-        _replace(out, command, regions, now)
-        for region in regions:
-            out.controls[region] = scaled(out.controls[region], command["workers"], limits, now.epoch)
-        out.open[name] = {**command, "regions": regions}
-    elif kind == "move":
-        region = command["region"]
-        _replace(out, command, [region], now)
-        out.controls[region] = pinned(out.controls[region], command["keys"], command["worker"], limits, now.epoch)
-        out.open[name] = {**command, "regions": [region]}
-    elif kind == "copied" and command["region"] in out.controls:
-        control, held = ended_hold(out.controls[command["region"]], command["key"], command["since"])
-        out.controls[command["region"]] = control
-        if held is not None:
-            out.copied.append(Copied(command["region"], held, command["file"]))
-    elif kind == "snapshot":
-        out.snapshots.append(command["name"])
-    elif kind == "load":
-        out.load = command
-    elif kind == "drain":
-        _replace(out, command, (), now)
-        out.told = out.told.drained()
-        out.open[name] = {**command, "regions": []}
-    elif kind == "stop":
-        _replace(out, command, (), now)
-        late = run is not None and run < now.since
-        if late:
-            out.refused[name] = f"The stop was given to run {run}, which has ended; run {now.run} goes on."
-        else:
-            out.open[name] = {**command, "regions": []}
-        out.told = out.told.stopped(late=late)
-    elif kind == "end" and (run is None or run == now.run or now.given):
-        out.told = out.told.ended()
+    match command:
+        case Scale(workers=workers, region=region):
+            regions = (region,) if region is not None else tuple(out.controls)
+            _replace(out, command, regions, now)
+            for each in regions:
+                out.controls[each] = scaled(out.controls[each], workers, limits, now.epoch)
+            out.open[name] = Open(command, regions)
+        case Move(region=str(region)):
+            _replace(out, command, (region,), now)
+            out.controls[region] = pinned(out.controls[region], command.keys, command.worker, limits, now.epoch)
+            out.open[name] = Open(command, (region,))
+        case Copied(region=region) if region in out.controls:
+            out.controls[region], held = ended_hold(out.controls[region], command.key, command.since)
+            if held is not None:
+                out.copied.append(EndedHold(region, held, command.file))
+        case Snapshot():
+            out.snapshots.append(command.name)
+        case Load():
+            out.load = command
+        case Drain():
+            _replace(out, command, (), now)
+            out.told = out.told.drained()
+            out.open[name] = Open(command)
+        case Stop(run=run):
+            _replace(out, command, (), now)
+            late = run is not None and run < now.since
+            if late:
+                out.refused[name] = f"The stop was given to run {run}, which has ended; run {now.run} goes on."
+            else:
+                out.open[name] = Open(command)
+            out.told = out.told.stopped(late=late)
+        case End(run=run) if run is None or run == now.run or now.given:
+            out.told = out.told.ended()
 
 
 def _replace(out: Decided, command: Command, regions: Sequence[str], now: Now) -> None:
     """Close the open commands that cannot be carried out any more because of a new one."""
     for name, other in list(out.open.items()):
-        where = [r for r in other["regions"] if r in regions]
-        if _contradicts(command, other, where):
+        where = [r for r in other.regions if r in regions]
+        if _contradicts(command, other.command, where):
             del out.open[name]
-            part = "" if len(where) == len(other["regions"]) or not where else f" in region {where[0]!r}"
+            part = "" if len(where) == len(other.regions) or not where else f" in region {where[0]!r}"
             out.replaced[name] = (
-                f"The {said(other)} was replaced{part} in epoch {now.epoch} by a later command: {said(command)}."
+                f"The {said(other.command)} was replaced{part} in epoch {now.epoch} by a later command: {said(command)}."
             )
 
 
 def _contradicts(new: Command, old: Command, regions: Sequence[str]) -> bool:
     """Whether a command takes the place of an open one."""
-    kinds = (new["command"], old["command"])
-    if kinds in (("stop", "drain"), ("drain", "stop")):
-        return True
-    if not regions:
-        return False
-    if kinds == ("scale", "scale"):
-        return bool(new["workers"] != old["workers"])
-    if kinds == ("move", "move"):
-        return new["worker"] != old["worker"] and not set(new["keys"]).isdisjoint(old["keys"])
-    # A worker that goes takes with it the wish to have a key there.
-    return kinds == ("scale", "move") and old["worker"] is not None and old["worker"] >= new["workers"]
+    match new, old:
+        case (Stop(), Drain()) | (Drain(), Stop()):
+            return True
+        case Scale(), Scale() if regions:
+            return new.workers != old.workers
+        case Move(), Move() if regions:
+            return new.worker != old.worker and not set(new.keys).isdisjoint(old.keys)
+        case Scale(), Move() if regions:  # a worker that goes takes with it the wish to have a key there
+            return old.worker is not None and old.worker >= new.workers
+    return False
 
 
 def still_open(
-    commands: Mapping[str, Command], controls: Mapping[str, Placement], ends: Ends, epoch: int
-) -> tuple[dict[str, Command], dict[str, str]]:
+    commands: Mapping[str, Open], controls: Mapping[str, Placement], ends: Ends, epoch: int
+) -> tuple[dict[str, Open], dict[str, str]]:
     """Which commands are still open after an epoch, and which are closed because the flow has come to its end before.
 
     Args:
@@ -269,18 +279,18 @@ def still_open(
         ends: How the flow ends, if it does.
         epoch: Number of the epoch.
     """
-    out: dict[str, Command] = {}
+    out: dict[str, Open] = {}
     given_up: dict[str, str] = {}
-    for name, command in commands.items():
-        regions = [r for r in command["regions"] if r in controls and controls[r].goal is not None]
+    for name, each in commands.items():
+        regions = tuple(r for r in each.regions if r in controls and controls[r].goal is not None)
         if regions and ends.finished:
-            given_up[name] = f"The {said(command)} was given up in epoch {epoch}, in which the flow finished."
-        elif regions or (command["command"] == "drain" and not ends.finished):
-            out[name] = {**command, "regions": regions}
+            given_up[name] = f"The {said(each.command)} was given up in epoch {epoch}, in which the flow finished."
+        elif regions or (isinstance(each.command, Drain) and not ends.finished):
+            out[name] = replace(each, regions=regions)
     return out, given_up
 
 
-def rolled_back(commands: Mapping[str, Command], kept: Mapping[str, Command], snapshot: str) -> dict[str, str]:
+def rolled_back(commands: Mapping[str, Open], kept: Mapping[str, Open], snapshot: str) -> dict[str, str]:
     """Which open commands a going back has undone: those that the snapshot does not know.
 
     Args:
@@ -289,10 +299,10 @@ def rolled_back(commands: Mapping[str, Command], kept: Mapping[str, Command], sn
         snapshot: Its name.
     """
     return {
-        n: f"The {said(c)} was given up when the flow went back to snapshot {snapshot!r}."
+        n: f"The {said(c.command)} was given up when the flow went back to snapshot {snapshot!r}."
         for n, c in commands.items()
         if n not in kept
     }
 
 
-__all__ = ["Copied", "Decided", "Now", "decide", "rolled_back", "said", "still_open", "text_of", "why_not"]
+__all__ = ["Decided", "EndedHold", "Now", "decide", "refusal", "rolled_back", "said", "still_open"]

@@ -23,6 +23,7 @@ from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
 from penstock.operators.base import position_text
 from penstock.progress.lateness import Base, ChunkId
 from penstock.progress.source_state import SourceState
+from penstock.protocol.commands import Command
 from penstock.routing.table import SUBS, Routing
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
@@ -94,7 +95,7 @@ class SparkBackend:
         self._kept: list[DataFrame] = []
         self._from_region: dict[int, DataFrame] = {}  # by id; holding the frame keeps its id its own
 
-    def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    def control(self, known: Sequence[str]) -> list[tuple[str, Command]]:
         # The stream of the control log brings the epoch about; its rows are read here, as a job would take longer than the rest.
         new = sorted(set(self._checkpoint.control_names()) - set(known))
         return [(name, self._checkpoint.read_command(name)) for name in new]

@@ -25,6 +25,7 @@ from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
 from penstock.errors import CheckpointError
 from penstock.state.files import delete_quietly, list_dir, read_bytes, resolve, write_atomic
+from penstock.types import Refusal
 
 COMPACT_EVERY: Final = 10
 """Spark's default of ``spark.sql.streaming.fileSource.log.compactInterval``."""
@@ -80,19 +81,23 @@ def rewrite_offset_log(
     return folder
 
 
-def why_not(checkpoint: Checkpoint, last: EpochRecord, kept: EpochRecord) -> str:
-    """Why the files that came since a snapshot cannot be read again; empty: they can."""
+def refusal(checkpoint: Checkpoint, last: EpochRecord, kept: EpochRecord) -> Refusal | None:
+    """Why the files that came since a snapshot cannot be read again, if they cannot."""
     try:
         ends = _ends(kept.input)
     except ValueError:
-        return "What Spark wrote of its input when the snapshot was taken cannot be read; the snapshot can only be read."
+        return Refusal(
+            "What Spark wrote of its input when the snapshot was taken cannot be read; the snapshot can only be read."
+        )
     for source, end in enumerate(ends[1:], 1):  # the first is the control log; what was obeyed is not read again
         entries = _entries(checkpoint, last.log, source)
         again = [e["path"] for e in entries or () if e["batchId"] > _number(end)]
         lost = _missing(again)
         if lost:
-            return f"The file {lost} was read after the snapshot and is gone, so it could not be read again; restore it first."
-    return ""
+            return Refusal(
+                f"The file {lost} was read after the snapshot and is gone, so it could not be read again; restore it first."
+            )
+    return None
 
 
 def files_read(checkpoint: Checkpoint, last: EpochRecord) -> set[str]:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -20,6 +20,7 @@ from penstock.checkpoint.record import EpochRecord
 from penstock.driver.commands import Commander
 from penstock.driver.epoch import Settings
 from penstock.errors import PenstockError
+from penstock.protocol.commands import Copied
 from penstock.state.compaction import COMPACT_DELTAS
 from penstock.state.deltas import FileRef
 from penstock.worker.copying import Copy, HoldId, copies_due
@@ -40,7 +41,7 @@ class Maintenance:
         copy: Carries a copy out and gives the command that reports it.
     """
 
-    def __init__(self, checkpoint: Checkpoint, settings: Settings, copy: Callable[[Copy], dict[str, Any]]) -> None:
+    def __init__(self, checkpoint: Checkpoint, settings: Settings, copy: Callable[[Copy], Copied]) -> None:
         self._checkpoint = checkpoint
         self._settings = settings
         self._copy = copy
@@ -82,7 +83,7 @@ class Maintenance:
             began = time.monotonic()
 
     def _report(self, copy: Copy) -> None:
-        Commander(self._checkpoint).tell(self._copy(copy))
+        Commander(self._checkpoint).submit(self._copy(copy))
 
     def hold_back(self, record: EpochRecord) -> None:
         """Before an epoch: wait for copies where the queues of keys on hold have reached their bound (rule H8).
@@ -117,9 +118,7 @@ class Maintenance:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def copy_on_executor(spark: SparkSession, uri: str, copy: Copy) -> dict[str, Any]:
+def copy_on_executor(spark: SparkSession, uri: str, copy: Copy) -> Copied:
     """Carry a copy out in a Spark job of its own, which runs beside those of the epochs."""
-    found: list[dict[str, Any]] = (
-        spark.sparkContext.parallelize([copy], 1).map(lambda one: one.carry_out(Checkpoint(uri))).collect()
-    )
+    found: list[Copied] = spark.sparkContext.parallelize([copy], 1).map(lambda one: one.carry_out(Checkpoint(uri))).collect()
     return found[0]

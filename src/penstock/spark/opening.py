@@ -21,19 +21,19 @@ from penstock.checkpoint.folder import Checkpoint, Identity
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.epoch import Settings
-from penstock.driver.rollback import Engine, ahead, commit_intent, roll_back, why_not_back
+from penstock.driver.rollback import Engine, ahead, commit_intent, roll_back, rollback_refusal
 from penstock.driver.shape import sources_of
 from penstock.driver.succession import check_sources
 from penstock.driver.takeover import check_ahead, same_sink, take_over
 from penstock.errors import CheckpointError, SinkError
 from penstock.flow import plan as p
-from penstock.protocol.controller import Command
+from penstock.protocol.commands import Load
 from penstock.protocol.rescale import Limits
 from penstock.spark import logs
 from penstock.spark.engine import schema_of
 from penstock.spark.options import check_regions
 from penstock.state.files import delete_quietly
-from penstock.types import Mark
+from penstock.types import Mark, Refusal
 from penstock.worker.spec import ERROR_SCHEMA
 
 
@@ -74,13 +74,13 @@ class RunOpener:
         )
         self._since = 0
         self._engine = Engine(
-            lambda last, kept: logs.why_not(checkpoint, last, kept),
+            lambda last, kept: logs.refusal(checkpoint, last, kept),
             lambda last, kept, epoch: logs.rewrite_offset_log(checkpoint, last, kept, epoch, every),
         )
 
-    def why_not_back(self, record: EpochRecord, command: Command) -> str:
+    def rollback_refusal(self, record: EpochRecord, command: Load) -> Refusal | None:
         """Why the flow cannot go back to a snapshot; empty: it can."""
-        return why_not_back(self.checkpoint, record, command, self._flow, self._engine, self._forget)
+        return rollback_refusal(self.checkpoint, record, command, self._flow, self._engine, self._forget)
 
     def open(self, *, given: bool) -> Settings:
         """Claim checkpoint and sinks for a new run; go back first if the flow is on its way.
@@ -95,7 +95,7 @@ class RunOpener:
                 f"Checkpoint {checkpoint.uri} belongs to flow {identity.name!r}, not {plan.name!r}; use another folder."
             )
         last = checkpoint.last()
-        found = ahead(checkpoint, last, self.why_not_back)
+        found = ahead(checkpoint, last, self.rollback_refusal)
         goes_on = found.kept if found else last
         if last.epoch < 0 and logs.has_begun(checkpoint, last.log):
             check_sources(checkpoint.sources(), sources_of(plan), checkpoint.uri)
@@ -125,7 +125,7 @@ class RunOpener:
             delete_quietly(checkpoint.fs, checkpoint.path(last.log))
         checkpoint.fs.create_dir(checkpoint.path("control"))
         return Settings(
-            identity.flow, run, self.workers, _clock_us, self._on_step, self._limits, self.why_not_back, self._since
+            identity.flow, run, self.workers, _clock_us, self._on_step, self._limits, self.rollback_refusal, self._since
         )
 
     def _schema(self, node: p.Node) -> pa.Schema:

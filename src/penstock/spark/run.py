@@ -22,6 +22,7 @@ from penstock.driver.commands import Commander, CommandHandle
 from penstock.driver.compile import CompiledFlow, compile_flow
 from penstock.driver.epoch import EpochDriver
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError
+from penstock.protocol.commands import End, Tick
 from penstock.protocol.ends import Ends, Reader, supervise
 from penstock.protocol.rescale import Limits
 from penstock.routing.table import Routing
@@ -114,9 +115,8 @@ class Run:
         self._query: Any = None
         self._ended = threading.Event()
         self._stopping = threading.Event()
-        self._following = interval_ms is not None
-        self._cut = False
-        self._commander = Commander(checkpoint, self._latest, lambda: self.active, self._opening.why_not_back)
+        self._following, self._cut = interval_ms is not None, False
+        self._commander = Commander(checkpoint, self._latest, lambda: self.active, self._opening.rollback_refusal)
         self._open(given=workers_given)
         self._was_finished = self._driver.last.finished
         if self._was_finished:
@@ -270,7 +270,7 @@ class Run:
 
     def _end(self) -> None:
         self._checkpoint.check_owner(self._settings.run)
-        self._commander.tell({"command": "end", "run": self._settings.run})
+        self._commander.submit(End(self._settings.run))
 
     def _copy(self) -> None:
         known = self._driver.last.control
@@ -302,7 +302,7 @@ class Run:
             elif told <= max(self._driver.last.control, default="") and (  # the last one has been heard
                 quiet > self._until_idle() or (self._rescaling and self._waits_for_data())
             ):
-                told = self._commander.tell({"command": "tick"})
+                told = self._commander.submit(Tick())
 
     def _until_idle(self) -> float:
         """Seconds of silence that make a source idle that is not."""

@@ -22,6 +22,7 @@ from penstock.flow import plan as p
 from penstock.flow.naming import step_text
 from penstock.progress.lateness import Base, ChunkId, chunks_of, late_rows
 from penstock.progress.source_state import SourceState
+from penstock.protocol.commands import Command
 from penstock.routing.hashing import spark_xxhash64
 from penstock.sql_text.schema import run_sql, to_duckdb
 from penstock.types import OFFSET, ORDER, PART, SUB, TIME
@@ -47,7 +48,7 @@ class LocalBackend:
     def __init__(
         self,
         inputs: dict[str, pa.Table],
-        commands: Sequence[tuple[str, dict[str, Any]]],
+        commands: Sequence[tuple[str, Command]],
         assign: Any,
         states: States,
         ends: str = "0",
@@ -59,7 +60,7 @@ class LocalBackend:
         self._attempt = 0
         self._ends = ends
 
-    def control(self, known: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    def control(self, known: Sequence[str]) -> list[tuple[str, Command]]:
         return sorted((c for c in self._commands if c[0] not in known), key=lambda c: c[0])
 
     def input(self) -> str:

@@ -28,11 +28,12 @@ from penstock.checkpoint.record import EpochRecord
 from penstock.driver.commands import Commander
 from penstock.driver.compile import compile_flow
 from penstock.driver.epoch import EpochDriver, Settings
-from penstock.driver.rollback import Engine, ahead, commit_intent, roll_back, why_not_back
+from penstock.driver.rollback import Engine, ahead, commit_intent, roll_back, rollback_refusal
 from penstock.driver.takeover import check_ahead, take_over
 from penstock.errors import DeclarationError, RecordError
 from penstock.flow import plan as p
 from penstock.flow.flow import Flow
+from penstock.protocol.commands import Command, Copied, End, Load, Scale, Snapshot, decode
 from penstock.protocol.ends import Ends, Reader, supervise
 from penstock.protocol.rescale import STANDARD, Limits
 from penstock.routing.hashing import spark_xxhash64
@@ -43,7 +44,7 @@ from penstock.state.files import resolve
 from penstock.state.store import close_stores
 from penstock.state.worker import MemoryState, WorkerState
 from penstock.testing.engine import PARTITION, LocalBackend
-from penstock.types import OFFSET, Mark
+from penstock.types import OFFSET, Mark, Refusal
 from penstock.worker.copying import copies_due
 from penstock.worker.run import Assignment, local_states
 
@@ -96,8 +97,8 @@ class Harness:
         self._clock_us = 0
         self._pending: dict[str, list[pa.Table]] = {}
         self._offsets: dict[tuple[str, Any], int] = {}
-        self._log: list[tuple[dict[str, pa.Table], list[tuple[str, dict[str, Any]]]]] = []
-        self._left: list[tuple[str, dict[str, Any]]] = []
+        self._log: list[tuple[dict[str, pa.Table], list[tuple[str, Command]]]] = []
+        self._left: list[tuple[str, Command]] = []
         last = self._checkpoint.last()
         self._log += [({}, [])] * (last.epoch + 1)
         self._times_back = len(last.rolled_back)
@@ -156,23 +157,24 @@ class Harness:
         table = table.select(node.schema.names).append_column(PARTITION, partitions).append_column(OFFSET, offsets)
         self._pending.setdefault(source, []).append(table)
 
-    def epoch(self, *commands: str | Mapping[str, Any], advance_us: int = 1_000_000) -> EpochRecord:
+    def epoch(self, *commands: str | Mapping[str, Any] | Command, advance_us: int = 1_000_000) -> EpochRecord:
         """Run one epoch over what was pushed since the last.
 
         Args:
-            *commands: Commands to the controller, such as ``"end"`` or ``{"command": "scale", "region": "k", "workers": 3}``.
+            *commands: Commands to the controller, such as ``"end"`` or ``{"command": "scale", "region": "k", "workers": 3}``, or as
+                `penstock.protocol.commands` has them.
             advance_us: How much clock time passes before it.
         """
         self._begin(*commands, advance_us=advance_us)
         return self.resume()
 
-    def _begin(self, *commands: str | Mapping[str, Any], advance_us: int = 1_000_000) -> None:
+    def _begin(self, *commands: str | Mapping[str, Any] | Command, advance_us: int = 1_000_000) -> None:
         """What the next epoch reads is settled."""
         self._clock_us += advance_us
         inputs = {name: pa.concat_tables(tables[: self._most]) for name, tables in self._pending.items()}
         self._pending = {n: tables[self._most :] for n, tables in self._pending.items() if self._most and tables[self._most :]}
         number = len(self._log)
-        given = [(f"{number:012d}-{i}.json", {"command": c} if isinstance(c, str) else dict(c)) for i, c in enumerate(commands)]
+        given = [(f"{number:012d}-{i}.json", _command(c)) for i, c in enumerate(commands)]
         self._log.append((inputs, [*self._left, *given]))
         self._left = []
 
@@ -206,7 +208,7 @@ class Harness:
                 remove_unused(self._checkpoint, record)
         return self._driver.last
 
-    def _written(self) -> list[tuple[str, dict[str, Any]]]:
+    def _written(self) -> list[tuple[str, Command]]:
         """The commands that others wrote into the control log of the checkpoint; the driver leaves out those that it has obeyed."""
         return [(name, self._checkpoint.read_command(name)) for name in self._checkpoint.control_names()]
 
@@ -255,11 +257,11 @@ class Harness:
             return True
 
         def end() -> None:
-            Commander(self._checkpoint).tell({"command": "end", "run": self._run})
+            Commander(self._checkpoint).submit(End(self._run))
 
         def copy() -> None:
             for command in self.copy():
-                Commander(self._checkpoint).tell(command)
+                Commander(self._checkpoint).submit(command)
 
         def roll_back() -> None:
             self._restart()
@@ -273,24 +275,25 @@ class Harness:
 
     def scale(self, workers: int, region: str | None = None) -> EpochRecord:
         """Run an epoch that is told to change the number of workers of a region, or of all."""
-        return self.epoch({"command": "scale", "region": region, "workers": workers})
+        return self.epoch(Scale(workers, region))
 
     def snapshot(self, name: str) -> EpochRecord:
         """Run an epoch at whose end a snapshot is taken."""
-        return self.epoch({"command": "snapshot", "name": name})
+        return self.epoch(Snapshot(name))
 
     def load(self, name: str, *, keep_output: bool = False) -> EpochRecord:
         """Run an epoch that is told to go back to a snapshot, and go back; the next epoch reads again all that came since."""
-        return self.epoch({"command": "load", "name": name, "keep_output": keep_output})
+        return self.epoch(Load(name, keep_output))
 
     def loadable(self) -> list[str]:
         """Names of the snapshots that the flow can go back to, whatever its sinks can."""
         names = self._checkpoint.snapshot_names(self.record.epoch)
-        command = {"keep_output": True}
         return [
             n
             for n in names
-            if not why_not_back(self._checkpoint, self.record, {**command, "name": n}, self._compiled, forget=self._forget)
+            if not rollback_refusal(
+                self._checkpoint, self.record, Load(n, keep_output=True), self._compiled, forget=self._forget
+            )
         ]
 
     def settle(self, most: int = 1000) -> int:
@@ -319,7 +322,7 @@ class Harness:
         found |= {h.key for h in state.control.held}
         return sorted(found)
 
-    def copy(self) -> list[dict[str, Any]]:
+    def copy(self) -> list[Copied]:
         """Copy the state of keys on hold, as the concurrent job does; gives the commands that report it."""
         return [copy.carry_out(self._checkpoint) for copy in copies_due(self.record, self._flow_id, self._run)]
 
@@ -339,10 +342,10 @@ class Harness:
         )
         last = self._checkpoint.last()
 
-        def why_not(record: EpochRecord, command: Any) -> str:
-            return why_not_back(self._checkpoint, record, command, self._compiled, forget=self._forget)
+        def refusal(record: EpochRecord, command: Load) -> Refusal | None:
+            return rollback_refusal(self._checkpoint, record, command, self._compiled, forget=self._forget)
 
-        found = ahead(self._checkpoint, last, why_not)
+        found = ahead(self._checkpoint, last, refusal)
         self._notices = take_over(self._compiled, found.kept if found else last, self._checkpoint.uri, self._forget)
         self._plan = self._compiled.plan
         self._run = self._checkpoint.claim({"host": "here", "pid": 0})
@@ -367,7 +370,7 @@ class Harness:
                 on_step=on_step,
             )
         settings = Settings(
-            identity.flow, self._run, self._workers, lambda: self._clock_us, self._on_step, self._limits, why_not, self._since
+            identity.flow, self._run, self._workers, lambda: self._clock_us, self._on_step, self._limits, refusal, self._since
         )
         self._flow_id = identity.flow
         self._driver = EpochDriver(self._compiled, self._checkpoint, settings)
@@ -411,6 +414,12 @@ class Harness:
             state.apply(concat_batches([*iterate(fs, root, version)], SCHEMA))
         self._caches[identity] = (version.lineage(), state)
         return state
+
+
+def _command(given: str | Mapping[str, Any] | Command) -> Command:
+    if isinstance(given, str):
+        return decode({"command": given})
+    return decode(dict(given)) if isinstance(given, Mapping) else given
 
 
 def _let_go(local: str, folder: tempfile.TemporaryDirectory[str] | None) -> None:

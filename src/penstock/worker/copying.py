@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.checkpoint.folder import Checkpoint, copy_tag
 from penstock.checkpoint.record import EpochRecord
+from penstock.protocol.commands import Copied
 from penstock.protocol.rescale import Held
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import WORKER_BIN, KeyCodec
@@ -54,7 +55,7 @@ class Copy:
         """Which copy this is."""
         return self.region, self.held.key, self.held.since
 
-    def carry_out(self, checkpoint: Checkpoint) -> dict[str, Any]:
+    def carry_out(self, checkpoint: Checkpoint) -> Copied:
         """Write the file; gives the command that reports it.
 
         Raises:
@@ -69,7 +70,7 @@ class Copy:
         metadata = Metadata("move", f"{self.flow}/{self.region}/{held.source}", held.since)
         ref = write_file(checkpoint.fs, checkpoint.root, path, table.to_batches(), metadata, f"r{self.run}")
         file = replace(ref, role="came").to_json()
-        return {"command": "copied", "region": self.region, "key": held.key, "since": held.since, "file": file}
+        return Copied(self.region, held.key, held.since, file)
 
     def _rows(self, codec: KeyCodec, batches: Iterable[pa.RecordBatch]) -> pa.Table:
         """The key's entries, and its waiting rows as the beginning of its queue."""
