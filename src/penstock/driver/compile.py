@@ -24,13 +24,12 @@ from penstock.flow.plan import (
     readers,
     upstream,
 )
-from penstock.operators.aggregate import AggregateStep, bind_kernels
-from penstock.operators.session import SessionStep
+from penstock.operators.base import Operator, Partials
 from penstock.sql_text.schema import quoted
 from penstock.types import PART, SUB, TIME
 from penstock.worker.spec import ERROR_SCHEMA, Input, Out, Port, RegionSpec, Step
 
-PartialSchema = Callable[[Region, AggregateStep, pa.Schema], "pa.Schema | None"]
+PartialSchema = Callable[[Region, Partials, pa.Schema], "pa.Schema | None"]
 Known = dict[str, "int | str"]
 _UTC: Final = pa.timestamp("us", "UTC")
 
@@ -84,7 +83,7 @@ def compile_flow(
     Args:
         plan: The declared flow.
         schema_of: Exact columns of a node, given those of its inputs by ``id(input)``.
-        partial_schema: Columns of the partial aggregates that can be computed before the shuffle, or None.
+        partial_schema: Columns of the partial results of an operator, computed before the shuffle; None: the engine sends rows.
         only_partition: The value of hidden column PART in all rows of a source, or None: it has several.
 
     Raises:
@@ -168,7 +167,8 @@ def compile_region(
             if kind == "operator":
                 sources.append(("operator", n))
                 continue
-            partial = partial_schema(region, operator, schema) if isinstance(operator, AggregateStep) else None
+            offered = operator.partials(schema) if len(in_schemas) == 1 else None
+            partial = None if offered is None else partial_schema(region, offered, schema)
             if partial is not None:
                 sources.append(("port", port(n, f"partial {i}", lambda p=partial, i=i: Port(p, i, waits=False))))  # type: ignore[misc]
             elif not operator.ordered:
@@ -227,13 +227,10 @@ def _known(node: Node, only_partition: Callable[[SourceNode], int | None], met: 
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
-def _needed(operator: object, schema: pa.Schema, keys: pa.Schema) -> pa.Schema:
-    """The columns that an aggregate reads; fewer columns cross from the JVM to Python."""
-    if isinstance(operator, (AggregateStep, SessionStep)):
-        bind_kernels(operator.kernels, schema)
-        columns = {k.column for _, k in operator.kernels} | set(keys.names)
-        return pa.schema([f for f in schema if f.name in columns])
-    return schema
+def _needed(operator: Operator, schema: pa.Schema, keys: pa.Schema) -> pa.Schema:
+    """The columns that an operator reads; fewer columns cross from the JVM to Python."""
+    columns = {*operator.reads(), *keys.names}
+    return pa.schema([f for f in schema if f.name in columns]) if operator.reads_only else schema
 
 
 def _wanted_outputs(plan: Plan) -> dict[str, list[tuple[int, bool]]]:

@@ -14,7 +14,7 @@ Read next: `penstock.driver.succession`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -182,8 +182,8 @@ def _region(ordinal: int, compiled: CompiledRegion, paths: _Paths) -> RegionShap
                 operator.kind_name(),
                 operator.describe(),
                 paths.of_step(region, slot),
-                _texts(spec, step, "meaning"),
-                [_texts(spec, step, "layout")],
+                _texts(spec, step, "meaning", operator.meaning),
+                [_texts(spec, step, "layout", operator.layout)],
                 operator.passes,
                 _columns(spec, step),
             )
@@ -199,9 +199,8 @@ def _region(ordinal: int, compiled: CompiledRegion, paths: _Paths) -> RegionShap
     return RegionShape(ordinal, types_of(spec.keys), spec.timed, sources, behind, steps, ports, len(steps), len(ports))
 
 
-def _texts(spec: RegionSpec, step: Step, method: str) -> dict[str, str]:
+def _texts(spec: RegionSpec, step: Step, method: str, says: Callable[..., Mapping[str, str]]) -> dict[str, str]:
     """What an operator says of its state."""
-    says = getattr(step.operator, method)
     found: dict[str, str] = _said(
         spec, step, method, lambda: dict(says(step.in_schemas, spec.keys)), lambda said: [*said, *said.values()]
     )

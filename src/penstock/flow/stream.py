@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
-from penstock.operators.aggregate import AggregateStep
 from penstock.sinks.base import Sharing, Sink
 from penstock.sql_text.schema import (
     as_function,
@@ -257,8 +256,7 @@ def updating(node: p.Node) -> tuple[bool, tuple[str, ...]]:
     if not isinstance(node, p.RegionOutput) or node.operator < 0 or node.errors:
         return False, ()
     operator = node.region.steps[node.operator].operator
-    window = ("window_start",) if isinstance(operator, AggregateStep) and operator.window is not None else ()
-    return operator.updates, (*node.region.keys.names, *window) if operator.updates else ()
+    return operator.updates, (*node.region.keys.names, *operator.output_key) if operator.updates else ()
 
 
 def _output_name(node: p.Node) -> str:

@@ -9,7 +9,7 @@ stored ones, and stored again. A window is given out once, when the frontier has
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +21,14 @@ from penstock.errors import DeclarationError, OperatorError, StateError, raised
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import Codec, layout
 from penstock.operators.aggregates.user import Aggregate, UserFailed
-from penstock.operators.base import Context, KeyedState, Layout, Operator, Output
+from penstock.operators.base import Context, KeyedState, Layout, Operator, Output, Partials
 from penstock.operators.windows import Sliding, window_text
 from penstock.rows.keys import Ints, biased, unbiased
 from penstock.rows.rows import Emitted, Keys, Order, Rows
-from penstock.types import LAST_MOMENT
+from penstock.sql_text.schema import quoted
+from penstock.types import LAST_MOMENT, ORDER, TIME
 
 TIMESTAMP = pa.timestamp("us", "UTC")
-PANE = "__ps_pane"
 
 
 def bind_kernels(kernels: Sequence[tuple[str, Kernel]], source: pa.Schema) -> tuple[Bound, ...]:
@@ -45,15 +45,6 @@ def bind_kernels(kernels: Sequence[tuple[str, Kernel]], source: pa.Schema) -> tu
             )
         bounds.append(kernel.bind(None if kernel.column is None else source.field(kernel.column).type))
     return tuple(bounds)
-
-
-def layout_of(kernels: Sequence[tuple[str, Kernel]], source: pa.Schema) -> Layout:
-    """What the states of aggregates over columns of `source` consist of, see `penstock.operators.base.Operator.layout`."""
-    described = {
-        name: kernel.describe() + ("" if kernel.column is None else f" of {source.field(kernel.column).type}")
-        for name, kernel in kernels
-    }
-    return layout(described, bind_kernels(kernels, source))
 
 
 def check_names(names: Sequence[str], keys: pa.Schema, *, window: bool) -> None:
@@ -153,8 +144,41 @@ def finished(
     return results
 
 
+class Aggregating(Operator):
+    """What steps that aggregate have in common, whatever their window.
+
+    Attributes:
+        kernels: Output name and aggregate function, in order.
+    """
+
+    kernels: tuple[tuple[str, Kernel], ...]
+    reads_only = True
+
+    def __post_init__(self) -> None:
+        self.ordered = any(isinstance(k, Aggregate) for _, k in self.kernels)  # a user's merge need not be commutative
+        self.name = f"{self.kind}({', '.join(n for n, _ in self.kernels)})"
+
+    def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
+        described = {
+            name: kernel.describe() + ("" if kernel.column is None else f" of {inputs[0].field(kernel.column).type}")
+            for name, kernel in self.kernels
+        }
+        return layout(described, bind_kernels(self.kernels, inputs[0]))
+
+    def reads(self) -> Sequence[str]:
+        return [k.column for _, k in self.kernels if k.column is not None]
+
+    def user_functions(self) -> Iterable[Any]:
+        return [*super().user_functions(), *(type(kernel) for _, kernel in self.kernels)]
+
+    def start(self, context: Context) -> None:
+        super().start(context)
+        self._bounds = bind_kernels(self.kernels, context.inputs[0])
+        self._codec = Codec([n for n, _ in self.kernels], self._bounds, context.layouts)
+
+
 @dataclass
-class AggregateStep(Operator):
+class AggregateStep(Aggregating):
     """Aggregates per key (`window` None) or per key and tumbling or sliding window.
 
     Attributes:
@@ -169,9 +193,9 @@ class AggregateStep(Operator):
     kind = "aggregate"
 
     def __post_init__(self) -> None:
-        self.ordered = any(isinstance(k, Aggregate) for _, k in self.kernels)  # a user's merge need not be commutative
+        super().__post_init__()
         self.updates = self.emit == "update"
-        self.name = f"aggregate({', '.join(n for n, _ in self.kernels)})"
+        self.output_key = () if self.window is None else ("window_start",)
 
     def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
         check_names([n for n, _ in self.kernels], keys, window=self.window is not None)
@@ -181,17 +205,14 @@ class AggregateStep(Operator):
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         return {"window": window_text(self.window)} | ({"emit": self.emit} if self.window is not None else {})
 
-    def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
-        return layout_of(self.kernels, inputs[0])
-
-    def reads(self) -> Sequence[str]:
-        return [k.column for _, k in self.kernels if k.column is not None]
-
-    def start(self, context: Context) -> None:
-        super().start(context)
-        self._bounds = bind_kernels(self.kernels, context.inputs[0])
-        self._codec = Codec([n for n, _ in self.kernels], self._bounds, context.layouts)
-        self._stored: set[bytes] = set()
+    def partials(self, source: pa.Schema) -> Partials | None:
+        columns: list[str] = []
+        for (_, kernel), bound in zip(self.kernels, bind_kernels(self.kernels, source), strict=True):
+            sql = bound.sql(None if kernel.column is None else quoted(kernel.column), ORDER)
+            if sql is None:
+                return None
+            columns += sql
+        return Partials(tuple(columns), "" if self.window is None else f"{TIME} - pmod({TIME}, {self.window.pane_us}L)")
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
         """Reduce rows to one partial per key (and pane), then merge."""
@@ -208,17 +229,8 @@ class AggregateStep(Operator):
             ]
         return self._merge(rows.keys, rows.group[starts], panes[starts], states, state)
 
-    def on_partials(self, batch: pa.RecordBatch, hashes: Ints, keys: Keys, group: Ints, state: KeyedState) -> Output:
-        """Merge partial aggregates that were computed before the shuffle.
-
-        Args:
-            batch: Key columns, the pane's start in µs if there is a window, then each aggregate's partial columns.
-            hashes: int64, n (unused here; the group says it all).
-            keys: The distinct keys.
-            group: int64, n: key of each row, ascending.
-            state: This operator's state.
-        """
-        del hashes
+    def on_partials(self, batch: pa.RecordBatch, keys: Keys, group: Ints, state: KeyedState) -> Output:
+        """Merge partial aggregates; a pane is its start (µs)."""
         at, states = len(self.context.codec.schema), []
         panes = np.zeros(batch.num_rows, np.int64)
         if self.window is not None:
@@ -310,4 +322,4 @@ class AggregateStep(Operator):
         return state.emit(data, keys, times, group)
 
 
-__all__ = ["PANE", "AggregateStep", "Order"]
+__all__ = ["AggregateStep", "Aggregating", "Order"]

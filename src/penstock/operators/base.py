@@ -28,6 +28,7 @@ from penstock.sql_text.schema import in_micros, parse_schema
 from penstock.types import MAX_TIME, MIN_TIME, PART_BITS, ROW_BITS, whole_partition
 
 Output = Emitted | Iterable[Emitted] | None
+PANE = "__ps_pane"
 Layout = Mapping[str, str]
 """What a stored value consists of: by the name of a part (a column, an aggregate), what is stored for it."""
 
@@ -96,6 +97,19 @@ def position_text(sources: Sequence[str], files: Mapping[int, Mapping[int, str]]
         number, at = divmod(offset, 1 << ROW_BITS)
         return f"{name}: {files[source].get(number, f'file {number + 1}')} row {at + 1}"
     return f"{name}/{whole_partition(part)} @ {offset}"
+
+
+@dataclass(frozen=True)
+class Partials:
+    """Partial results that the engine computes in SQL before rows are shuffled: a row per key, or per key and pane.
+
+    Attributes:
+        columns: SQL aggregate expressions over the columns of the input and its order (`penstock.types.ORDER`).
+        pane: SQL of the int64 by which rows are grouped beside their key; empty: by the key alone.
+    """
+
+    columns: tuple[str, ...]
+    pane: str = ""
 
 
 class KeyedState:
@@ -209,6 +223,9 @@ class Operator:
     An operator must be deterministic: the same rows and state give the same output, so that a crash can be repaired by
     running the epoch again. Its attributes are configuration; what it remembers belongs into `state`.
 
+    What the compiler and the engines must know of an operator, it says itself, in the attributes below and in `reads`, `partials`,
+    `user_functions` and `java_expressions`. They never ask for its class.
+
     Example:
         >>> class Drop(Operator):
         ...     def on_data(self, rows, state):
@@ -221,6 +238,10 @@ class Operator:
     """Whether rows must come in event-time order; if so they wait until the frontier has passed them."""
     updates: bool = False
     """Whether an output row replaces the earlier one of the same key."""
+    output_key: Sequence[str] = ()
+    """Output columns that, beside the region's key, tell which earlier row an output row replaces."""
+    reads_only: bool = False
+    """Whether it reads no columns but the key's and those of `reads`. Of rows that need no order, no others are sent to it."""
     name: str = ""
     kind: str = ""
     """What it is, in a word; empty: its class's name. Steps of one kind may take one another's state over when a flow has changed."""
@@ -253,6 +274,25 @@ class Operator:
     def reads(self) -> Sequence[str]:
         """Columns without which a row would be taken for another; rows that waited before a flow got them cannot be read."""
         return ()
+
+    def partials(self, source: pa.Schema) -> Partials | None:
+        """Partial results of its only input that can be computed before the shuffle; `on_partials` merges them. None: it needs the rows.
+
+        An engine may send rows all the same, and a key may come with several partial results at once; the output must not depend on it.
+
+        Args:
+            source: Columns of the input.
+        """
+        del source
+        return None
+
+    def user_functions(self) -> Iterable[Any]:
+        """Users' functions and classes that it calls; the modules that define them are sent to the workers."""
+        return [type(self), *(value for value in vars(self).values() if callable(value))]
+
+    def java_expressions(self) -> tuple[str, Iterable[str]]:
+        """A text for messages, and the regular expressions in it; Java checks them when the flow starts."""
+        return "", ()
 
     def kind_name(self) -> str:
         """What it is, in a word."""
@@ -289,6 +329,18 @@ class Operator:
         """Handle the rows of all inputs; the default hands the only one to `on_data`."""
         return self.on_data(inputs[0], state) if len(inputs[0]) else None
 
+    def on_partials(self, batch: pa.RecordBatch, keys: Keys, group: Ints, state: KeyedState) -> Output:
+        """Merge partial results that were computed before the shuffle; called in place of `on_inputs` if `partials` gives any.
+
+        Args:
+            batch: Key columns, `PANE` (int64) if there are panes, then the results of `Partials.columns`; sorted by key and pane.
+            keys: The distinct keys.
+            group: int64, n: key of each row, ascending.
+            state: This operator's state.
+        """
+        del batch, keys, group, state
+        raise NotImplementedError
+
     def on_frontier(self, t: int, state: KeyedState) -> Output:
         """Every row before `t` (µs; MAX_TIME at the end of input) has been handled."""
         del t, state
@@ -319,4 +371,4 @@ class Operator:
         return pickle.loads(value)
 
 
-__all__ = ["BIN_BYTES", "Context", "KeyedState", "Operator", "Output", "StateView"]
+__all__ = ["BIN_BYTES", "PANE", "Context", "KeyedState", "Operator", "Output", "Partials", "StateView"]

@@ -7,7 +7,7 @@ the shuffle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -22,7 +22,7 @@ from penstock.patterns.algebra import Query
 from penstock.patterns.ceql.parsing import parse
 from penstock.patterns.memory import checksum, describe, dump, load
 from penstock.patterns.plan import Pattern, check_source_of_types, ready
-from penstock.patterns.predicates import check_query
+from penstock.patterns.predicates import check_query, expressions_of
 from penstock.patterns.recogniser.recogniser import Batch, Recogniser
 from penstock.patterns.recogniser.tables import Tables
 from penstock.patterns.result_columns import summed
@@ -155,6 +155,9 @@ class Match(Operator):
 
     def reads(self) -> Sequence[str]:
         return self.pattern.needed
+
+    def java_expressions(self) -> tuple[str, Iterable[str]]:
+        return self.text, expressions_of(self.pattern.automaton.tests)
 
     def start(self, context: Context) -> None:
         super().start(context)

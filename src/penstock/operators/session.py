@@ -15,20 +15,18 @@ import pyarrow as pa
 
 from penstock.arrow.columns import lexicographic, to_indices
 from penstock.operators.aggregate import (
+    Aggregating,
     as_times,
     bind_kernels,
     check_names,
     concat_columns,
     finished,
-    layout_of,
     result_schema,
     take_columns,
     telling,
 )
 from penstock.operators.aggregates.base import Columns, Kernel
-from penstock.operators.aggregates.codec import Codec
-from penstock.operators.aggregates.user import Aggregate
-from penstock.operators.base import Context, KeyedState, Layout, Operator, Output
+from penstock.operators.base import KeyedState, Output
 from penstock.operators.windows import Session, window_text
 from penstock.rows.keys import Ints
 from penstock.rows.rows import Emitted, Keys, Rows, running_max
@@ -48,7 +46,7 @@ class _Spans:
 
 
 @dataclass
-class SessionStep(Operator):
+class SessionStep(Aggregating):
     """Aggregates per key and session window.
 
     Attributes:
@@ -60,27 +58,12 @@ class SessionStep(Operator):
     window: Session
     kind = "session aggregate"
 
-    def __post_init__(self) -> None:
-        self.ordered = any(isinstance(k, Aggregate) for _, k in self.kernels)  # a user's merge need not be commutative
-        self.name = f"session aggregate({', '.join(n for n, _ in self.kernels)})"
-
     def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
         check_names([n for n, _ in self.kernels], keys, window=True)
         return result_schema(self.kernels, bind_kernels(self.kernels, inputs[0]), keys, window=True)
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         return {"window": window_text(self.window)}
-
-    def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
-        return layout_of(self.kernels, inputs[0])
-
-    def reads(self) -> Sequence[str]:
-        return [k.column for _, k in self.kernels if k.column is not None]
-
-    def start(self, context: Context) -> None:
-        super().start(context)
-        self._bounds = bind_kernels(self.kernels, context.inputs[0])
-        self._codec = Codec([n for n, _ in self.kernels], self._bounds, context.layouts)
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
         """Cut rows into bursts and merge them with the open sessions."""

@@ -14,13 +14,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.arrow.columns import coalesce_batches
 from penstock.checkpoint.folder import Checkpoint
-from penstock.driver.compile import CompiledRegion
+from penstock.driver.compile import CompiledRegion, PartialSchema
 from penstock.driver.engine import EpochOrders, Scan, SourceFrames
 from penstock.errors import DeclarationError, raised
 from penstock.flow import plan as p
 from penstock.flow.naming import step_text
-from penstock.operators.aggregate import PANE, AggregateStep, bind_kernels
-from penstock.operators.base import position_text
+from penstock.operators.base import PANE, Partials, position_text
 from penstock.progress.lateness import Base, ChunkId
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command
@@ -344,11 +343,12 @@ def port_frame(spec: RegionSpec, index: int, frame: DataFrame, without: int | No
         byte = f"{(1 << PACKED_BITS) - 1} & {quoted(port.packed)}"
         sent[len(port.own) + port.sent.index(OFFSET)] = f"(shiftleft({OFFSET}, {PACKED_BITS}) + ({byte}))"
     if port.partial_of is not None:
-        operator = spec.steps[port.partial_of].operator
-        assert isinstance(operator, AggregateStep)
-        if not spec.timed:  # as `AggregateStep.on_data`
+        step = spec.steps[port.partial_of]
+        partials = step.operator.partials(step.in_schemas[0])
+        assert partials is not None
+        if not spec.timed:  # it says in which epoch a row came, which must not count
             frame = frame.withColumn(TIME, F.lit(0).cast("long"))
-        frame = partial_frame(operator, frame, spec.keys.names)
+        frame = partial_frame(partials, frame, spec.keys.names)
         sent = [quoted(n) for n in port.schema.names]
     if len(spec.ports) == 1:
         sent = [sql for i, sql in enumerate(sent) if i != without]
@@ -369,35 +369,19 @@ def hash_sql(spec: RegionSpec) -> str:
     return f"case c0 {' '.join(f'when {port} then {sql}' for port, sql in enumerate(hashes))} end"
 
 
-def partial_columns(operator: AggregateStep, schema: pa.Schema) -> list[str] | None:
-    """SQL of the partial aggregates, or None: rows must go to the workers."""
-    out: list[str] = []
-    for (_, kernel), bound in zip(operator.kernels, bind_kernels(operator.kernels, schema), strict=True):
-        column = None if kernel.column is None else "`" + kernel.column.replace("`", "``") + "`"
-        sql = bound.sql(column, ORDER)
-        if sql is None:
-            return None
-        out += sql
-    return out
-
-
-def partial_frame(operator: AggregateStep, frame: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Partial aggregates per key (and pane), computed by the JVM before the shuffle."""
-    columns = partial_columns(operator, arrow_schema(frame.schema))
-    assert columns is not None
+def partial_frame(partials: Partials, frame: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Partial results per key (and pane), computed by the JVM before the shuffle."""
     groups = [named(k) for k in keys]
-    if operator.window is not None:
-        groups.append(F.expr(f"{TIME} - pmod({TIME}, {operator.window.pane_us}L) as {PANE}"))
-    return frame.groupBy(*groups).agg(*(F.expr(sql).alias(f"__ps_a{i}") for i, sql in enumerate(columns)))
+    if partials.pane:
+        groups.append(F.expr(f"{partials.pane} as {PANE}"))
+    return frame.groupBy(*groups).agg(*(F.expr(sql).alias(f"__ps_a{i}") for i, sql in enumerate(partials.columns)))
 
 
-def partial_schema(spark: SparkSession) -> Callable[[p.Region, AggregateStep, pa.Schema], pa.Schema | None]:
-    """Gives the columns of a region's partial aggregates, as `compile_flow` asks for them."""
+def partial_schema(spark: SparkSession) -> PartialSchema:
+    """Gives the columns of a region's partial results, as `compile_flow` asks for them."""
 
-    def give(region: p.Region, operator: AggregateStep, schema: pa.Schema) -> pa.Schema | None:
-        if partial_columns(operator, schema) is None:
-            return None
-        frame = partial_frame(operator, empty_frame(spark, with_order(schema)), region.keys.names)
+    def give(region: p.Region, partials: Partials, schema: pa.Schema) -> pa.Schema | None:
+        frame = partial_frame(partials, empty_frame(spark, with_order(schema)), region.keys.names)
         renamed = frame.toDF(*(c.replace("__ps_", "ps_partial_") for c in frame.columns))
         found = arrow_schema(renamed.schema)
         return pa.schema([pa.field(n, f.type) for n, f in zip(frame.columns, found, strict=True)])

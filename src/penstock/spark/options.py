@@ -47,12 +47,13 @@ def interval_ms(trigger: str | dt.timedelta) -> int | None:
 
 
 def check_patterns(flow: CompiledFlow, spark: SparkSession) -> None:
-    """See `penstock.spark.patterns.match.check_expressions`, for every pattern of a flow."""
+    """See `penstock.spark.patterns.match.check_expressions`, for every operator of a flow."""
     for operator in (step.operator for region in flow.regions.values() for step in region.spec.steps):
-        if (pattern := getattr(operator, "pattern", None)) is not None:
+        text, expressions = operator.java_expressions()
+        if expressions:
             from penstock.spark.patterns.match import check_expressions  # (loads the recogniser)
 
-            check_expressions(pattern.automaton.tests, spark, getattr(operator, "text", ""))
+            check_expressions(expressions, spark, text)
 
 
 def query_settings(flow: CompiledFlow, *, local: bool) -> dict[str, str]:

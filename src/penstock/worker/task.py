@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.arrow.columns import coalesce_batches, concat_batches, conformed, to_indices
 from penstock.errors import OperatorError, PenstockError, raised
-from penstock.operators.base import Context, KeyedState
+from penstock.operators.base import PANE, Context, KeyedState
 from penstock.protocol.messages import (
     Acquire,
     Barrier,
@@ -233,15 +233,15 @@ class _Chain:
         if not batch.num_rows:
             return None
         hashes = batch.column(batch.num_columns - 1).to_numpy()
-        operator: Any = self.operators[i]
-        if operator.window is None and not self.released:  # the JVM gave one row per key: nothing to group
+        operator, panes = self.operators[i], PANE in self.spec.ports[port].schema.names
+        if not panes and not self.released:  # the JVM gave one row per key: nothing to group
             columns = tuple(batch.columns[: len(self.spec.keys)])
             keys, group = Keys(columns, hashes, self.codec), np.arange(batch.num_rows)
-            return operator.on_partials(batch, hashes, keys, group, self.states[i])
+            return operator.on_partials(batch, keys, group, self.states[i])
         zero = np.zeros(batch.num_rows, np.int64)
-        pane = zero if operator.window is None else batch.column(len(self.spec.keys)).to_numpy()
+        pane = batch.column(len(self.spec.keys)).to_numpy() if panes else zero
         rows = group_rows(batch, Order(pane, zero, zero, zero), hashes, self.spec.keys.names, self.codec)
-        return operator.on_partials(rows.data, hashes, rows.keys, rows.group, self.states[i])
+        return operator.on_partials(rows.data, rows.keys, rows.group, self.states[i])
 
     def output(self, out: Out) -> tuple[pa.RecordBatch, Order | None]:
         if out.errors:

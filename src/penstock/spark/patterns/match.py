@@ -112,7 +112,7 @@ def match(
                 raise DeclarationError(f"Stream {stream!r} has no column {name!r}, which every stream must have.")
     check_query(parsed, schema, types=None if define is None else dict(define))
     check_time(parsed, order[0], schema.field(order[0]).type)
-    check_expressions(parsed, events.sparkSession, parsed.text)
+    check_expressions(expressions_of(parsed), events.sparkSession, parsed.text)
     keys = tuple("_".join(group) for group in parsed.partition_by)
     by = CountedSplit() if enumerate_with is None else enumerate_with
     if not isinstance(by, (CountedSplit, MaximalDisjoint, Maximal)):
@@ -234,14 +234,14 @@ def _order(order_by: Any, schema: pa.Schema) -> tuple[str, ...]:
     return names
 
 
-def check_expressions(part: object, spark: SparkSession, text: str) -> None:
-    """Regular expressions of a query, or of a part of it, are Java's, so Java says whether they are any. ``text``: the query's.
+def check_expressions(expressions: Iterable[str], spark: SparkSession, text: str) -> None:
+    """Regular expressions of a query are Java's, so Java says whether they are any. ``text``: the query's.
 
     Raises:
         QueryError: One is none.
     """
     java: Any = spark._jvm  # noqa: SLF001
-    for pattern in sorted(expressions_of(part)):
+    for pattern in sorted(expressions):
         try:  # by itself, and as it is run: a comment or a quotation that does not end would swallow what is put around it
             for tried in (pattern, whole_text(pattern)):
                 java.java.util.regex.Pattern.compile(tried)

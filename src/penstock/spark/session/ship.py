@@ -27,10 +27,7 @@ def ship_user_code(plan: Plan) -> None:
 def _functions(plan: Plan) -> Iterator[Any]:
     for region in plan.regions:
         for step in region.steps:
-            yield type(step.operator)
-            yield from (v for v in vars(step.operator).values() if callable(v))
-            for _, kernel in getattr(step.operator, "kernels", ()):
-                yield type(kernel)
+            yield from step.operator.user_functions()
     for reader in readers(plan.regions, plan.outputs):
         for node in upstream(reader):
             if isinstance(node, (MapBatches, Transform)):
