@@ -18,6 +18,7 @@ from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command
 from penstock.protocol.messages import Message
 from penstock.routing.table import Routing
+from penstock.sinks.base import Stager
 from penstock.state.deltas import Version
 
 Frame = Any
@@ -133,6 +134,10 @@ class Backend(Protocol):
 
     def collect(self, frame: Frame) -> Iterable[pa.RecordBatch]:
         """The rows of a frame, hidden columns removed."""
+        ...
+
+    def stage(self, frame: Frame, stager: Stager) -> Iterable[bytes]:
+        """Stage the rows of a frame, hidden columns removed, where they are; the tokens, in the order of `collect`."""
         ...
 
     def empty(self, node: p.Node) -> Frame:

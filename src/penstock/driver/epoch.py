@@ -4,7 +4,7 @@ The order of effects is the guarantee:
 
     1. decide     control rows, lateness, frontier: a pure function of the last record and of the epoch's input
     2. compute    every region's tasks read state of epoch − 1 and write delta files; nothing refers to them yet
-    3. store      every sink stores rows and mark in one transaction
+    3. store      every sink stores rows and mark in one transaction; the tasks of 2 may have staged its rows
     4. commit     the epoch record is renamed into place; from then on the deltas count
 
 A crash before 4 runs the epoch again from the same record and the same input, so the same rows reach the sinks, and those that
@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord, RegionState, newest
 from penstock.driver.compile import CompiledFlow
-from penstock.driver.engine import Backend, EpochOrders
+from penstock.driver.engine import Backend, EpochOrders, Frame
 from penstock.driver.frames import Frames
 from penstock.driver.rollback import rollback_refusals
 from penstock.driver.transfer import Deltas, answer_of, hand_over, region_figures
@@ -267,9 +267,9 @@ class EpochDriver:
             if frame is None:
                 backend.input_kept()
                 give()
-            batches = backend.collect(frame) if frame is not None else ()
+            given, store = _given(backend, frame, output.sink, mark)
             backend.input_kept()
-            decision.counts[output.name] = output.sink.write(_stepped(batches, self._settings.on_step, output.name, give), mark)
+            decision.counts[output.name] = store(_stepped(given, self._settings.on_step, output.name, give), mark)
             self._settings.on_step(f"stored {output.name}")
         for source in self._flow.plan.sources:
             decision.sources[source.name].late += backend.late(source)
@@ -372,13 +372,20 @@ def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:
     return replace(record, sources=sources)
 
 
-def _stepped(
-    batches: Iterable[pa.RecordBatch], on_step: Callable[[str], None], name: str, then: Callable[[], None]
-) -> Iterable[pa.RecordBatch]:
-    """The batches, with a step in the middle of the sink's transaction; `then` is called when all of them are computed."""
-    for batch in batches:
+def _given(backend: Backend, frame: Frame, sink: Any, mark: Mark) -> tuple[Iterable[Any], Callable[[Iterable[Any], Mark], int]]:
+    """What a sink is given of an epoch, rows or tokens of rows that are staged (`penstock.sinks.Staging`), and what stores it."""
+    if frame is None:
+        return (), sink.write
+    if hasattr(sink, "stager"):
+        return backend.stage(frame, sink.stager(mark)), sink.commit
+    return backend.collect(frame), sink.write
+
+
+def _stepped(given: Iterable[Any], on_step: Callable[[str], None], name: str, then: Callable[[], None]) -> Iterable[Any]:
+    """What a sink is given, with a step in the middle of its transaction; `then` is called when all of it is computed."""
+    for one in given:
         on_step(f"during {name}")
-        yield batch
+        yield one
     then()
 
 

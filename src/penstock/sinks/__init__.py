@@ -14,7 +14,7 @@ sink               where                                                     gua
 
 from __future__ import annotations
 
-from penstock.sinks.base import Rewinding, Sink
+from penstock.sinks.base import Rewinding, Sink, Staging
 from penstock.sinks.console import console
 from penstock.sinks.foreach import foreach_epoch
 from penstock.sinks.memory import memory
@@ -22,4 +22,4 @@ from penstock.sinks.noop import noop
 from penstock.sinks.parquet import parquet
 from penstock.sinks.sql import sql
 
-__all__ = ["Rewinding", "Sink", "console", "foreach_epoch", "memory", "noop", "parquet", "sql"]
+__all__ = ["Rewinding", "Sink", "Staging", "console", "foreach_epoch", "memory", "noop", "parquet", "sql"]

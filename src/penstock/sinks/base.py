@@ -4,12 +4,12 @@ A sink holds its own `Mark`. The engine asks for it when a run starts (`open`), 
 (`write`). That is what makes a flow exactly once: an epoch that is run again after a crash is skipped by the sink that
 already holds it, and a run that has been replaced by a newer one is refused (fencing).
 
-Sinks know nothing of Spark: rows arrive as Arrow record batches, in the driver.
+Sinks know nothing of Spark: rows arrive as Arrow record batches, in the driver, or, if the sink offers `Staging`, where they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -75,6 +75,39 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release connections. The mark stays."""
+        ...
+
+
+Stager = Callable[[Iterable[pa.RecordBatch], int], Iterator[bytes]]
+"""Stages the rows of one attempt of a task: rows, number of the attempt → tokens."""
+
+
+@runtime_checkable
+class Staging(Protocol):
+    """What a sink offers besides, if rows can be stored where they are, out of sight of readers, and committed by the driver.
+
+    A sink without these two methods is given the rows in the driver, by `Sink.write`.
+    """
+
+    def stager(self, mark: Mark) -> Stager:
+        """What the tasks of an epoch call with their rows; called in the driver, then pickled.
+
+        A task may fail half-way, be retried, or run twice at a time, each time with another number of its attempt. Only a finished
+        attempt gives tokens, and only those of one attempt per task reach `commit`. Tokens pass through the driver, so they
+        should be small; a task without rows gives none.
+
+        Args:
+            mark: The mark that `commit` will be given.
+        """
+        ...
+
+    def commit(self, tokens: Iterable[bytes], mark: Mark) -> int:
+        """Store what was staged and the mark atomically; else as `Sink.write`. What no token names is removed, now or later.
+
+        Args:
+            tokens: Those of all tasks, in the order of the rows; may be empty.
+            mark: As of `Sink.write`.
+        """
         ...
 
 

@@ -1,5 +1,7 @@
 """Rows in Parquet files: one file per epoch that has rows, committed by a manifest that is renamed last.
 
+Tasks write parts of that file where the rows are; `commit` joins them (`penstock.sinks.parquet_parts`).
+
 ::
 
     path/epoch-000000012-totals-000.parquet        the rows of epoch 12 of output "totals"
@@ -20,19 +22,19 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from penstock.errors import DeclarationError, SinkAheadError, SinkError
 from penstock.sinks import marks
 from penstock.sinks.base import Sink
+from penstock.sinks.parquet_parts import Part, PartWriter, decoded, join, part_file, reported, row_groups
 from penstock.sql_text.schema import as_text
 from penstock.types import Mark
 
@@ -139,7 +141,7 @@ class ParquetSink:
             SinkAheadError: As in the contract; also if there are files of this output but no manifest.
             SinkError: The storage cannot be used, or the files have other columns. Nothing was changed.
         """
-        with self._reported(f"be opened for output {claim.output!r}"):
+        with reported(self._target, f"be opened for output {claim.output!r}"):
             self._connect(claim.output)
             columns = {field.name: str(field.type) for field in schema}
             with self._locked():
@@ -175,15 +177,35 @@ class ParquetSink:
             FencedError: As in the contract.
             SinkError: As in the contract. A data file of the epoch may be there; it is replaced when the epoch is written again.
         """
+        return self._store(row_groups(batches, self._opened(mark), self._target), mark)
+
+    def stager(self, mark: Mark) -> PartWriter:
+        """See `Staging.stager`: a task's rows become a part of the epoch's file, or, if they are few, its token."""
+        schema, folder = self._opened(mark), f"{self._root}/_penstock"
+        with reported(self._target, f"store epoch {mark.epoch}"):
+            landmark = f"{folder}/{self._output}/{self._manifests()[-1]}" if self._manifests() else f"{folder}/none"
+        prefix = f"run-{mark.run}-epoch-{mark.epoch:09d}-{self._output}"
+        return PartWriter(self._files, f"{folder}/staging", prefix, schema, landmark, self._target, mark.epoch)
+
+    def commit(self, tokens: Iterable[bytes], mark: Mark) -> int:
+        """See `Staging.commit`; raises as `write`."""
+        self._opened(mark)
+        return self._store(map(decoded, tokens), mark)
+
+    def _opened(self, mark: Mark) -> pa.Schema:
         if self._schema is None:
             raise SinkError(f"{self._target} was not opened before epoch {mark.epoch} was written: call open() first.")
-        with self._reported(f"store epoch {mark.epoch}"):
-            if self._holds(mark):
-                return 0
+        return self._schema
+
+    def _store(self, pieces: Iterable[Part | pa.Table], mark: Mark) -> int:
+        """Store an epoch's rows, which are staged or given."""
+        schema = self._opened(mark)
+        with reported(self._target, f"store epoch {mark.epoch}"):
             name = f"epoch-{mark.epoch:09d}-{self._output}-000.parquet"
-            staged = f"{self._root}/_penstock/staging/run-{mark.run}-{name}"
             try:
-                rows = self._stage(staged, batches, self._schema)
+                if self._holds(mark):
+                    return 0
+                rows, staged = self._assemble(pieces, f"{self._root}/_penstock/staging", f"run-{mark.run}-{name}")
                 with self._locked():
                     if self._holds(mark):  # again: another run may have come while the rows were staged
                         return 0
@@ -192,10 +214,10 @@ class ParquetSink:
                             self._files.delete_file(f"{self._root}/{old}")
                     if rows:
                         self._move(staged, f"{self._root}/{name}")
-                    columns = {field.name: str(field.type) for field in self._schema}
+                    columns = {field.name: str(field.type) for field in schema}
                     self._commit(_Manifest(mark, columns, (name,) if rows else (), rows))
             finally:
-                self._discard(staged)
+                self._clear_staging(mark.run)
             return rows
 
     def why_not_rewind(self) -> str:
@@ -211,7 +233,7 @@ class ParquetSink:
         """
         if self._schema is None:
             raise SinkError(f"{self._target} was not opened before it went back to epoch {upto}: call open() first.")
-        with self._reported(f"go back to epoch {upto}"), self._locked():
+        with reported(self._target, f"go back to epoch {upto}"), self._locked():
             if self._holds(mark):
                 return
             for name in reversed(self._data_files(above=upto)):
@@ -224,42 +246,41 @@ class ParquetSink:
 
     # -- rows
 
-    def _stage(self, staged: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
-        """Write the rows out of sight of readers; no file if there are none."""
+    def _assemble(self, pieces: Iterable[Part | pa.Table], folder: str, name: str) -> tuple[int, str]:
+        """One file of all pieces, out of sight of readers: number of rows and path; no file if there are no rows."""
+        parts: list[str] = []
         rows, writer = 0, None
         try:
-            for batch in batches:
-                if batch.num_rows:
-                    fitted = self._fitted(batch, schema)
-                    writer = writer or pq.ParquetWriter(staged, schema, filesystem=self._files, compression="zstd")
-                    writer.write_batch(fitted)
-                    rows += batch.num_rows
+            for piece in pieces:
+                if isinstance(piece, Part):
+                    if writer is not None:
+                        writer.close()
+                        writer = None
+                    parts.append(f"{folder}/{piece.name}")
+                    rows += piece.rows
+                    continue
+                if writer is None:  # attempts of tasks have numbers without zeros before them
+                    parts.append(f"{folder}/{name.removesuffix('.parquet')}{len(parts)}.parquet")
+                    writer = part_file(self._files, parts[-1], piece.schema)
+                writer.write_table(piece, row_group_size=piece.num_rows)
+                rows += piece.num_rows
         finally:
             if writer is not None:
                 writer.close()
-        return rows
-
-    def _discard(self, path: str) -> None:
-        if self._files.get_file_info(path).type == fs.FileType.File:
-            self._files.delete_file(path)
+        if len(parts) < 2:
+            return rows, "".join(parts)
+        join(self._files, parts, f"{folder}/{name}")
+        return rows, f"{folder}/{name}"
 
     def _clear_staging(self, run: int) -> None:
-        """Remove what older runs of this output were writing when they died."""
+        """Remove what this run or an older one has written of this output and not committed."""
         folder = f"{self._root}/_penstock/staging"
         pattern = re.compile(rf"run-(\d+)-epoch-\d+-{re.escape(self._output)}-\d+\.parquet")
         for name in self._listed(folder):
             match = pattern.fullmatch(name)
-            if match and int(match[1]) < run:
-                self._discard(f"{folder}/{name}")
-
-    def _fitted(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        try:
-            fitted: pa.RecordBatch = batch.select(schema.names).cast(schema)
-        except (KeyError, pa.ArrowException) as refused:
-            raise SinkError(
-                f"{self._target} was opened with other columns than these rows have ({refused}): open it again."
-            ) from refused
-        return fitted
+            if match and int(match[1]) <= run:
+                with suppress(FileNotFoundError):  # another run may sweep, too
+                    self._files.delete_file(f"{folder}/{name}")
 
     def _data_files(self, above: int) -> list[str]:
         """Names of this output's data files of epochs above the given one."""
@@ -349,16 +370,6 @@ class ParquetSink:
         with open(f"{self._root}/_penstock/{self._output}/lock", "ab") as lock:  # noqa: PTH123
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-    @contextmanager
-    def _reported(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, pa.ArrowException) as broken:
-            text = str(broken).strip().splitlines()
-            raise SinkError(
-                f"{self._target} could not {doing} ({text[0] if text else type(broken).__name__}): correct that and start again."
-            ) from broken
 
 
 def _resolved(path: str) -> str:

@@ -24,6 +24,7 @@ from penstock.progress.lateness import Base, ChunkId
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command
 from penstock.routing.table import SUBS, Routing
+from penstock.sinks.base import Stager
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
 from penstock.spark.exchange import fits_pages, in_pages
@@ -35,7 +36,7 @@ from penstock.spark.sources.kept_input import KeptInput
 from penstock.spark.sources.row_times import JudgedFile, RowTimes, counts_of
 from penstock.spark.sources.slices import Slices, as_rdd, never_without_rows
 from penstock.spark.sources.source import SourceReader
-from penstock.spark.task import task
+from penstock.spark.task import staging, task
 from penstock.sql_text.schema import quoted
 from penstock.state.files import resolve
 from penstock.types import MASK, OFFSET, ORDER, PART_BITS, SUB, TIME
@@ -259,6 +260,12 @@ class SparkBackend:
         if len(shown) < len(names):
             frame = select_sql(frame, shown)
         return [to_utc(b) for b in frame.toArrow().to_batches() if b.num_rows]
+
+    def stage(self, frame: DataFrame, stager: Stager) -> Iterable[bytes]:
+        names = [n for n in frame.columns if not n.startswith("__ps_")]
+        plain = select_sql(frame, [f"{quoted(n)} as c{i}" for i, n in enumerate(names)])  # mapInArrow does not quote names
+        tokens = plain.mapInArrow(staging(stager, names), "token binary").toArrow()
+        return tokens.column("token").to_pylist()  # type: ignore[return-value]  # none is null
 
     def done(self) -> None:
         for frame in self._kept:

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from penstock.arrow.pages import decode_pages
 from penstock.errors import StateError
+from penstock.sinks.base import Stager
+from penstock.spark.columns import to_utc
 from penstock.spark.memory import begin_task
 from penstock.worker.run import Assignment, local_states, run_worker
 from penstock.worker.spec import key_columns, key_hashes
@@ -53,6 +55,21 @@ def task(assignment: Assignment, *, paged: bool = False) -> Callable[[Iterable[p
         worker = context.partitionId()
         checked = _checked(decode_pages(rows, assignment.spec.in_schema) if paged else rows, worker, assignment)
         yield from run_worker(assignment, worker, context.taskAttemptId(), local_states(boot_id()), checked)
+
+    return run
+
+
+def staging(stager: Stager, names: list[str]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow`` that stages the rows of an output, whose columns are called `names`, and gives the tokens."""
+
+    def run(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        begin_task()
+        context = TaskContext.get()
+        assert context is not None
+        for token in stager((to_utc(batch).rename_columns(names) for batch in rows), context.taskAttemptId()):
+            yield pa.record_batch({"token": pa.array([token], pa.binary())})
 
     return run
 

@@ -24,6 +24,7 @@ from penstock.progress.lateness import Base, ChunkId, chunks_of, late_rows
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command
 from penstock.routing.hashing import spark_xxhash64
+from penstock.sinks.base import Stager
 from penstock.sql_text.schema import run_sql, to_duckdb
 from penstock.types import OFFSET, ORDER, PART, SUB, TIME
 from penstock.worker.batches import map_batch
@@ -199,6 +200,13 @@ class LocalBackend:
     def collect(self, frame: pa.Table) -> Iterable[pa.RecordBatch]:
         shown = frame.select([n for n in frame.column_names if not n.startswith("__ps_")])
         return [b for b in shown.to_batches() if b.num_rows]
+
+    def stage(self, frame: pa.Table, stager: Stager) -> Iterable[bytes]:
+        tokens: list[bytes] = []
+        for batch in self.collect(frame):  # one for each worker that had rows
+            self._attempt += 1
+            tokens += stager([batch], self._attempt)
+        return tokens
 
     def done(self) -> None:
         """Nothing is kept."""
