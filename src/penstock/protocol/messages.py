@@ -7,7 +7,11 @@ What a worker acquires comes with its state, before any row.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final, get_args
+
+from penstock.errors import PenstockError
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,18 @@ class Shutdown:
 
 
 Message = Frontier | Acquire | Hold | Release | Interrogate | Collect | Barrier | Shutdown
+_MESSAGES: Final = frozenset(get_args(Message))
+
+
+def refuse_unknown(messages: Iterable[object], worker: int) -> None:
+    """Refuse what is no message.
+
+    Raises:
+        PenstockError: One is of a kind that this version does not know. Nothing was changed.
+    """
+    for message in messages:
+        if type(message) not in _MESSAGES:
+            raise PenstockError(f"Worker {worker} was given {message!r}, which is no message that this version knows.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from penstock.protocol.messages import Answer, BinSizes, Collect, Collected, Hold, Interrogate, Item, Release
+from penstock.protocol.messages import Answer, BinSizes, Collect, Collected, Hold, Interrogate, Item, Release, refuse_unknown
 from penstock.protocol.rescale.collect import KeySize, cut
 from penstock.routing.table import SUBS, sub_of
 from penstock.testing.schedule import Record
@@ -137,6 +137,7 @@ class Worker:
             rows: Records of this worker, in order of partition and offset.
             copied: Keys whose state has been copied to here, with it.
         """
+        refuse_unknown(orders, self.number)
         held: Sequence[int] = ()
         released: Sequence[int] = ()
         sized, taken = None, None

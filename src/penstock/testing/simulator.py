@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
+from penstock.errors import PenstockError
 from penstock.protocol.messages import Answer, Interrogate
 from penstock.protocol.rescale import Order, Placement, advanced, ended_hold, orders, pinned, scaled
 from penstock.protocol.rescale.placement import Held
@@ -208,6 +209,8 @@ class World:
                 controls[region], ended = self.end_hold(control, command.keys[0], command.number)
                 if ended is not None:
                     ends[region].append(ended)
+            elif command.kind not in ("pin", "unpin"):
+                raise PenstockError(f"{command.kind!r} is no command that this version knows.")
             else:
                 worker = command.number if command.kind == "pin" else None
                 controls[region] = pinned(control, command.keys, worker, limits, epoch)

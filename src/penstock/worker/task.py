@@ -31,6 +31,7 @@ from penstock.protocol.messages import (
     Message,
     Release,
     Shutdown,
+    refuse_unknown,
 )
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import KeyCodec
@@ -107,9 +108,11 @@ def run_region_task(
         Output rows in the schema ``spec.out_schema``, and the report.
 
     Raises:
+        PenstockError: A message is none that this version knows. Nothing was changed.
         OperatorError: A user's function raised. `state` is then to be thrown away.
         StateError: A state or key cannot be stored. Likewise.
     """
+    refuse_unknown(messages, worker)
     frontier = next((m for m in messages if isinstance(m, Frontier)), Frontier(MIN_TIME, MAX_TIME))
     report = Report(worker, epoch)
     chain = _Chain(spec, frontier, state)
