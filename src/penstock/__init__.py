@@ -87,7 +87,6 @@ _HOME = {
     "Maximal": "penstock.patterns.enumeration.maximal",
     "MaximalDisjoint": "penstock.patterns.enumeration.maximal",
 }
-__all__ = list(_HOME)
 _PLANNED = frozenset(
     [
         "delta",
@@ -117,8 +116,8 @@ def _missing(name: str) -> Any:
     return getattr(import_module(_HOME[name]), name)
 
 
-if not TYPE_CHECKING:
-    __getattr__ = _missing  # a checker that saw it would let every name pass
+if not TYPE_CHECKING:  # a checker that saw these would let every name pass
+    __getattr__, __all__ = _missing, list(_HOME)
 
 
 def __dir__() -> list[str]:

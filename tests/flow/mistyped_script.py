@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import penstock as ps
+from penstock import *  # noqa: F403
 
 flow = ps.Flow("flights")
 events = flow.source("events", ps.files("in", "tail string"), time="at")
@@ -10,6 +11,8 @@ keyed = events.key_by("tail")
 
 ps.tumblng("1 hour")  # refused: attr-defined
 ps.kafka("topic")  # refused: attr-defined
+ps.import_module("penstock")  # refused: attr-defined
+KeyedStream(flow)  # noqa: F405  # refused: call-arg
 ps.Flow(1)  # refused: arg-type
 ps.files("in")  # refused: call-arg
 ps.files("in", "tail string", "xml")  # refused: arg-type
@@ -23,6 +26,7 @@ events.filter("delay > 0")  # refused: attr-defined
 events.aggregate(n=ps.count())  # refused: attr-defined
 events.sink("out")  # refused: arg-type
 events.key_by("tail", workers="2")  # refused: arg-type
+events.key_by("tail", distribute="even")  # refused: arg-type
 keyed.aggregat(n=ps.count())  # refused: attr-defined
 keyed.aggregate(ps.count())  # refused: arg-type
 keyed.aggregate("update", ps.count())  # refused: arg-type

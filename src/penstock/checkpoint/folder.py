@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+import pyarrow.fs as pafs
+
 from penstock.checkpoint.record import EpochRecord, SourceShape
 from penstock.errors import CheckpointError, FencedError, TornFileError
 from penstock.protocol.commands import Command, Load, decode, encode
@@ -57,6 +59,8 @@ class Checkpoint:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
+        self.fs: pafs.FileSystem
+        self.root: str
         self.fs, self.root = resolve(uri)
         with _reached(uri, "read"):
             if self.fs.get_file_info(self.root).is_file:

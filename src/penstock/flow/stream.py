@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
+from penstock.routing.strategies import KeyGrouping
 from penstock.sinks.base import Sharing, Sink
 from penstock.sql_text.schema import (
     as_function,
@@ -147,7 +148,9 @@ class Stream:
         """One stream per condition, by name. A row goes to every stream whose condition it satisfies."""
         return {name: self.where(condition) for name, condition in conditions.items()}
 
-    def key_by(self, *columns: str, distribute: Any = None, workers: int | None = None, name: str | None = None) -> KeyedStream:
+    def key_by(
+        self, *columns: str, distribute: KeyGrouping | None = None, workers: int | None = None, name: str | None = None
+    ) -> KeyedStream:
         """Open a region: what follows keeps its state per value of these columns.
 
         Args:

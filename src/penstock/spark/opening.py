@@ -10,8 +10,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -62,13 +61,14 @@ class RunOpener:
         checkpoint: Checkpoint,
         workers: dict[str, int],
         limits: Limits,
-        on_step: Any,
+        on_step: Callable[[str], None] | None,
         forget: Collection[str] = (),
     ) -> None:
         self._flow, self._spark, self.checkpoint = flow, spark, checkpoint
         self._forget = forget
         self.notices: list[str] = []
-        self.workers, self._limits, self._on_step = workers, limits, on_step or (lambda _: None)
+        self.workers: dict[str, int] = workers
+        self._limits, self._on_step = limits, on_step or (lambda _: None)
         every = int(
             spark.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(logs.COMPACT_EVERY)) or logs.COMPACT_EVERY
         )
