@@ -17,6 +17,7 @@ import pyarrow.fs as pafs
 from penstock.checkpoint.record import EpochRecord, SourceShape
 from penstock.errors import CheckpointError, FencedError, TornFileError
 from penstock.protocol.commands import Command, Load, decode, encode
+from penstock.protocol.reports import WorkerReport, decode_report
 from penstock.state.deltas import FileRef, read_ref
 from penstock.state.files import create_exclusive, delete_quietly, join, list_dir, read_bytes, resolve, write_atomic
 
@@ -323,14 +324,14 @@ class Checkpoint:
         with _reached(self.uri, "written"):
             write_atomic(self.fs, self.path("control", name), json.dumps(encode(command)).encode() + b"\n")
 
-    def deltas_of(self, region: str, epoch: int, run: int) -> dict[int, tuple[FileRef, Any]]:
+    def deltas_of(self, region: str, epoch: int, run: int) -> dict[int, tuple[FileRef, WorkerReport]]:
         """The delta files that workers of a run wrote in an epoch, with their reports; one per worker, whichever attempt's."""
-        found: dict[int, tuple[FileRef, Any]] = {}
+        found: dict[int, tuple[FileRef, WorkerReport]] = {}
         for name in sorted(self._names(f"state/{region}")):
             tag = parse_delta_name(name)
             if tag is not None and tag[1:3] == (epoch, run) and tag[0] not in found:
                 ref, metadata = read_ref(self.fs, self.root, f"state/{region}/{name}")
-                found[tag[0]] = (ref, metadata.report)
+                found[tag[0]] = (ref, decode_report(metadata.report))
         return found
 
     def state_files(self, region: str) -> list[str]:

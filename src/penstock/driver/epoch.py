@@ -25,7 +25,7 @@ from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Backend, EpochOrders, Frame
 from penstock.driver.frames import Frames
 from penstock.driver.rollback import rollback_refusals
-from penstock.driver.transfer import Deltas, answer_of, hand_over, region_figures
+from penstock.driver.transfer import Deltas, hand_over, region_figures
 from penstock.errors import PenstockError, RecordError
 from penstock.flow import plan as p
 from penstock.progress.lateness import Judgement, align_idle_sources, behind, check_lateness
@@ -332,7 +332,7 @@ class EpochDriver:
         region = next(r for r in self._flow.plan.regions if r.name == name)
         before = self.last.regions.get(name)
         reached = next(m.now for m in work.messages[0] if isinstance(m, Frontier))
-        answers = {w: answer_of(report) for w, (_, report) in deltas.items()}
+        answers = {w: report.answer for w, (_, report) in deltas.items()}
         control = decision.decided.controls[name]
         limits = self._settings.limits.in_epochs_of(1000 * self.last.progress.get("epoch_ms", 0))
         after = advanced(control, answers, limits, epoch, reached)
@@ -344,7 +344,7 @@ class EpochDriver:
         known = {(h.key, h.since) for h in control.held}
         copies = {h.key: going_on[h.key] if (h.key, h.since) in known else versions[h.source] for h in after.held}
         versions, acquired = hand_over(versions, deltas, after.workers, epoch)
-        skipped = sum(n for _, report in deltas.values() for n in report["skipped"].values())
+        skipped = sum(n for _, report in deltas.values() for n in report.skipped.values())
         now = self._settings.clock_us()
         return RegionState(
             after,

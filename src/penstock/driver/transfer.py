@@ -11,33 +11,13 @@ from typing import Any
 
 from penstock.checkpoint.record import RegionState
 from penstock.driver.estimates import left_ms
-from penstock.protocol.messages import Answer, BinSizes, Collected
+from penstock.protocol.reports import WorkerReport
 from penstock.protocol.rescale import Limits
 from penstock.protocol.rescale.collect import pending_bins, pending_keys
 from penstock.state.deltas import FileRef, Version
 
-Deltas = Mapping[int, tuple[FileRef, Any]]
+Deltas = Mapping[int, tuple[FileRef, WorkerReport]]
 """By worker, its delta and its report."""
-
-
-def answer_of(report: Mapping[str, Any]) -> Answer:
-    """A worker's report as the answer that the protocol knows."""
-    sized, taken = report.get("sized"), report.get("taken")
-    return Answer(
-        BinSizes(tuple((b, n) for b, n in sized["bytes_by_bin"]), sized["next"]) if sized else None,
-        Collected(
-            tuple((b, t) for b, t in taken["bins"]),
-            tuple((b, t, u) for b, t, u in taken["splits"]),
-            tuple((k, t) for k, t in taken["keys"]),
-            tuple((k, t, n) for k, t, n in taken["too_large"]),
-            taken["moved_keys"],
-            taken["moved_bytes"],
-        )
-        if taken
-        else None,
-        report.get("cost_us", 0),
-        tuple((k, n) for k, n in report.get("queued", ())),
-    )
 
 
 def hand_over(
@@ -54,14 +34,14 @@ def hand_over(
     out = [*versions, *[Version(epoch)] * (workers - len(versions))]
     acquired: dict[int, list[str]] = {}
     for giver, (_, report) in sorted(deltas.items()):
-        for move in report.get("moves", ()):
-            ref = FileRef.from_json(move["file"])
-            if move["to"] < 0:  # a list of names: deletions as they stand
+        for move in report.moves:
+            ref = FileRef.from_json(move.file)
+            if move.to < 0:  # a list of names: deletions as they stand
                 out[giver] = out[giver].with_delta(ref, epoch)
                 continue
             out[giver] = out[giver].with_delta(replace(ref, role="gone"), epoch)
-            out[move["to"]] = out[move["to"]].with_delta(replace(ref, role="came"), epoch)
-            acquired.setdefault(move["to"], []).append(ref.path)
+            out[move.to] = out[move.to].with_delta(replace(ref, role="came"), epoch)
+            acquired.setdefault(move.to, []).append(ref.path)
     return out[:workers], acquired
 
 
@@ -80,14 +60,14 @@ def region_figures(
     reports = [r for _, r in deltas.values()]
     figures = {
         "workers": state.workers,
-        "rows_in": sum(r["rows_in"] for r in reports),
-        "rows_out": sum(r["rows_out"] for r in reports),
-        "changes": sum(r["rows"] for r in reports),
+        "rows_in": sum(r.rows_in for r in reports),
+        "rows_out": sum(r.rows_out for r in reports),
+        "changes": sum(r.rows for r in reports),
         "delta_bytes": sum(ref.bytes for ref, _ in deltas.values()),
         "state_files": sum(len(v.files()) for v in state.versions),
         "state_bytes": sum(f.bytes for v in state.versions for f in v.files() if f.role != "gone"),
-        "skipped": sum(n for r in reports for n in r["skipped"].values()),
-        "first_skipped": next((r["first_skipped"] for r in reports if r["first_skipped"]), ""),
+        "skipped": sum(n for r in reports for n in r.skipped.values()),
+        "first_skipped": next((r.first_skipped for r in reports if r.first_skipped), ""),
         "phase": str(state.control.phase),
     }
     goal = state.control.goal
@@ -97,7 +77,7 @@ def region_figures(
         left = len(pending_bins(state.control, goal)) if goal.target is not None else None
         elapsed_ms = (now_us - state.rescale_us) // 1000 if state.rescale_us else 0
         epoch_ms = elapsed_ms - before["rescale"]["elapsed_ms"] if before.get("rescale") else elapsed_ms
-        cost_us = max((r.get("cost_us", 0) for r in reports), default=0)
+        cost_us = max((r.answer.cost_us for r in reports), default=0)
         figures["rescale"] = {
             "to_workers": goal.workers,
             "bins_left": left,
@@ -107,7 +87,7 @@ def region_figures(
             "moved_bytes": goal.moved_bytes,
             "held_keys": len(state.control.held),
             "queued_bytes": sum(h.queued for h in state.control.held),
-            "held_rows": sum(r.get("held_rows", 0) for r in reports),
+            "held_rows": sum(r.held_rows for r in reports),
             "step_bytes": goal.step_bytes,
             "cost_us": cost_us,
             "elapsed_ms": elapsed_ms,

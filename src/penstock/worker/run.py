@@ -23,6 +23,7 @@ import pyarrow.fs as pafs
 from penstock.checkpoint.folder import delta_name, move_name
 from penstock.operators.base import Operator
 from penstock.protocol.messages import Acquire, Message
+from penstock.protocol.reports import StateMove, encode_report
 from penstock.routing.table import Routing
 from penstock.rows.keys import WORKER_BIN
 from penstock.state.deltas import FileRef, Metadata, Version, read_file, read_ref, write_file
@@ -128,16 +129,13 @@ def run_worker(
         came = _acquired(a.spec, messages, fs, root, version)
         out, report = run_region_task(a.spec, worker, a.epoch, messages, rows, state, came, time.perf_counter)
         began = time.perf_counter()
-        about = report.to_json()
         given = report.given_up
         changes = state.changes()
         write: Callable[[], object] | None = None
         if changes.num_rows or report.rows_in or report.rows_out or given is not None or report.sized is not None:
-            about |= {"rows": changes.num_rows, "stats": asdict(state.stats())}
-            if given is not None:
-                about["moves"] = _write_moves(a, worker, attempt, given, fs, root, identity)
-                cost += time.perf_counter() - began
-            about["cost_us"] = int((cost + report.answer_s) * 1e6)
+            moves = [] if given is None else _write_moves(a, worker, attempt, given, fs, root, identity)
+            cost += 0.0 if given is None else time.perf_counter() - began
+            about = encode_report(report.sent(changes.num_rows, asdict(state.stats()), moves, cost))
             path = f"state/{a.spec.name}/{delta_name(worker, a.epoch, a.run, attempt)}"
             metadata = Metadata("delta", identity, a.epoch, about)
             write = partial(write_file, fs, root, path, [changes] if changes.num_rows else [], metadata, str(attempt))
@@ -152,13 +150,13 @@ def run_worker(
 
 def _write_moves(
     a: Assignment, worker: int, attempt: int, given: GivenUp, fs: pafs.FileSystem, root: str, identity: str
-) -> list[dict[str, Any]]:
+) -> list[StateMove]:
     """One file per receiver; they count once the epoch's record names them."""
     out = []
     for to, batch in sorted([*given.rows.items(), *([(-1, given.dropped)] if given.dropped is not None else [])]):
         path = f"state/{a.spec.name}/{move_name(worker, a.epoch, a.run, attempt, to)}"
         ref = write_file(fs, root, path, [batch], Metadata("move", identity, a.epoch), str(attempt))
-        out.append({"to": to, "file": ref.to_json()})
+        out.append(StateMove(to, ref.to_json()))
     return out
 
 

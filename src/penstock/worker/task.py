@@ -22,9 +22,9 @@ from penstock.errors import OperatorError, PenstockError, raised
 from penstock.operators.base import PANE, Context, KeyedState
 from penstock.protocol.messages import (
     Acquire,
+    Answer,
     Barrier,
     BinSizes,
-    Collected,
     Frontier,
     Hold,
     Interrogate,
@@ -33,6 +33,7 @@ from penstock.protocol.messages import (
     Shutdown,
     refuse_unknown,
 )
+from penstock.protocol.reports import StateMove, WorkerReport
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import KeyCodec
 from penstock.rows.rows import Emitted, Keys, Order, Rows, group_rows, regroup
@@ -46,7 +47,7 @@ from penstock.worker.waiting_rows import Waiting, forget_struck
 
 @dataclass
 class Report:
-    """What a worker tells the driver about its epoch; JSON-convertible.
+    """What a worker notes during its epoch.
 
     Attributes:
         rows_in: Rows (or partial aggregates) received.
@@ -72,14 +73,19 @@ class Report:
     given_up: GivenUp | None = None
     answer_s: float = 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        """The report without state, as plain values."""
-        raw = {n: getattr(self, n) for n in ("worker", "epoch", "rows_in", "rows_out", "skipped", "first_skipped", "held_rows")}
-        raw["queued"] = list(self.queued.items())
-        # Not `asdict`, which copies thousands of pairs one by one.
-        raw["sized"] = self.sized and {n: getattr(self.sized, n) for n in BinSizes.__slots__}
-        raw["taken"] = self.given_up and {n: getattr(self.given_up.taken, n) for n in Collected.__slots__}
-        return raw
+    def sent(self, rows: int, stats: dict[str, int], moves: Sequence[StateMove], cost_s: float) -> WorkerReport:
+        """The report without state, as the driver gets it.
+
+        Args:
+            rows: Changes of state in the delta file.
+            stats: What the state was asked for and given.
+            moves: The files of what is given up.
+            cost_s: Seconds that acquiring and giving up state took, beside `answer_s`.
+        """
+        taken = self.given_up.taken if self.given_up else None
+        answer = Answer(self.sized, taken, int((cost_s + self.answer_s) * 1e6), tuple(self.queued.items()))
+        counts = (self.rows_in, self.rows_out, self.skipped, self.first_skipped, self.held_rows)
+        return WorkerReport(self.worker, self.epoch, *counts, rows, stats, tuple(moves), answer)
 
 
 def run_region_task(

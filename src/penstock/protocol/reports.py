@@ -1,0 +1,84 @@
+"""What a worker reports of an epoch, in its delta file, and the one way between that and JSON.
+
+Read next: `penstock.driver.transfer`, which makes of reports what the next epoch starts from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.protocol.messages import Answer, BinSizes, Collected
+
+
+@dataclass(frozen=True, slots=True)
+class StateMove:
+    """A file (plain values) of state that a worker has given up, and who gets it; −1: deletions, which stay with the giver."""
+
+    to: int
+    file: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What a worker tells the driver about its epoch.
+
+    Attributes:
+        worker: The worker.
+        epoch: The epoch.
+        rows_in: Rows (or partial aggregates) received.
+        rows_out: Rows given, of all outputs.
+        skipped: Per operator, the number of records left out because the user's function raised.
+        first_skipped: One of them, as text.
+        held_rows: Rows of keys on hold that were queued.
+        rows: Changes of state in the delta file.
+        stats: What the state was asked for and given (`penstock.state.worker.Stats`).
+        moves: State given up.
+        answer: To the controller.
+    """
+
+    worker: int
+    epoch: int
+    rows_in: int
+    rows_out: int
+    skipped: dict[str, int]
+    first_skipped: str
+    held_rows: int
+    rows: int
+    stats: dict[str, int]
+    moves: tuple[StateMove, ...]
+    answer: Answer
+
+
+def encode_report(report: WorkerReport) -> dict[str, Any]:
+    """A report as plain values for JSON; `decode_report` reads it."""
+    answer = report.answer
+    asked = {"sized": answer.sized and _plain(answer.sized), "taken": answer.taken and _plain(answer.taken)}
+    return {**_plain(report), "moves": [_plain(m) for m in report.moves], "answer": {**_plain(answer), **asked}}
+
+
+def decode_report(raw: Any) -> WorkerReport:
+    """A report of what JSON gives.
+
+    Raises:
+        PenstockError: A field of it is missing, or none that this version knows. Nothing was changed.
+    """
+    try:
+        answer = {n: _tuples(v) for n, v in raw["answer"].items()}
+        for name, cls in (("sized", BinSizes), ("taken", Collected)):
+            if answer[name] is not None:
+                answer[name] = cls(**{n: _tuples(v) for n, v in answer[name].items()})
+        moves = tuple(StateMove(**m) for m in raw["moves"])
+        return WorkerReport(**{**raw, "answer": Answer(**answer), "moves": moves})
+    except (KeyError, TypeError, AttributeError) as wrong:
+        raise PenstockError(f"A worker's report is none that this version knows: {wrong}.") from wrong
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """Field by field; not `asdict`, which copies thousands of pairs one by one."""
+    return {f.name: getattr(value, f.name) for f in fields(value)}
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(tuple, value)) if isinstance(value, list) else value
