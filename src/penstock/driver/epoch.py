@@ -97,8 +97,8 @@ class EpochDriver:
         self._flow = flow
         self._checkpoint = checkpoint
         self._settings = settings
-        self.last = with_floors(checkpoint.last(), flow)
-        self.ended_for_another = False
+        self.last: EpochRecord = with_floors(checkpoint.last(), flow)
+        self.ended_for_another: bool = False
         """Whether the end of the input was one that an earlier run had begun to give out: this run has not read to it."""
 
     def run(self, epoch: int, backend: Backend) -> EpochRecord:

@@ -43,7 +43,7 @@ class StateCodec:
         self._packer = struct.Struct("<H" + "".join(str(c) for c in codes)) if all(codes) and len(codes) <= 16 else None
         self._flags = [i for i, code in enumerate(codes) if code == "?"]  # struct takes anything for true or false
         self._fields = [(*_usual(field.type), field) for field in schema]
-        self.fixed = not any(pa.types.is_nested(field.type) for field in schema)
+        self.fixed: bool = not any(pa.types.is_nested(field.type) for field in schema)
 
     def dump(self, state: Any) -> bytes:
         """Bytes of a state: a tuple, named tuple or dict with the declared fields.
@@ -181,7 +181,7 @@ class StatefulMap(Operator):
     def start(self, context: Context) -> None:
         super().start(context)
         self.codec: Any = _PickleCodec() if self.state is None else StateCodec(self.state)
-        self.returned = Returned(context.output)
+        self.returned: Returned = Returned(context.output)
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
         """Call the function for every row."""

@@ -38,7 +38,7 @@ class Returned:
         self._wanted = frozenset(schema.names)
         copiers = [_copier(field.type) for field in schema]
         self._copiers = copiers if any(copiers) else None
-        self.plain = self._copiers is None
+        self.plain: bool = self._copiers is None
         """Whether no column is nested, so that a tuple is a row as it is."""
 
     def rows(self, outputs: Any) -> Sequence[tuple[Any, ...]]:

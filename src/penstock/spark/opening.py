@@ -64,7 +64,8 @@ class RunOpener:
         on_step: Callable[[str], None] | None,
         forget: Collection[str] = (),
     ) -> None:
-        self._flow, self._spark, self.checkpoint = flow, spark, checkpoint
+        self._flow, self._spark = flow, spark
+        self.checkpoint: Checkpoint = checkpoint
         self._forget = forget
         self.notices: list[str] = []
         self.workers: dict[str, int] = workers
