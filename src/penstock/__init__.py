@@ -49,43 +49,28 @@ if TYPE_CHECKING:
     from penstock.version import __version__ as __version__
 
 _HOME = {
-    "__version__": "penstock.version",
-    "PenstockError": "penstock.errors",
-    "Flow": "penstock.flow.flow",
-    "Stream": "penstock.flow.stream",
-    "KeyedStream": "penstock.flow.keyed",
-    "Operator": "penstock.operators.base",
-    "KeyGrouping": "penstock.routing.strategies",
-    "tumbling": "penstock.operators.windows",
-    "sliding": "penstock.operators.windows",
-    "session": "penstock.operators.windows",
-    **dict.fromkeys(
-        (
-            "Aggregate",
-            "approx_count_distinct",
-            "collect",
-            "count",
-            "count_distinct",
-            "first",
-            "last",
-            "max",
-            "mean",
-            "min",
-            "quantile",
-            "stddev",
-            "sum",
-        ),
-        "penstock.operators.aggregates",
-    ),
-    **dict.fromkeys(("console", "foreach_epoch", "memory", "noop", "parquet", "sql"), "penstock.sinks"),
-    **dict.fromkeys(("files", "rate"), "penstock.sources"),
-    "read_state": "penstock.spark.state",
-    "match": "penstock.spark.patterns.match",
-    "parse": "penstock.patterns.ceql.parsing",
-    "explain": "penstock.patterns.ceql.explain",
-    "CountedSplit": "penstock.patterns.enumeration.work",
-    "Maximal": "penstock.patterns.enumeration.maximal",
-    "MaximalDisjoint": "penstock.patterns.enumeration.maximal",
+    name: f"penstock.{home}"
+    for home, names in {
+        "version": "__version__",
+        "errors": "PenstockError",
+        "flow.flow": "Flow",
+        "flow.stream": "Stream",
+        "flow.keyed": "KeyedStream",
+        "operators.base": "Operator",
+        "routing.strategies": "KeyGrouping",
+        "operators.windows": "tumbling sliding session",
+        "operators.aggregates": "Aggregate approx_count_distinct collect count count_distinct first last "
+        "max mean min quantile stddev sum",
+        "sinks": "console foreach_epoch memory noop parquet sql",
+        "sources": "files rate",
+        "spark.state": "read_state",
+        "spark.patterns.match": "match",
+        "patterns.ceql.parsing": "parse",
+        "patterns.ceql.explain": "explain",
+        "patterns.enumeration.work": "CountedSplit",
+        "patterns.enumeration.maximal": "Maximal MaximalDisjoint",
+    }.items()
+    for name in names.split()
 }
 _PLANNED = frozenset(
     [
