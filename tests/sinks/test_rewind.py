@@ -32,10 +32,11 @@ def filled(rig, make, **options):
 def test_every_sink_when_checked_then_can_be_asked_to_take_rows_back(rig):
     for sink in (rig.sink(), ps.console(), ps.noop(), ps.foreach_epoch(print)):
         assert isinstance(sink, Rewinding)
-    assert rig.sink(**options_of(rig)).why_not_rewind() == ""
-    assert ps.console().why_not_rewind() == ps.noop().why_not_rewind() == ""
+    assert rig.sink(**options_of(rig)).rewind_refusal() is None
+    assert ps.console().rewind_refusal() is ps.noop().rewind_refusal() is None
     assert (
-        ps.foreach_epoch(print).why_not_rewind() == "foreach_epoch(print) cannot take back the rows that the function was given"
+        ps.foreach_epoch(print).rewind_refusal().sentence
+        == "foreach_epoch(print) cannot take back the rows that the function was given"
     )
 
 
@@ -88,7 +89,7 @@ def test_rewind_when_a_table_is_appended_to_then_only_the_mark_moves(rig, make):
     if rig.system in ("memory", "parquet"):
         pytest.skip("takes rows back")
     sink = filled(rig, make)
-    assert sink.why_not_rewind().endswith(
+    assert sink.rewind_refusal().sentence.endswith(
         'cannot take back rows, because with mode="append" a row does not say which epoch it is of'
     )
     sink.rewind(0, make.mark(4))

@@ -96,22 +96,23 @@ def rollback_refusal(
 def _outputs_refusal(command: Load, plan: p.Plan, kept: EpochRecord | None = None) -> Refusal | None:
     for output in plan.outputs:
         other = kept is not None and output.name in kept.outputs and not same_sink(kept, output)
-        reason = "its sink was another one then" if other else _why_not_rewind(output.sink)
-        if reason and not command.keep_output:
+        refused = Refusal("its sink was another one then") if other else _rewind_refusal(output.sink)
+        if refused and not command.keep_output:
             return Refusal(
-                f"Output {output.name!r} cannot go back to snapshot {command.name!r}: {reason}; with keep_output "
+                f"Output {output.name!r} cannot go back to snapshot {command.name!r}: {refused.sentence}; with keep_output "
                 "(--keep-output) its rows stay, and those since the snapshot will be there twice."
             )
     return None
 
 
-def _why_not_rewind(sink: Any) -> str:
-    return str(sink.why_not_rewind()) if _rewinds(sink) else f"{sink!r} cannot take back rows"
+def _rewind_refusal(sink: Any) -> Refusal | None:
+    found: Refusal | None = sink.rewind_refusal() if _rewinds(sink) else Refusal(f"{sink!r} cannot take back rows")
+    return found
 
 
 def _rewinds(sink: Any) -> bool:
     """Whether a sink has the methods of `penstock.sinks.Rewinding`."""
-    return hasattr(sink, "why_not_rewind") and hasattr(sink, "rewind")
+    return hasattr(sink, "rewind_refusal") and hasattr(sink, "rewind")
 
 
 def rollback_refusals(

@@ -231,8 +231,10 @@ class Stream:
                 raise DeclarationError(f"Flow {self._flow.name!r} has two outputs named {name!r}; give each its own name.")
             chosen, n = f"{base}-{n}", n + 1
         for other in self._flow._outputs:
-            if isinstance(sink, Sharing) and (why := sink.why_not_beside(other.sink)):
-                raise DeclarationError(f"{why} (outputs {other.name!r} and {chosen!r}): give one of them another place.")
+            if isinstance(sink, Sharing) and (refused := sink.sharing_refusal(other.sink)):
+                raise DeclarationError(
+                    f"{refused.sentence} (outputs {other.name!r} and {chosen!r}): give one of them another place."
+                )
         self._flow._outputs.append(p.Output(chosen, self._node, sink, updates, key, derived=name is None))
         return self
 

@@ -21,5 +21,6 @@ from penstock.sinks.memory import memory
 from penstock.sinks.noop import noop
 from penstock.sinks.parquet import parquet
 from penstock.sinks.sql import sql
+from penstock.types import Refusal
 
-__all__ = ["Rewinding", "Sink", "Staging", "console", "foreach_epoch", "memory", "noop", "parquet", "sql"]
+__all__ = ["Refusal", "Rewinding", "Sink", "Staging", "console", "foreach_epoch", "memory", "noop", "parquet", "sql"]

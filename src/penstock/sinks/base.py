@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from penstock.types import Mark
+from penstock.types import Mark, Refusal
 
 
 @runtime_checkable
@@ -115,8 +115,8 @@ class Staging(Protocol):
 class Sharing(Protocol):
     """What a sink says besides, if several outputs may be kept in one place, but not in every way."""
 
-    def why_not_beside(self, other: Sink) -> str:
-        """Why this output cannot be kept where another one of the flow is, as a sentence; empty: it can, or it is elsewhere.
+    def sharing_refusal(self, other: Sink) -> Refusal | None:
+        """Why this output cannot be kept where another one of the flow is, if it cannot. None: it can, or it is elsewhere.
 
         Asked when the flow is declared, after both were validated. What shows only where the rows are (one place by two names) is
         refused by `Sink.open`.
@@ -131,8 +131,8 @@ class Rewinding(Protocol):
     A sink without these two methods cannot take rows back; its flow goes back only if it is told to keep the output.
     """
 
-    def why_not_rewind(self) -> str:
-        """Why rows that are stored cannot be taken back, as a sentence; empty: they can. Asked before anything is changed.
+    def rewind_refusal(self) -> Refusal | None:
+        """Why rows that are stored cannot be taken back, if they cannot. Asked before anything is changed.
 
         A sink in which later rows take the place of earlier ones may answer that it can although it removes nothing: the rows that
         the flow gives out when it processes its input again replace those that it gave out before.

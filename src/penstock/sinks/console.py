@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.sinks import marks
 from penstock.sinks.base import Sink
 from penstock.sql_text.schema import as_number
-from penstock.types import Mark
+from penstock.types import Mark, Refusal
 
 
 def console(limit: int = 20) -> Sink:
@@ -81,9 +81,9 @@ class ConsoleSink:
         self._mark = mark
         return sum(batch.num_rows for batch in filled)
 
-    def why_not_rewind(self) -> str:
+    def rewind_refusal(self) -> Refusal | None:
         """What was printed stays on the screen, which is no store."""
-        return ""
+        return None
 
     def rewind(self, upto: int, mark: Mark) -> None:
         """See `Rewinding.rewind`. Says on the screen which epochs no longer count.

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError, FencedError, SinkError
 from penstock.sinks import marks
 from penstock.sinks.base import Sink
-from penstock.types import Mark
+from penstock.types import Mark, Refusal
 
 
 def foreach_epoch(fn: Callable[[pa.Table, int], object]) -> Sink:
@@ -102,9 +102,9 @@ class ForeachSink:
         self._mark = mark
         return table.num_rows
 
-    def why_not_rewind(self) -> str:
+    def rewind_refusal(self) -> Refusal | None:
         """Nobody knows what the function did with the rows."""
-        return f"{self._target} cannot take back the rows that the function was given"
+        return Refusal(f"{self._target} cannot take back the rows that the function was given")
 
     def rewind(self, upto: int, mark: Mark) -> None:
         """See `Rewinding.rewind`: what the function did stays.

@@ -18,7 +18,7 @@ from penstock.arrow.columns import values_of, within_calendar
 from penstock.errors import DeclarationError, SinkError
 from penstock.sinks import marks
 from penstock.sql_text.schema import as_text
-from penstock.types import Mark
+from penstock.types import Mark, Refusal
 
 
 @dataclass(slots=True)
@@ -149,9 +149,9 @@ class MemorySink:
             self._held.mark = mark
             return new.num_rows
 
-    def why_not_rewind(self) -> str:
+    def rewind_refusal(self) -> Refusal | None:
         """Rows that were added are removed; those of an output that updates are replaced as the flow processes its input again."""
-        return ""
+        return None
 
     def rewind(self, upto: int, mark: Mark) -> None:
         """See `Rewinding.rewind`.

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from penstock.types import Mark
+from penstock.types import Mark, Refusal
 
 
 class Noop:
@@ -32,9 +32,9 @@ class Noop:
         del batches, mark
         return 0
 
-    def why_not_rewind(self) -> str:
+    def rewind_refusal(self) -> Refusal | None:
         """Nothing is stored, so nothing stands in the way."""
-        return ""
+        return None
 
     def rewind(self, upto: int, mark: Mark) -> None:
         """Nothing is stored."""

@@ -36,7 +36,7 @@ from penstock.sinks import marks
 from penstock.sinks.base import Sink
 from penstock.sinks.parquet_parts import Part, PartWriter, decoded, join, part_file, reported, row_groups
 from penstock.sql_text.schema import as_text
-from penstock.types import Mark
+from penstock.types import Mark, Refusal
 
 KEPT_MANIFESTS: Final = 16
 """How many manifests of an output are kept; older ones are removed."""
@@ -119,19 +119,19 @@ class ParquetSink:
                 raise DeclarationError(f"Column {name!r} is twice in the output for {self._target}: rename one.")
         self.declared = schema
 
-    def why_not_beside(self, other: Sink) -> str:
-        """See `Sharing.why_not_beside`: a reader of the directory wants the same columns in all of its files."""
+    def sharing_refusal(self, other: Sink) -> Refusal | None:
+        """See `Sharing.sharing_refusal`: a reader of the directory wants the same columns in all of its files."""
         if not isinstance(other, ParquetSink) or self.identity != other.identity:
-            return ""
+            return None
         mine, theirs = ({f.name: f.type for f in sink.declared} for sink in (self, other))
         for name in [*mine, *theirs]:
             kinds = mine.get(name), theirs.get(name)
             if kinds[0] != kinds[1] and not any(kind is not None and pa.types.is_null(kind) for kind in kinds):
                 has, lacks = ("nothing" if kind is None else str(kind) for kind in kinds)
-                return (
+                return Refusal(
                     f"{self._target} cannot keep two outputs because column {name!r} is {lacks} in one and {has} in the other"
                 )
-        return ""
+        return None
 
     def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
         """See `Sink.open`; removes what an epoch that was not committed has left.
@@ -220,9 +220,9 @@ class ParquetSink:
                 self._clear_staging(mark.run)
             return rows
 
-    def why_not_rewind(self) -> str:
+    def rewind_refusal(self) -> Refusal | None:
         """Every epoch has a file of its own, so they can be removed."""
-        return ""
+        return None
 
     def rewind(self, upto: int, mark: Mark) -> None:
         """See `Rewinding.rewind`: removes the files of the later epochs, the newest first, then writes the manifest.

@@ -31,7 +31,7 @@ from penstock.sinks import marks, sql_columns
 from penstock.sinks.base import Sink
 from penstock.sinks.sql_databases import Database, Transaction, database_of, quoted
 from penstock.sql_text.schema import as_text
-from penstock.types import Mark
+from penstock.types import Mark, Refusal
 
 Mode = Literal["append", "upsert", "replace"]
 
@@ -146,12 +146,12 @@ class SqlSink:
         """How the rows are kept, so that other outputs of the table know."""
         return self._mode if self._mode != "upsert" else f"upsert by {', '.join(sorted(self._key))}"
 
-    def why_not_beside(self, other: Sink) -> str:
-        """See `Sharing.why_not_beside`."""
+    def sharing_refusal(self, other: Sink) -> Refusal | None:
+        """See `Sharing.sharing_refusal`."""
         if not isinstance(other, SqlSink) or self.identity != other.identity:
-            return ""
+            return None
         why = marks.shared_badly(self.kept, other.kept)
-        return why and f"{self._description} cannot keep two outputs because {why}"
+        return Refusal(f"{self._description} cannot keep two outputs because {why}") if why else None
 
     def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
         """See `Sink.open`: mark and table are checked, and created if missing, in one transaction.
@@ -211,13 +211,13 @@ class SqlSink:
                 raise SinkError(f"{self._description} changed its mark while epoch {mark.epoch} was written: write it again.")
             return self._store(transaction, self._ready(batches, self._schema), self._schema)
 
-    def why_not_rewind(self) -> str:
+    def rewind_refusal(self) -> Refusal | None:
         """Rows of `upsert` and `replace` are replaced in time; a row that was appended does not say which epoch it is of."""
         if self._mode == "append":
-            return (
+            return Refusal(
                 f'{self._description} cannot take back rows, because with mode="append" a row does not say which epoch it is of'
             )
-        return ""
+        return None
 
     def rewind(self, upto: int, mark: Mark) -> None:
         """See `Rewinding.rewind`: only the mark moves.
