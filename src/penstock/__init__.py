@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.patterns.enumeration.maximal import Maximal as Maximal
     from penstock.patterns.enumeration.maximal import MaximalDisjoint as MaximalDisjoint
     from penstock.patterns.enumeration.work import CountedSplit as CountedSplit
-    from penstock.routing.strategies import KeyGrouping as KeyGrouping
+    from penstock.routing.key_grouping import KeyGrouping as KeyGrouping
     from penstock.sinks import console as console
     from penstock.sinks import foreach_epoch as foreach_epoch
     from penstock.sinks import memory as memory
@@ -57,7 +57,7 @@ _HOME = {
         "flow.stream": "Stream",
         "flow.keyed": "KeyedStream",
         "operators.base": "Operator",
-        "routing.strategies": "KeyGrouping",
+        "routing.key_grouping": "KeyGrouping",
         "operators.windows": "tumbling sliding session",
         "operators.aggregates": "Aggregate approx_count_distinct collect count count_distinct first last "
         "max mean min quantile stddev sum",

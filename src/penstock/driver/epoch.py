@@ -153,7 +153,7 @@ class EpochDriver:
         run, since = self._settings.run, self._settings.since
         others_end = any(isinstance(c, End) and c.run not in (None, run) for _, c in commands)
         now = Now(epoch, run, since, others_end and self._checkpoint.gave_end(epoch), self.last.open)
-        decided = decide(commands, self._controls(), there, self._settings.limits, now, unreachable)
+        decided = decide(commands, self.placements(), there, self._settings.limits, now, unreachable)
         commands = [c for c in commands if c[0] in decided.taken]
         ends = self.last.ends.after(decided.told, held=any(c.held for c in decided.controls.values()))
         self.ended_for_another = ends.finished and now.given
@@ -199,12 +199,13 @@ class EpochDriver:
             commands, now_us = [c for c in commands if c[0] in kept["commands"]], kept["now_us"]
         return commands, now_us
 
-    def _controls(self) -> dict[str, Placement]:
+    def placements(self) -> dict[str, Placement]:
         """Each region's placement after the last epoch."""
+        workers = self._settings.workers
         return {
             r.name: self.last.regions[r.name].control
             if r.name in self.last.regions
-            else Placement.fresh(self._settings.workers[r.name])
+            else Placement.fresh(workers[r.name], r.distribute.table(workers[r.name]))
             for r in self._flow.plan.regions
         }
 

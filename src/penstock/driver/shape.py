@@ -25,6 +25,7 @@ from penstock.checkpoint.record import SourceShape
 from penstock.driver.compile import CompiledFlow, CompiledRegion
 from penstock.errors import OperatorError, PenstockError, raised
 from penstock.flow import plan as p
+from penstock.routing.key_grouping import KeyGrouping
 from penstock.worker.spec import RegionSpec, Step
 
 AS_IT_IS: Final = [-1, 0]
@@ -98,6 +99,7 @@ class RegionShape:
         steps: Its steps.
         ports: Its inputs.
         next_step: The least slot that no step ever had. Likewise for inputs `next_port`.
+        distribution: Its distribution strategy, as `penstock.routing.strategy.Strategy.describe` has it.
     """
 
     ordinal: int
@@ -109,6 +111,7 @@ class RegionShape:
     ports: list[PortShape]
     next_step: int
     next_port: int
+    distribution: str = repr(KeyGrouping())  # of a checkpoint that does not say it
 
     def step(self, slot: int) -> StepShape:
         """The step with a slot."""
@@ -196,7 +199,18 @@ def _region(ordinal: int, compiled: CompiledRegion, paths: _Paths) -> RegionShap
     before = [node for i in region.inputs for node in p.upstream(i)]
     sources = sorted({s.name for s in before if isinstance(s, p.SourceNode)})
     behind = sorted({n.region.name for n in before if isinstance(n, p.RegionOutput) and n.region is not region})
-    return RegionShape(ordinal, types_of(spec.keys), spec.timed, sources, behind, steps, ports, len(steps), len(ports))
+    return RegionShape(
+        ordinal,
+        types_of(spec.keys),
+        spec.timed,
+        sources,
+        behind,
+        steps,
+        ports,
+        len(steps),
+        len(ports),
+        region.distribute.describe(),
+    )
 
 
 def _texts(spec: RegionSpec, step: Step, method: str, says: Callable[..., Mapping[str, str]]) -> dict[str, str]:

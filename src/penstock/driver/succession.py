@@ -218,6 +218,10 @@ class _Region:
         same_types = all(same(before.keys.get(n, ""), kind) for n, kind in now.keys.items())
         if list(before.keys) != list(now.keys) or not same_types:
             raise self._error(f"it was keyed by {_listed(before.keys)} and is now keyed by {_listed(now.keys)}", other)
+        if before.distribution != now.distribution:
+            raise self._error(
+                f"it was distributed by {before.distribution} and is now distributed by {now.distribution}", other
+            )
         if before.timed != now.timed:
             had = "an event time" if before.timed else "none"
             raise self._error(f"its rows had {had}, and now they have {'an event time' if now.timed else 'none'}", other)

@@ -15,6 +15,8 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.operators.base import Operator
+from penstock.routing.key_grouping import KeyGrouping
+from penstock.routing.strategy import Strategy
 from penstock.types import SUB
 
 
@@ -168,7 +170,7 @@ class Region:
     inputs: list[Node]
     steps: list[RegionStep] = field(default_factory=list)
     workers: int | None = None
-    distribute: Any = None
+    distribute: Strategy = field(default_factory=KeyGrouping)
 
     @property
     def timed(self) -> bool:

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
-from penstock.routing.strategies import KeyGrouping
+from penstock.routing.key_grouping import KeyGrouping
+from penstock.routing.strategy import Strategy
 from penstock.sinks.base import Sharing, Sink
 from penstock.sql_text.schema import (
     as_function,
@@ -149,7 +150,7 @@ class Stream:
         return {name: self.where(condition) for name, condition in conditions.items()}
 
     def key_by(
-        self, *columns: str, distribute: KeyGrouping | None = None, workers: int | None = None, name: str | None = None
+        self, *columns: str, distribute: Strategy | None = None, workers: int | None = None, name: str | None = None
     ) -> KeyedStream:
         """Open a region: what follows keeps its state per value of these columns.
 
@@ -179,7 +180,8 @@ class Stream:
                     f"key_by cannot use column {found.name!r} of type {found.type}; key by numbers, strings, times."
                 )
             fields.append(found)
-        if distribute is not None and type(distribute).__name__ != "KeyGrouping":
+        distribute = KeyGrouping() if distribute is None else distribute
+        if not isinstance(distribute, Strategy):
             raise DeclarationError(f"key_by(distribute={distribute!r}) is not available; only KeyGrouping() is.")
         if workers is not None:
             as_number(workers, "key_by's workers")

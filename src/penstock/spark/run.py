@@ -25,7 +25,6 @@ from penstock.errors import DeclarationError, FencedError, FinishedError, Pensto
 from penstock.protocol.commands import End, Tick
 from penstock.protocol.ends import Ends, Reader, supervise
 from penstock.protocol.rescale import Limits
-from penstock.routing.table import Routing
 from penstock.spark.engine import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import SEEN_BY_SPARK, alone, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
@@ -467,9 +466,7 @@ class Run:
         """
         if region not in self._settings.workers:
             raise DeclarationError(f"There is no region {region!r}; there are {', '.join(self._settings.workers)}.")
-        state = self._driver.last.regions.get(region)
-        table = state.control.routing if state else Routing.even(self._settings.workers[region])
-        return list(table.owners)
+        return list(self._driver.placements()[region].routing.owners)
 
 
 __all__ = ["DataFrame", "Run", "SparkSession", "progress_of", "start"]

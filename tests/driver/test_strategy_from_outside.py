@@ -1,0 +1,89 @@
+"""A distribution strategy that penstock does not know: where a region's keys are at first, and what the checkpoint keeps of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from changing import Changing, counted, row
+
+import penstock as ps
+from penstock.driver.shape import FlowShape
+from penstock.errors import ChangedFlowError, DeclarationError
+from penstock.routing.strategy import Strategy
+from penstock.routing.table import Routing
+from penstock.types import BINS
+
+
+@dataclass(frozen=True)
+class Few(Strategy):
+    """All keys at the first workers; the others wait for a rescale."""
+
+    most: int = 1
+
+    def table(self, workers):
+        return Routing.even(min(self.most, workers))
+
+
+@pytest.fixture
+def changing(tmp_path):
+    return Changing(tmp_path)
+
+
+def by(strategy):
+    return lambda s: counted(s.key_by("k", distribute=strategy))
+
+
+def test_region_when_its_strategy_is_from_outside_begins_with_its_table_and_can_be_rescaled(changing):
+    rows = [row(i, k=f"k{i % 7}") for i in range(40)]
+    with changing.harness(by(Few())) as harness:
+        harness.push("s", rows[:20])
+        assert Counter(harness.epoch().regions["k"].control.routing.owners) == {0: BINS}
+        harness.scale(4)
+        harness.settle()
+        assert set(harness.record.regions["k"].control.routing.owners) == {
+            0,
+            2,
+            3,
+        }  # a rescale moves bins to the workers it adds
+        harness.push("s", rows[20:])
+        harness.finish()
+    assert sorted((r["x"], r["n"]) for r in changing.rows()) == [(i, i // 7 + 1) for i in range(40)]
+
+
+@pytest.mark.parametrize("after", [None, ps.KeyGrouping(), Few(2)])
+def test_region_when_its_strategy_changed_is_refused_and_goes_on_with_the_one_before(after, changing):
+    changing.run(by(Few()), [row(1)])
+    now = r"KeyGrouping\(\)" if after != Few(2) else r"Few\(most=2\)"
+    with pytest.raises(
+        ChangedFlowError, match=rf"it was distributed by Few\(most=1\) and is now distributed by {now}; name the region anew"
+    ):
+        changing.run(by(after), [row(2)])
+    changing.run(by(Few()), [row(2)], drain=True)
+    assert [(r["x"], r["n"]) for r in changing.rows()] == [(1, 1), (2, 2)]
+
+
+def test_region_when_its_strategy_is_given_as_the_default_goes_on(changing):
+    changing.run(by(None), [row(1)])
+    changing.run(by(ps.KeyGrouping()), [row(2)], drain=True)
+    assert [(r["x"], r["n"]) for r in changing.rows()] == [(1, 1), (2, 2)]
+
+
+def test_shape_when_it_does_not_say_how_a_region_is_distributed_has_key_grouping(changing):
+    with changing.harness(by(Few())) as harness:
+        harness.push("s", [row(1)])
+        shape = harness.epoch().shape
+    assert FlowShape.from_json(shape).regions["k"].distribution == "Few(most=1)"
+    del shape["regions"]["k"]["distribution"]
+    assert FlowShape.from_json(shape).regions["k"].distribution == "KeyGrouping()"
+
+
+def test_key_by_when_its_strategy_is_none_is_refused():
+    class KeyGrouping:
+        """Only its name is right."""
+
+    stream = ps.Flow("f").source("s", ps.files("none", "k string"))
+    for wrong in ("KeyGrouping", ps.KeyGrouping, KeyGrouping()):
+        with pytest.raises(DeclarationError, match=r"key_by\(distribute=.*\) is not available; only KeyGrouping\(\) is"):
+            stream.key_by("k", distribute=wrong)
