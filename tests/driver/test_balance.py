@@ -35,7 +35,7 @@ def test_bytes_of_workers_when_keys_are_very_unequal_differ_little_though_bins_d
         harness.epoch()
         [whole] = bytes_by_worker(harness, "k")
         for workers in (4, 6, 3):
-            harness.scale(workers)
+            harness.scale(None, workers)
             harness.settle()
             shares = bytes_by_worker(harness, "k")
             assert sum(shares) == whole
@@ -69,7 +69,7 @@ def test_regions_when_all_are_scaled_begin_in_one_epoch_and_the_source_side_goes
         for epoch in range(3):
             harness.push("a", [{"k": k, "at": at + dt.timedelta(seconds=epoch), "v": k} for k in range(20)])
             harness.epoch()
-        record = harness.scale(3)
+        record = harness.scale(None, 3)
         assert list(record.regions) == ["front", "behind"]
         assert [r.control.goal.started for r in record.regions.values()] == [3, 3]
         assert [region for region, _ in Measured.notes] == ["front", "behind"]

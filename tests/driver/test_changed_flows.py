@@ -218,7 +218,7 @@ def test_inputs_that_change_while_a_key_is_on_hold_are_refused_until_its_rescale
         harness.push("s", rows)
         harness.epoch()
         harness.push("s", [row(40)])
-        harness.scale(5)
+        harness.scale(None, 5)
         for _ in range(20):
             if harness.record.regions["k"].control.held:
                 break

@@ -140,7 +140,7 @@ def test_region_that_comes_to_read_one_with_a_key_on_hold_is_refused_until_the_r
         harness.push("s", rows)
         harness.epoch()
         harness.push("s", [row(40)])
-        harness.scale(5, "a")
+        harness.scale("a", 5)
         for _ in range(20):
             if harness.record.regions["a"].control.held:
                 break

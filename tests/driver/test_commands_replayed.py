@@ -88,11 +88,11 @@ def test_command_when_it_comes_between_a_crash_and_the_restart_waits_for_the_nex
         for epoch in range(20):
             push(harness, epoch)
             if epoch == 5:
-                first = commander.scale(4, "k")
+                first = commander.scale("k", 4)
                 armed.append(step)
                 with pytest.raises(Crash):
                     harness.epoch()
-                second = commander.scale(3, "k")
+                second = commander.scale("k", 3)
                 harness.restart(forget_local_state=forget)
                 record = harness.resume()
                 assert (record.epoch, record.regions["k"].control.goal.workers) == (5, 4)

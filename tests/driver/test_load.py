@@ -271,7 +271,7 @@ def test_start_when_a_load_waits_in_the_log_goes_back_before_any_epoch(tmp_path)
             harness.epoch(*([snapshot("s")] if i == 1 else []))
         checkpoint = Checkpoint(str(tmp_path / "c"))
         commander = Commander(checkpoint)
-        given = [commander.scale(4), commander.load("s"), commander.scale(3)]
+        given = [commander.scale(None, 4), commander.load("s"), commander.scale(None, 3)]
         late = commander.snapshot("later")
         assert [a.done for a in given] == [False, False, False]
         with pytest.raises(

@@ -354,7 +354,7 @@ def test_region_with_the_name_of_no_command_when_the_flow_is_stateless_is_refuse
 def test_harness_when_a_rescale_does_not_end_says_so():
     with Harness(flow_of(ps.memory), limits=STEPS) as harness:
         harness.push("a", records(1)[0]["a"])
-        harness.scale(8)
+        harness.scale(None, 8)
         with pytest.raises(AssertionError, match="still rescaling after 0 epochs"):
             harness.settle(most=0)
 
@@ -400,7 +400,7 @@ def test_command_when_the_log_has_been_tidied_since_is_known_to_be_done(tmp_path
         harness.push("a", records(1)[0]["a"])
         harness.epoch()
         opened = Checkpoint(str(tmp_path / "c"))
-        asked = Commander(opened).scale(1, "first")
+        asked = Commander(opened).scale("first", 1)
         assert not asked.done
         (tmp_path / "c" / "control" / asked.name).unlink()  # as `tidy` does once it was obeyed and 64 more were
         assert asked.done

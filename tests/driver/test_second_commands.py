@@ -101,7 +101,7 @@ class Someone:
         commander = Commander(harness._checkpoint, lambda: harness.record)
         try:
             if kind.startswith("scale"):
-                asked = commander.scale(dice.randint(1, 5), "k" if kind == "scale one" else None)
+                asked = commander.scale(workers=dice.randint(1, 5), region="k" if kind == "scale one" else None)
             elif kind == "move":
                 asked = commander.move("k", dice.choice([[0], [0, 1]]), dice.choice([None, 0, 1]), KEY)
             elif kind == "snapshot":

@@ -34,7 +34,7 @@ def test_time_left_of_a_rescale_when_it_is_first_said_is_near_the_truth(begin, w
     with Harness(flow, workers=begin, limits=limits) as harness:
         harness.push("s", [{"k": f"k{i}"} for i in range(1500)])
         harness.epoch()
-        record = harness.scale(wanted)
+        record = harness.scale(None, wanted)
         said = []
         while "rescale" in record.progress["regions"]["k"]:
             said.append(record.progress["regions"]["k"]["rescale"]["left_ms"])

@@ -83,7 +83,7 @@ def test_operator_from_outside_when_run_in_process_keeps_its_state_through_a_res
     with Harness(peaks(out), workers=2) as harness:
         harness.push("a", rows(("a", 1, 7), ("a", 2, 1), ("b", 1, 2)))
         harness.epoch()
-        harness.scale(3)
+        harness.scale(None, 3)
         harness.push("a", rows(("a", 1, 5), ("a", 2, 3), ("b", 1, 4)))
         harness.finish()
     assert found(out) == WANTED

@@ -169,7 +169,7 @@ def test_rescale_without_a_budget_moves_everything_in_one_step(by):
         harness.epoch()
         push(harness, 10, keys=1)
         harness.epoch()
-        harness.scale(2, "k")
+        harness.scale("k", 2)
         assert epochs_that_move(harness) == 1
 
 
@@ -179,7 +179,7 @@ def test_step_when_most_of_what_moves_are_waiting_rows_is_bounded_by_them_too():
         for epoch in range(8):
             push(harness, epoch, keys=3_000, large=None)
             harness.epoch()
-        harness.scale(2, "k")
+        harness.scale("k", 2)
         steps, before = [], 0
         while (goal := harness.epoch().regions["k"].control.goal) is not None:
             steps.append(goal.moved_bytes - before)

@@ -90,7 +90,7 @@ def test_shutdown_hook_when_the_flow_ends_is_called_once_and_last(heard):
 
 
 def test_interrogate_hook_when_a_region_is_measured_is_called_each_time_with_the_bins_still_to_measure(heard):
-    heard.scale(3)
+    heard.scale(None, 3)
     asked = [n for what, n in Heard.notes if what == "interrogate"]
     assert asked == [4096]
     heard.epoch()

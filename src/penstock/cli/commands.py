@@ -171,7 +171,7 @@ def scale(
     wait: Annotated[bool, typer.Option(help="Follow it to its end; without, return when it is written down.")] = True,
 ) -> None:
     """Change the number of workers of a running flow, live; works from another terminal."""
-    _give(checkpoint, lambda commander, _: commander.scale(workers, region), f"Scaled to {workers} workers", wait=wait)
+    _give(checkpoint, lambda commander, _: commander.scale(region, workers), f"Scaled to {workers} workers", wait=wait)
 
 
 def move(

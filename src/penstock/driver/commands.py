@@ -137,7 +137,7 @@ class Commander:
         self._running = running or (lambda: True)
         self._unreachable = unreachable or (lambda record, command: rollback_refusal(checkpoint, record, command))
 
-    def scale(self, workers: int, region: str | None = None) -> CommandHandle:
+    def scale(self, region: str | None, workers: int) -> CommandHandle:
         """Ask for a number of workers of a region, or of all regions at the same time.
 
         Raises:

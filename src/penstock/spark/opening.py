@@ -80,7 +80,7 @@ class RunOpener:
         )
 
     def rollback_refusal(self, record: EpochRecord, command: Load) -> Refusal | None:
-        """Why the flow cannot go back to a snapshot; empty: it can."""
+        """Why the flow cannot go back to a snapshot, if it cannot."""
         return rollback_refusal(self.checkpoint, record, command, self._flow, self._engine, self._forget)
 
     def open(self, *, given: bool) -> Settings:

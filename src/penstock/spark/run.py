@@ -331,7 +331,7 @@ class Run:
             FinishedError: The flow has ended.
         """
         self._ready()
-        return self._commander.scale(workers, region)  # type: ignore[arg-type]  # None is refused there, with a sentence
+        return self._commander.scale(region, workers)  # type: ignore[arg-type]  # None is refused there, with a sentence
 
     def move(self, region: str, keys: Sequence[Any], worker: int | None) -> CommandHandle:
         """Place single keys at a worker, whatever their bins do, or (None) where they belong.

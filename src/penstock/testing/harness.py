@@ -273,7 +273,7 @@ class Harness:
         """Whether there is something to read."""
         return bool(self._pending or self._left or set(self._checkpoint.control_names()).difference(self.record.control))
 
-    def scale(self, workers: int, region: str | None = None) -> EpochRecord:
+    def scale(self, region: str | None, workers: int) -> EpochRecord:
         """Run an epoch that is told to change the number of workers of a region, or of all."""
         return self.epoch(Scale(workers, region))
 
