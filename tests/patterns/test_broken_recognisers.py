@@ -87,12 +87,12 @@ def test_strategy_without_rivals_is_found(monkeypatch, strategy):
 
 
 def _compare_no_starts(monkeypatch, strategy):
-    sound = recogniser.Recogniser._tell
+    sound = recogniser.Recogniser._emit_matches
 
-    def tell(self, closings, lows):
+    def emit_matches(self, closings, lows):
         return self._walk(closings, lows, None, self._too_many) if self._strategy == strategy else sound(self, closings, lows)
 
-    monkeypatch.setattr(recogniser.Recogniser, "_tell", tell)
+    monkeypatch.setattr(recogniser.Recogniser, "_emit_matches", emit_matches)
 
 
 @pytest.mark.parametrize("strategy", ["MAX", "NEXT", "LAST"])

@@ -171,7 +171,7 @@ class _Giving:
         return found
 
 
-def tell(
+def call_hook(
     operators: Sequence[Operator], states: Sequence[KeyedState], codec: KeyCodec, names: Sequence[bytes], hook: str
 ) -> None:
     """Call a hook of those operators that have it, with the keys that entries belong to."""

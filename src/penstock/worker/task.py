@@ -39,7 +39,7 @@ from penstock.rows.keys import KeyCodec
 from penstock.rows.rows import Emitted, Keys, Order, Rows, group_rows, regroup
 from penstock.state.worker import WorkerState
 from penstock.types import BINS, MAX_TIME, MIN_TIME, OFFSET, ORDER, TIME
-from penstock.worker.collect_state import GivenUp, collect_state, size_up, tell
+from penstock.worker.collect_state import GivenUp, call_hook, collect_state, size_up
 from penstock.worker.held_rows import dequeue, enqueue, split_held
 from penstock.worker.spec import ERROR_SCHEMA, HASH, OUT, PACKED_BITS, Out, Port, RegionSpec
 from penstock.worker.waiting_rows import Waiting, forget_struck
@@ -131,7 +131,7 @@ def run_region_task(
         for i, port in enumerate(spec.ports)
     ]
     if any(isinstance(m, Acquire) for m in messages):
-        tell(chain.operators, chain.states, chain.codec, acquired, "on_acquire")
+        call_hook(chain.operators, chain.states, chain.codec, acquired, "on_acquire")
     chain.run(inputs, received)
     forget_struck(state, frontier.now)
     for message in messages:
@@ -145,7 +145,7 @@ def run_region_task(
     report.sized = size_up(state, messages)
     report.given_up = collect_state(chain.codec, state, messages, epoch, worker)
     if report.given_up is not None:
-        tell(chain.operators, chain.states, chain.codec, report.given_up.names, "on_collect")
+        call_hook(chain.operators, chain.states, chain.codec, report.given_up.names, "on_collect")
     report.answer_s = clock() - began
     out = [_pack(spec, i, chain.output(o)) for i, o in enumerate(spec.outs)]
     out = [b for b in out if b.num_rows]
@@ -190,10 +190,10 @@ class _Chain:
 
     def each(self, call: Any) -> None:
         for i, (operator, state) in enumerate(zip(self.operators, self.states, strict=True)):
-            self.told(i, "a hook", call, operator, state)
+            self.call_operator(i, "a hook", call, operator, state)
 
-    def told(self, i: int, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What a call of an operator gives; what it raises is told as that operator's error."""
+    def call_operator(self, i: int, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call an operator; raise what fails as OperatorError."""
         try:
             given = call(*arguments)
             return list(given) if isinstance(given, Iterator) else given  # a generator raises while it is read
@@ -204,7 +204,7 @@ class _Chain:
 
     def emitted(self, i: int, where: str, call: Callable[..., Any], *arguments: Any) -> list[Emitted]:
         """The rows that a call of an operator gives."""
-        given = self.told(i, where, call, *arguments)
+        given = self.call_operator(i, where, call, *arguments)
         if given is None:
             return []
         parts = [given] if isinstance(given, Emitted) or not isinstance(given, Iterable) else list(given)

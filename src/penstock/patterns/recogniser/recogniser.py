@@ -214,7 +214,7 @@ class Recogniser:
         """As ``feed``, but tell only how many matches there are, without looking at each where the strategy allows it."""
         for closings, lows in self.closings(batch):
             if self.compares:
-                for block in self._tell(closings, lows):
+                for block in self._emit_matches(closings, lows):
                     ends, counts = np.unique(block.ends, return_counts=True)
                     yield Counts(ends, np.stack([counts.astype(np.uint64), np.zeros(len(ends), np.uint64)]))
                 continue
@@ -238,7 +238,7 @@ class Recogniser:
             OperatorError: an event closes more matches than allowed. Matches of earlier events may have been given.
         """
         for closings, lows in self.closings(batch):
-            yield from self._tell(closings, lows)
+            yield from self._emit_matches(closings, lows)
 
     def closings(self, batch: Batch) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
         """Read events, as ``feed`` does, and give what they close, not yet enumerated; it is gone when the next is asked for."""
@@ -344,7 +344,7 @@ class Recogniser:
         if self._consume == kernel.CONSUME_ALL:
             self.heads[self._seen != self._counters[kernel.GENERATION]] = -1
 
-    def _tell(self, closings: NDArray[np.int32], lows: NDArray[np.int64]) -> Iterator[Block]:
+    def _emit_matches(self, closings: NDArray[np.int32], lows: NDArray[np.int64]) -> Iterator[Block]:
         if self._scope == "end" and self._strategy in _BEST:
             yield from self._best(closings, lows)
         elif self._strategy == ("MAX" if self._scope == "end" else "ANY"):
