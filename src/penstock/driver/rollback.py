@@ -17,6 +17,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cloudpickle
+
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord, newest
 from penstock.driver.compile import CompiledFlow
@@ -34,15 +36,19 @@ _VOID = "It was given before the flow went back to snapshot {!r} and was not car
 
 @dataclass(frozen=True)
 class Engine:
-    """What only the engine knows of its log of input.
+    """What only the engine knows: its log of input, and how it sends code to workers.
 
     Attributes:
         refusal: Why the input between a snapshot and the last epoch (records, in this order) cannot be read again, if it cannot.
         rewrite_offset_log: Write the log anew, for a going back in an epoch (last record, the snapshot's, the epoch's number); gives its folder.
+        has_begun: Whether an epoch was planned in the log of a folder, so that the engine knows the sources by their number.
+        dump: Pickle what workers are told of their regions, users' functions with it.
     """
 
     refusal: Callable[[EpochRecord, EpochRecord], Refusal | None] = lambda *_: None
     rewrite_offset_log: Callable[[EpochRecord, EpochRecord, int], str] = lambda last, *_: last.log
+    has_begun: Callable[[str], bool] = lambda _: False
+    dump: Callable[[Any], bytes] = cloudpickle.dumps
 
 
 def rollback_refusal(

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from penstock.checkpoint.record import EpochRecord
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
-from penstock.spark.session.complaining import complain
 from penstock.spark.session.local import HANDING, LOCAL_LOG
 from penstock.types import duration_us
 
@@ -137,18 +135,3 @@ def workers_of(plan: p.Plan, workers: int | Mapping[str, int] | None) -> dict[st
         if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= 4096:
             raise DeclarationError(f"Region {name!r} cannot have {number!r} workers; give a whole number from 1 to 4096.")
     return given
-
-
-def check_regions(last: EpochRecord, plan: p.Plan, workers: dict[str, int], uri: str, *, given: bool) -> None:
-    """A checkpoint keeps its regions' numbers of workers; a number given that differs is said not to count."""
-    names = {r.name for r in plan.regions}
-    for name, state in last.regions.items():
-        if name not in names:
-            continue
-        wanted = state.control.goal.workers if state.control.goal else state.workers
-        if given and workers[name] != wanted:
-            complain(
-                f"Region {name!r} of checkpoint {uri} has {wanted} workers and keeps them: workers={workers[name]} is for a new "
-                f"checkpoint; run.scale({name!r}, {workers[name]}) changes it while the flow runs."
-            )
-        workers[name] = state.workers

@@ -21,6 +21,7 @@ from penstock.checkpoint.record import EpochRecord, outcome_of, progress_of
 from penstock.driver.commands import Commander, CommandHandle
 from penstock.driver.compile import CompiledFlow, compile_flow
 from penstock.driver.epoch import EpochDriver
+from penstock.driver.opener import RunOpener
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError
 from penstock.protocol.commands import End, Tick
 from penstock.protocol.ends import Ends, Reader, supervise
@@ -28,7 +29,7 @@ from penstock.protocol.rescale import Limits
 from penstock.spark.engine import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import SEEN_BY_SPARK, alone, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
-from penstock.spark.opening import RunOpener
+from penstock.spark.opening import open_run, opener
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
 from penstock.spark.session.own import SHUFFLE, fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
 from penstock.spark.session.ship import ship_user_code
@@ -76,7 +77,7 @@ def start(
     compiled = compile_flow(plan, schema_of(ours), partial_schema(ours), only_partition(plan))
     check_patterns(compiled, ours)
     limits = replace(step_limits(step_budget), slots=max(1, spark.sparkContext.defaultParallelism))
-    opening = RunOpener(
+    opening = opener(
         compiled, ours, Checkpoint(str(checkpoint)), workers_of(plan, workers), limits, on_step, names_to_forget(forget)
     )
     return Run(compiled, ours, spark, opening, interval, drain=drain, workers_given=workers is not None)
@@ -134,7 +135,7 @@ class Run:
 
     def _open(self, *, given: bool) -> None:
         """Begin a run: of a start, or after going back to a snapshot."""
-        spark, settings = self._spark, self._opening.open(given=given)
+        spark, settings = self._spark, open_run(self._opening, given=given)
         checkpoint, self._settings = self._checkpoint, settings
         self._driver = EpochDriver(self._flow, checkpoint, settings)
         self._maintenance = Maintenance(checkpoint, settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))

@@ -16,22 +16,21 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Self
 
-import cloudpickle
 import pyarrow as pa
 
 from penstock.arrow.columns import concat_batches
-from penstock.checkpoint.folder import Checkpoint, Identity
+from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.housekeeping import TIDY_EVERY, adopt, due, remove_unused
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.commands import Commander
 from penstock.driver.compile import compile_flow
-from penstock.driver.epoch import EpochDriver, Settings
-from penstock.driver.rollback import Engine, ahead, commit_intent, roll_back, rollback_refusal
-from penstock.driver.takeover import check_ahead, take_over
+from penstock.driver.epoch import EpochDriver
+from penstock.driver.opener import RunOpener
+from penstock.driver.rollback import Engine
 from penstock.errors import DeclarationError, RecordError
-from penstock.flow import plan as p
 from penstock.flow.flow import Flow
 from penstock.protocol.commands import Command, Copied, End, Load, Scale, Snapshot, decode
 from penstock.protocol.ends import Ends, Reader, supervise
@@ -44,7 +43,7 @@ from penstock.state.files import resolve
 from penstock.state.store import close_stores
 from penstock.state.worker import MemoryState, WorkerState
 from penstock.testing.engine import PARTITION, LocalBackend
-from penstock.types import OFFSET, Mark, Refusal
+from penstock.types import OFFSET
 from penstock.worker.copying import copies_due
 from penstock.worker.run import Assignment, local_states
 
@@ -82,18 +81,13 @@ class Harness:
         forget: Sequence[str] = (),
     ) -> None:
         self._most = most
-        self._since = 0
         self._plan = flow.plan()
-        self._forget = tuple(forget)
-        self._notices: list[str] = []
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-harness-") if checkpoint is None else None
         self._checkpoint = Checkpoint(checkpoint if self._folder is None else self._folder.name)  # type: ignore[arg-type]  # one is there
-        self._workers = {
+        by_region = {
             r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, 1)) for r in self._plan.regions
         }
         self._lmdb = lmdb
-        self._on_step = on_step
-        self._limits = limits
         self._clock_us = 0
         self._pending: dict[str, list[pa.Table]] = {}
         self._offsets: dict[tuple[str, Any], int] = {}
@@ -104,6 +98,17 @@ class Harness:
         self._times_back = len(last.rolled_back)
         self._caches: dict[str, tuple[str, MemoryState]] = {}
         self._compiled = compile_flow(self._plan, lambda node, _: node.schema, lambda *_: None)
+        self._opener = RunOpener(
+            self._compiled,
+            self._checkpoint,
+            by_region,
+            limits,
+            Engine(),
+            attrgetter("schema"),
+            lambda: self._clock_us,
+            on_step,
+            tuple(forget),
+        )
         self._local = f"{self._checkpoint.root}/local"
         _users[self._local] += 1
         self._close = weakref.finalize(self, _let_go, self._local, self._folder)
@@ -122,7 +127,7 @@ class Harness:
     @property
     def notices(self) -> list[str]:
         """What of the state starts empty or is forgotten because the flow has changed, a sentence each."""
-        return self._notices
+        return self._opener.notices
 
     @property
     def record(self) -> EpochRecord:
@@ -288,13 +293,7 @@ class Harness:
     def loadable(self) -> list[str]:
         """Names of the snapshots that the flow can go back to, whatever its sinks can."""
         names = self._checkpoint.snapshot_names(self.record.epoch)
-        return [
-            n
-            for n in names
-            if not rollback_refusal(
-                self._checkpoint, self.record, Load(n, keep_output=True), self._compiled, forget=self._forget
-            )
-        ]
+        return [n for n in names if not self._opener.rollback_refusal(self.record, Load(n, keep_output=True))]
 
     def settle(self, most: int = 1000) -> int:
         """Run empty epochs, copying keys on hold, until no region is rescaling; gives their number.
@@ -328,7 +327,7 @@ class Harness:
 
     def restart(self, *, forget_local_state: bool = False) -> None:
         """Start a new run on the same checkpoint, as after a crash. Older runs are fenced. One that is on its way back goes on."""
-        self._since = 0
+        self._opener.start_anew()
         self._restart(forget_local_state=forget_local_state)
 
     def _restart(self, *, forget_local_state: bool = False) -> None:
@@ -337,42 +336,11 @@ class Harness:
             close_stores(self._local)
             shutil.rmtree(self._local, ignore_errors=True)
         # One harness, one checkpoint, one identity: another harness must not find this one's marks in a sink of the same name.
-        identity = self._checkpoint.create(
-            Identity(f"harness-{self._checkpoint.root.strip('/').replace('/', '-')}", self._plan.name)
+        settings = self._opener.open(
+            f"harness-{self._checkpoint.root.strip('/').replace('/', '-')}", {"host": "here", "pid": 0}
         )
-        last = self._checkpoint.last()
-
-        def refusal(record: EpochRecord, command: Load) -> Refusal | None:
-            return rollback_refusal(self._checkpoint, record, command, self._compiled, forget=self._forget)
-
-        found = ahead(self._checkpoint, last, refusal)
-        self._notices = take_over(self._compiled, found.kept if found else last, self._checkpoint.uri, self._forget)
-        self._plan = self._compiled.plan
-        self._run = self._checkpoint.claim({"host": "here", "pid": 0})
-        self._since = self._since or self._run
-        self._checkpoint.keep_specs(self._run, cloudpickle.dumps({n: c.spec for n, c in self._compiled.regions.items()}))
-        last = commit_intent(self._checkpoint, last, found, self._run) if found else last
-        marks = {}
-        for output in self._plan.outputs:
-            claim = Mark(identity.flow, output.name, self._run, last.epoch)
-            marks[output.name] = output.sink.open(claim, self._schema(output.node))
-        check_ahead(self._checkpoint, self._compiled, last, {} if found else marks)
-        if found:
-            now_us, on_step = self._clock_us, self._on_step
-            roll_back(
-                self._checkpoint,
-                self._plan,
-                found,
-                Engine(),
-                flow=identity.flow,
-                run=self._run,
-                now_us=now_us,
-                on_step=on_step,
-            )
-        settings = Settings(
-            identity.flow, self._run, self._workers, lambda: self._clock_us, self._on_step, self._limits, refusal, self._since
-        )
-        self._flow_id = identity.flow
+        self._plan, self._flow_id = self._compiled.plan, settings.flow
+        self._run, self._since = settings.run, settings.since
         self._driver = EpochDriver(self._compiled, self._checkpoint, settings)
         if len(self._driver.last.rolled_back) > self._times_back:  # perhaps in a start that crashed right after
             self._read_again(self._driver.last)
@@ -389,9 +357,6 @@ class Harness:
             for name, table in inputs.items():
                 self._pending.setdefault(name, []).append(table)
         self._log = self._log[:first] + [({}, [])] * (record.epoch + 1 - first)
-
-    def _schema(self, node: p.Node) -> pa.Schema:
-        return node.schema
 
     def _assign(self, epoch: int) -> Callable[..., Assignment]:
         flow = self._flow_id
