@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
+from penstock.errors import QueryError
 from penstock.operators.base import Partials
 
 pytestmark = pytest.mark.spark
@@ -57,3 +58,16 @@ def test_operator_from_outside_when_run_over_spark_merges_partial_results_and_fi
     assert len(set(run.routing("k"))) == 2
     assert run.await_termination(300)
     assert {(r["k"], r["v"]) for r in out.rows()} == {("a", 6), ("b", 10)}
+
+
+def test_operator_from_outside_when_java_cannot_read_its_expression_is_refused_at_the_start(spark, tmp_path):
+    class Liking(ps.Operator):
+        def java_expressions(self):
+            return "k LIKE '(a'", ["(a"]
+
+    (tmp_path / "in").mkdir()
+    flow = ps.Flow("liking")
+    source = flow.source("events", ps.files(str(tmp_path / "in"), "k string, v long"))
+    source.key_by("k").process(Liking()).sink(ps.noop())
+    with pytest.raises(QueryError, match=r"LIKE '\(a' is not a regular expression: Unclosed group"):
+        flow.start(spark, checkpoint=str(tmp_path / "c"), trigger="available_now")
