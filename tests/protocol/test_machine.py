@@ -219,7 +219,6 @@ def test_routing_keeps_what_used_when_hashed_keys_move():
     table = Routing.even(2, 8).with_split(0, Split(3, 10)).keeping_apart({5: 7})
     assert table.used == 8
     assert table.with_owners({0: 1}).splits == {}
-    assert table.with_apart({5: 1}).pinned_keys == {}
 
 
 # -------------------------------------------------------------------------------------------------------------- controls

@@ -25,7 +25,7 @@ from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import BIN_BYTES, LONGEST_SUB_KEY, Ints, KeyCodec
 from penstock.rows.rows import Emitted, Keys, Order, Rows
 from penstock.sql_text.schema import in_micros, parse_schema
-from penstock.types import MAX_TIME, MIN_TIME, PART_BITS, ROW_BITS, whole_partition
+from penstock.types import MAX_TIME, PART_BITS, ROW_BITS, whole_partition
 
 Output = Emitted | Iterable[Emitted] | None
 PANE = "__ps_pane"
@@ -54,7 +54,6 @@ class Context:
         codec: Codec of the region's key columns.
         inputs: Schema of each input.
         output: Schema of the output.
-        frontier_before: Frontier (µs) up to which earlier epochs have processed.
         frontier: Frontier (µs) of this epoch: every record before it is here.
         sources: Names of the flow's sources by ordinal, to name positions in errors.
         timed: Whether rows have an event time. If not, that in their order says how many epochs ago they came into the flow.
@@ -69,7 +68,6 @@ class Context:
     codec: KeyCodec
     inputs: tuple[pa.Schema, ...]
     output: pa.Schema
-    frontier_before: int = MIN_TIME
     frontier: int = MAX_TIME
     sources: tuple[str, ...] = ()
     timed: bool = True

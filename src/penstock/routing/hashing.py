@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
-from penstock.types import BINS
 
 SEED: Final = 42
 
@@ -121,8 +120,3 @@ def spark_xxhash64(columns: Any) -> Hashes:
     for part in parts:
         _hash_column(part.combine_chunks() if isinstance(part, pa.ChunkedArray) else part, hashes)
     return hashes.view(np.int64)
-
-
-def bins_of(hashes: Hashes) -> npt.NDArray[np.int64]:
-    """The key group of each hash: ``pmod(hash, BINS)``."""
-    return hashes % BINS

@@ -107,11 +107,6 @@ class Routing:
         """The table with one bin cut."""
         return replace(self, splits={**self.splits, at: split})
 
-    def with_apart(self, keys: Mapping[int, int]) -> Routing:
-        """The table with single keys placed; a key whose bin is at that very worker needs no place of its own."""
-        pinned_keys = {k: w for k, w in {**self.pinned_keys, **keys}.items() if self.home_of(k) != w}
-        return replace(self, pinned_keys=pinned_keys)
-
     def keeping_apart(self, keys: Mapping[int, int]) -> Routing:
         """The table with single keys placed, also those that are at home for now."""
         return replace(self, pinned_keys={**self.pinned_keys, **keys})

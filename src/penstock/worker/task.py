@@ -164,7 +164,7 @@ class _Chain:
     def __init__(self, spec: RegionSpec, frontier: Frontier, state: WorkerState) -> None:
         self.spec = spec
         self.codec = KeyCodec(spec.keys)
-        about = (frontier.before, frontier.now, spec.sources, spec.timed)
+        about = (frontier.now, spec.sources, spec.timed)
         self.contexts = [
             Context(
                 spec.name,

@@ -44,12 +44,10 @@ class Bound(ABC):
     Attributes:
         output_type: Arrow type of the result.
         fields: Type of each state column; `OBJECT` for Python objects.
-        needs_order: Whether `lift` and `sql` need the order columns.
     """
 
     output_type: pa.DataType
     fields: tuple[np.dtype[Any], ...]
-    needs_order: bool = False
 
     @abstractmethod
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
@@ -57,7 +55,7 @@ class Bound(ABC):
 
         Args:
             values: The column, n values; None if the aggregate has no column.
-            order: The four int64 order columns of the rows; needed if `needs_order`.
+            order: The four int64 order columns of the rows.
             n: Number of rows.
 
         Returns:

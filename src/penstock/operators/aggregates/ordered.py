@@ -135,7 +135,6 @@ class EdgeBound(Bound):
 
     output_type: pa.DataType
     last: bool
-    needs_order = True
 
     @property
     def fields(self) -> tuple[np.dtype[Any], ...]:  # type: ignore[override]  # depends on the type; read-only is enough
@@ -204,7 +203,6 @@ class CollectBound(Bound):
 
     kind: pa.DataType
     fields = (OBJECT,)
-    needs_order = True
 
     @property
     def output_type(self) -> pa.DataType:  # type: ignore[override]  # depends on `kind`; read-only is all that users need

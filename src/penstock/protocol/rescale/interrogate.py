@@ -48,5 +48,4 @@ def aimed(control: Placement, goal: RescaleGoal) -> RescaleGoal:
     routing = control.routing
     owners = [routing.splits[b].to if b in routing.splits else w for b, w in enumerate(routing.owners)]
     target = place(owners, goal.bytes_by_bin, goal.workers, goal.base)
-    planned = goal.moved_bins + sum(a != b for a, b in zip(routing.owners, target, strict=True))
-    return replace(goal, target=target, bins_planned=planned)
+    return replace(goal, target=target)

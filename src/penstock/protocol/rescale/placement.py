@@ -57,7 +57,6 @@ class RescaleGoal:
         cursors: By worker, the next bin to be measured.
         step_bytes: What one worker may give up in the next epoch.
         moved_bins, moved_keys, moved_bytes: Moved since it began.
-        bins_planned: Bins that had to move when the target was set.
     """
 
     workers: int
@@ -70,7 +69,6 @@ class RescaleGoal:
     moved_bins: int = 0
     moved_keys: int = 0
     moved_bytes: int = 0
-    bins_planned: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; long tuples packed."""
