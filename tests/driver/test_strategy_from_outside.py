@@ -40,7 +40,7 @@ def test_region_when_its_strategy_is_from_outside_begins_with_its_table_and_can_
     with changing.harness(by(Few())) as harness:
         harness.push("s", rows[:20])
         assert Counter(harness.epoch().regions["k"].control.routing.owners) == {0: BINS}
-        harness.scale(4)
+        harness.scale(None, 4)
         harness.settle()
         assert set(harness.record.regions["k"].control.routing.owners) == {
             0,
