@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 
 import pytest
 
@@ -131,6 +132,21 @@ def test_drain_from_a_terminal_waits_until_all_is_read_and_says_so(begun, capsys
     running.thread.join(60)
     assert running.harness.record.sources["events"].rows == 90
     assert running.said(capsys, "stop") == (1, f"The flow of {running.checkpoint} has finished already.")
+
+
+def test_drain_in_a_terminal_that_draws_shows_how_far_it_is(begun, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the captured stream for a terminal
+    running = begun(backlog=40)
+    running.start_held()
+    waiting, drawn = running.beside("stop", "--drain"), ""
+    deadline = time.monotonic() + 60
+    while "50 rows so far" not in (plain := re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", drawn)):  # those before it
+        assert time.monotonic() < deadline, plain
+        time.sleep(0.05)
+        drawn += capsys.readouterr().err
+    running.gate.set()
+    assert waiting() == 0
+    assert re.fullmatch(r"Finished after epoch \d+\.\n", capsys.readouterr().out)
 
 
 def test_scale_when_the_flow_finishes_first_says_that_it_was_given_up(begun, capsys):
