@@ -37,7 +37,7 @@ from penstock.spark.sources.kept_input import KeptInput
 from penstock.spark.sources.row_times import sources_alone
 from penstock.spark.sources.slices import Slices, one_stream
 from penstock.spark.sources.streams import read_control, read_stream
-from penstock.spark.sources.unread import ran_out, refuse_finished
+from penstock.spark.sources.unread import ran_out, refuse_finished, was_stopped
 from penstock.spark.task import local_folder
 from penstock.worker.run import Assignment
 
@@ -174,9 +174,9 @@ class Run:
             raise _Stopped  # returning would let Spark count as done what was not processed
         kept, self._listed = KeptInput(self._checkpoint, epoch, self._settings.run, first=not self._listed), True
         backend: SparkBackend | None = None
-        query = self._running_query()
+        query: Any = None
         try:
-            spark = frame.sparkSession
+            query, spark = self._running_query(), frame.sparkSession
             spark.conf.set(SHUFFLE, self._tasks)  # Spark keeps the number of a query's first start
             slices = Slices(frame, query, epoch)
             log = self._driver.last.log
@@ -192,7 +192,7 @@ class Run:
             find = backend.failing_record if backend is not None else lambda *_: ""
             told = translated(error, plan=self._flow.plan, find=find)  # meanwhile another run may have taken over
             kept.failed(told)
-            if type(told) is PenstockError and query is not None and not query.isActive():
+            if type(told) is PenstockError and was_stopped(query):
                 self._cut = True
                 raise _Stopped from None  # whoever stopped the query interrupted the epoch: no failure of the flow
             self._error = self._error or told

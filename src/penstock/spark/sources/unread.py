@@ -51,6 +51,14 @@ def ran_out(query: Any) -> bool:
         return True
 
 
+def was_stopped(java: Any) -> bool:
+    """Whether somebody has stopped a query (its Java object) while an epoch of it runs; False if there is none to ask any more."""
+    try:
+        return java is not None and not java.isActive()
+    except Exception:  # noqa: BLE001  (with Java gone, what failed first says more)
+        return False
+
+
 def refuse_finished(spark: SparkSession, plan: Plan, checkpoint: Checkpoint, last: EpochRecord, *, following: bool) -> None:
     """Say so if there is more than a finished flow has read, or it is asked to read on.
 
@@ -88,4 +96,4 @@ def _there(spark: SparkSession, files: Files) -> list[str]:
         raise
 
 
-__all__ = ["ran_out", "refuse_finished", "unread_files"]
+__all__ = ["ran_out", "refuse_finished", "unread_files", "was_stopped"]
