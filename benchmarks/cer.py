@@ -342,7 +342,7 @@ def beside_batch(spark: SparkSession, folder: Path, query: str, checkpoint: Path
                 batches.append(once(matched))
             begun = time.perf_counter()
 
-    run = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="0 seconds", before=before)
+    run = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="0 seconds", on_step=before)
     while run.active and len(batches) < EPOCHS:
         time.sleep(0.02)
     run.shutdown(drain=False, timeout=120)

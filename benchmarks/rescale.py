@@ -150,7 +150,7 @@ def measure(spark: SparkSession, keys: int, budget: str | None, work: Path) -> d
     spans, figures = [], {}
     with feeding(folder, first, keys):
         memory = Memory()
-        run = flow.start(spark, checkpoint=str(checkpoint), workers=3, trigger="0 seconds", step_budget=budget, before=before)
+        run = flow.start(spark, checkpoint=str(checkpoint), workers=3, trigger="0 seconds", step_budget=budget, on_step=before)
         held.append(run)
         wait(run, lambda: len(rows) >= first + WARM_UP)
         others = steady(BEFORE)
@@ -220,7 +220,7 @@ def offline(spark: SparkSession, keys: int, work: Path) -> dict[str, Any]:
     for i in range(2):
         write(folder, first + 3 + i, rng.integers(0, keys, EVENTS))
     start = time.perf_counter()
-    spark._streamingCheckpointManager.repartition(checkpoint, 4)  # type: ignore[attr-defined]  # noqa: SLF001  (private, and the only one)
+    spark._streamingCheckpointManager.repartition(checkpoint, 4)  # noqa: SLF001  (private, and the only one)
     repartitioned = time.perf_counter()
     ends = native.ends(spark, "transformWithState", folder, SCHEMA, 1, checkpoint)
     return {"repartition_s": repartitioned - start, "downtime_s": ends[0] - start}

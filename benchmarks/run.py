@@ -122,7 +122,7 @@ def ours(
         workers=2,
         trigger="available_now",
         drain=False,
-        before=lambda step: ends.append(time.perf_counter()) if step == "committed" else None,
+        on_step=lambda step: ends.append(time.perf_counter()) if step == "committed" else None,
     )
     run.await_termination()
     return list(np.diff(ends))
