@@ -95,7 +95,7 @@ def named_in(document: Path) -> list[str]:
 def test_name_that_is_in_no_module_is_found():
     assert is_there("worker/task.py")
     assert is_there("collect.cut")
-    assert is_there("Placement.held_frontier")
+    assert is_there("Placement.announced")
     assert not is_there("runtime/task.py")
     assert not is_there("collect.slice")
     assert not is_there("Placement.apart_from")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.protocol.rescale import TRANSITIONS, Limits, Phase, Placement, ended_hold, pinned, scaled
+from penstock.protocol.rescale import TRANSITIONS, Limits, Phase, Placement, ended_hold, pinned, scaled, transfer
 from penstock.protocol.rescale.bin_plan import place
 from penstock.protocol.rescale.collect import KeySize, cut
 from penstock.routing.table import SUBS, Routing, Split, sub_of
@@ -51,8 +51,8 @@ def observed(monkeypatch):
     """(phase, what happened, phase after) of every step of a few thousand simulated runs, counted."""
     seen = Counter()
 
-    def recording(name, told):
-        step = getattr(simulator, name)
+    def recording(module, name, told):
+        step = getattr(module, name)
 
         def recorded(control, *args):
             result = step(control, *args)
@@ -62,12 +62,12 @@ def observed(monkeypatch):
                 seen[control.phase, "nothing left" if ended else told(control, after, *args), after.phase] += 1
             return result
 
-        monkeypatch.setattr(simulator, name, recorded)
+        monkeypatch.setattr(module, name, recorded)
 
-    recording("scaled", after_scaled)
-    recording("pinned", after_pinned)
-    recording("ended_hold", after_ended_hold)
-    recording("advanced", after_advanced)
+    recording(simulator, "scaled", after_scaled)
+    recording(simulator, "pinned", after_pinned)
+    recording(simulator, "ended_hold", after_ended_hold)
+    recording(transfer, "advanced", after_advanced)
     for seed in range(3_000):
         simulate(seed)
     return seen
@@ -229,9 +229,9 @@ def test_control_is_the_same_when_written_as_json_and_read(seed):
     kept = []
 
     class Keeping(simulator.World):
-        def commit(self, epoch, controls, showed, given):
-            kept.extend(controls)
-            super().commit(epoch, controls, showed, given)
+        def commit(self, epoch, after, showed):
+            kept.extend(a.control for a in after)
+            super().commit(epoch, after, showed)
 
     simulate(seed, Keeping)
     for control in kept:

@@ -3,132 +3,300 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
-from penstock.protocol.messages import Collect, Release
+from penstock.protocol.messages import Collect, Hold, Release
 from penstock.protocol.rescale.hold import released
-from penstock.routing.table import sub_of
+from penstock.protocol.rescale.worker import WorkerEpoch
+from penstock.routing.table import SUBS, sub_of
 from penstock.testing.schedule import INPUT_OF_PART
-from penstock.testing.simulated_worker import Given, State, Worker
+from penstock.testing.simulated_worker import State, States, Task
 from penstock.testing.simulator import World
 
 
-def world_with(worker):
-    """A world whose workers are of that kind."""
-    return type(worker.__name__ + "World", (World,), {"worker": worker})
+def world_with(broken):
+    """A world whose workers, tasks or versions are of that kind."""
+    part = {WorkerEpoch: "worker", Task: "task", States: "kept"}[broken.__mro__[-2]]
+    return type(broken.__name__ + "World", (World,), {part: broken() if part == "kept" else broken})
 
 
-class SkipsHold(Worker):
-    def queued(self, rows, held):
-        return list(rows)
+# ------------------------------------------------------------------------------- the workers' machine: rules W, H1, H4, C1, C4 to C8
 
 
-class KeepsStateAfterCollect(Worker):
-    def leave(self, keys, to, *, held=False):
-        self.given += [Given(k, to, self.state.chains.get(k), self.state.waiting.get(k, ()), held) for k in keys]
+class Carefree(WorkerEpoch):
+    """Carries out what it would refuse."""
+
+    def check(self):
+        pass
 
 
-class CollectsBeforeAllInputs(Worker):
+class Without(Carefree):
+    """Forgets messages of a kind."""
+
+    kind: ClassVar
+
+    def run(self, task, *clock):
+        self.messages = [m for m in self.messages if type(m) is not self.kind]
+        return super().run(task, *clock)
+
+
+class SkipsHold(Without):
+    kind = Hold
+
+
+class ReleasesNothing(Without):
+    kind = Release
+
+
+class Ordered(Carefree):
+    """Carries messages out in another order."""
+
+    first: ClassVar = ()
+    last: ClassVar = ()
+
+    def run(self, task, *clock):
+        self.messages = sorted(self.messages, key=lambda m: (type(m) not in self.first) + (type(m) in self.last))
+        return super().run(task, *clock)
+
+
+class CollectsBeforeRows(Ordered):
+    first = (Collect,)
+
+
+class ProcessesBeforeHold(Ordered):
+    last = (Hold,)
+
+
+class HoldsWhatItReleases(Carefree):
+    """Queues a released key's own rows again."""
+
+    def run(self, task, *clock):
+        keys = tuple(k for m in self.messages if type(m) is Release for k in m.keys)
+        at = next((i for i, m in enumerate(self.messages) if type(m) is Release), -1) + 1
+        self.messages = [*self.messages[:at], Hold(keys), *self.messages[at:]] if keys else self.messages
+        return super().run(task, *clock)
+
+
+class ReleasesAfterOwnRows(Ordered):
+    last = (Release,)
+
+    def run(self, task, *clock):
+        answer = super().run(task, *clock)
+        if any(type(m) is Release for m in self.messages):
+            task.process(self.frontier)
+        return answer
+
+
+class CollectsBeforeAllInputs(Carefree):
     """Collects after each input; what is collected second overwrites what was collected first."""
 
-    def run(self, orders, rows, copied):
-        collects = [o for o in orders if isinstance(o, Collect)]
-        if self.stage.inputs == 1 or not collects:
-            return super().run(orders, rows, copied)
-        super().run(orders, [r for r in rows if INPUT_OF_PART[r[1]] == 0], copied)
-        first, self.given = {g.key: g for g in self.given}, []
-        holds = [o for o in orders if not isinstance(o, Release)]
-        answer = super().run(holds, [r for r in rows if INPUT_OF_PART[r[1]] == 1], ())
-        self.given = list({**first, **{g.key: g for g in self.given if g.chain}}.values())
+    def run(self, task, *clock):
+        if task.stage.inputs == 1 or not any(type(m) is Collect for m in self.messages):
+            return super().run(task, *clock)
+        rows, messages = task.rows, self.messages
+        task.rows = [r for r in rows if INPUT_OF_PART[r[1]] == 0]
+        super().run(task, *clock)
+        first, task.moves = task.moves, []
+        task.rows = [r for r in rows if INPUT_OF_PART[r[1]] == 1]
+        self.messages = [m for m in messages if type(m) is not Release]
+        answer = super().run(task, *clock)
+        task.moves = first
         return answer
 
 
-class HasAnotherHash(Worker):
-    def bin_of(self, key):
-        return (key ^ 5) % self.stage.bins
+class AnswersTwice(WorkerEpoch):
+    """Gives up twice what it is told to: what is left is cut again."""
+
+    def collect(self, task, message):
+        first = super().collect(task, message)
+        moves = list(task.moves)
+        super().collect(task, message)
+        task.moves += moves
+        return first
 
 
-class ReleasesWithoutQueue(Worker):
-    def released(self, keys):
-        super().released(keys)
-        return []
+class CollectsMoreThanItSays(WorkerEpoch):
+    """Says what fits the budget and gives up all that it was asked for."""
+
+    def collect(self, task, message):
+        said = self.choose(task, message)
+        taken = super().collect(task, replace(message, budget_bytes=1 << 60, hold_bytes=1 << 60))
+        return replace(taken, bins=said.bins, splits=tuple((at, to, upto) for at, to, _, upto in said.parts), keys=said.keys)
 
 
-class ReleasesAfterOwnRows(Worker):
-    def run(self, orders, rows, copied):
-        self.late = [r for o in orders if isinstance(o, Release) for r in Worker.released(self, o.keys)]
-        self.own = True
-        return super().run(orders, rows, copied)
-
-    def released(self, keys):
-        return []
-
-    def process(self, rows):
-        super().process([*rows, *self.late])
+class MovesPlacedKeysWithBin(WorkerEpoch):
+    def collect(self, task, message):
+        return super().collect(task, replace(message, pinned_keys=()))
 
 
-class GetsCopyAfterRows(Worker):
-    def run(self, orders, rows, copied):
-        answer = super().run(orders, rows, ())
-        self.state.chains.update({key: chain for key, chain in copied if chain is not None})
-        return answer
+class MovesWhatIsTooLarge(WorkerEpoch):
+    """Gives up a key that is too large, and names it."""
+
+    def choose(self, task, message):
+        leaving = super().choose(task, message)
+        return replace(leaving, keys=(*leaving.keys, *((k, to) for k, to, _ in leaving.too_large)), stay=message.pinned_keys)
+
+    def collect(self, task, message):
+        taken = super().collect(task, message)
+        lost = {k for k, _, _ in taken.too_large}
+        return replace(taken, keys=tuple(k for k in taken.keys if k[0] not in lost))
 
 
-class MovesPlacedKeysWithBin(Worker):
-    def collect_state(self, order):
-        return super().collect_state(replace(order, pinned_keys=()))
+class NamesNothingTooLarge(WorkerEpoch):
+    """Drops a key that is too large, and does not say so."""
+
+    def collect(self, task, message):
+        return replace(super().collect(task, message), too_large=())
 
 
-class CutsOnePartShort(Worker):
-    def collect_state(self, order):
-        taken = super().collect_state(order)
+class CutsOnePartShort(WorkerEpoch):
+    def collect(self, task, message):
+        taken = super().collect(task, message)
         return replace(taken, splits=tuple((at, to, upto - 1) for at, to, upto in taken.splits))
 
 
-class CutsOneKeyFar(Worker):
+class CutsOneKeyFar(WorkerEpoch):
     """Says nothing wrong, and gives up the first key that was to stay, too."""
 
-    def collect_state(self, order):
-        taken = super().collect_state(order)
-        for at, to, upto in taken.splits:
-            rest = sorted((sub_of(k), k) for k in self.state.chains if self.bin_of(k) == at and k not in order.pinned_keys)
-            self.leave([k for sub, k in rest if sub >= upto][:1], to)
-        return taken
+    def choose(self, task, message):
+        leaving = super().choose(task, message)
+        for at, to, start, upto in leaving.parts:
+            rest = [sub_of(k) for k in task.keys_of(at) if sub_of(k) >= upto and k not in leaving.stay]
+            return replace(leaving, parts=((at, to, start, min(rest, default=SUBS - 1) + 1),))
+        return leaving
+
+    def collect(self, task, message):
+        taken = super().collect(task, message)
+        said = {at: upto for at, _, _, upto in WorkerEpoch.choose(self, task, message).parts}
+        return replace(taken, splits=tuple((at, to, said[at]) for at, to, _ in taken.splits))
 
 
-class LosesWaitingRows(Worker):
-    def leave(self, keys, to, *, held=False):
-        super().leave(keys, to, held=held)
-        self.given = [g._replace(waiting=()) for g in self.given]
+class CutsNothing(WorkerEpoch):
+    """Cuts a bin where it was cut before."""
+
+    def choose(self, task, message):
+        leaving = super().choose(task, message)
+        return replace(leaving, parts=tuple((at, to, start, start) for at, to, start, _ in leaving.parts))
 
 
-class ForgetsQueue(Worker):
-    """Queues in memory, not in its state."""
-
-    def run(self, orders, rows, copied):
-        answer = super().run(orders, rows, copied)
-        self.state.queue.clear()
-        return answer
-
-
-class CollectsNothing(Worker):
+class CollectsNothing(WorkerEpoch):
     """Keeps a bin whose keys do not fit the budget together, so the rescale cannot end."""
 
-    def collect_state(self, order):
-        fitting = tuple(i for i in order.items if i.bin < 0 or self.bytes_of(i.bin) <= order.budget_bytes)
-        return super().collect_state(replace(order, items=fitting))
-
-    def bytes_of(self, at):
-        return sum(n for k, (_, n) in self.state.chains.items() if self.bin_of(k) == at)
+    def collect(self, task, message):
+        fitting = tuple(i for i in message.items if i.bin < 0 or task.bytes_of(i.bin) <= message.budget_bytes)
+        return super().collect(task, replace(message, items=fitting))
 
 
-class HoldsEverything(Worker):
+class MeasuresNothing(WorkerEpoch):
+    """Never comes to the end of its bins."""
+
+    def run(self, task, *clock):
+        answer = super().run(task, *clock)
+        return answer if answer.sized is None else replace(answer, sized=replace(answer.sized, next=0))
+
+
+class HoldsEverything(Carefree):
     """While anything is on hold, queues the rows of all keys."""
 
-    def queued(self, rows, held):
-        return super().queued(rows, {r[3] for r in rows} if held else held)
+    def run(self, task, *clock):
+        if type(self.messages[0]) is Hold:
+            self.messages = [Hold(tuple({r[3] for r in task.rows})), *self.messages[1:]]
+        elif type(self.messages[0]) is Release:
+            self.messages = [Release(tuple(task.state.queue)), *self.messages[1:]]
+        return super().run(task, *clock)
 
-    def released(self, keys):
-        return super().released([*self.state.queue] if keys else keys)
+
+# --------------------------------------------------------------------------------------------- what the machine is carried out on
+
+
+class QueuesInMemory(Task):
+    """Queues in memory, not in its state."""
+
+    def barrier(self):
+        self.state.queue.clear()
+
+
+class KeepsQueue(Task):
+    """Releases rows and keeps them queued."""
+
+    def release(self, keys):
+        kept = dict(self.state.queue)
+        super().release(keys)
+        self.state.queue.update(kept)
+
+
+class ReleasesBackwards(Task):
+    """Releases the last row that was queued first."""
+
+    def release(self, keys):
+        for key in keys:
+            if key in self.state.queue:
+                self.state.queue[key] = self.state.queue[key][::-1]
+        super().release(keys)
+
+
+class HasAnotherHash(Task):
+    def bin_of(self, key):
+        return (key ^ 5) % self.bins
+
+
+class LosesWaitingRows(Task):
+    def give_up(self, leaving):
+        given = super().give_up(leaving)
+        for _, part in self.moves:
+            part.waiting.clear()
+        return given
+
+
+class KeepsStateAfterCollect(States):
+    def left(self, version, part):
+        return version
+
+
+class KeepsStateOfKeysOnHold(States):
+    def dropped(self, version, part):
+        return version
+
+
+class JoinsInPlace(States):
+    """Changes a committed state."""
+
+    def joined(self, version, part):
+        out = super().joined(version, part)
+        version.chains, version.waiting, version.queue = out.chains, out.waiting, out.queue
+        return version
+
+
+class CopiesWithoutWaitingRows(States):
+    def copied(self, version, key):
+        return State(super().copied(version, key).chains)
+
+
+class CopiesTheLastState(World):
+    """Copies a key on hold from what its old worker holds now."""
+
+    def finished(self, control, answers, moves, versions, stage):
+        after = super().finished(control, answers, moves, versions, stage)
+        now = {h.key: after.versions[h.source] if h.source < len(after.versions) else State() for h in after.control.held}
+        return replace(after, copies=now)
+
+
+class GetsCopyAfterRows(World):
+    """The state of a key whose hold ends joins its worker after the epoch."""
+
+    def started(self, region, workers, copied):
+        versions, came = super().started(region, workers, ())
+        self.late = {held.to: [p for h, p in copied if h.to == held.to] for held, _ in copied}
+        return versions, came
+
+    def finished(self, control, answers, moves, versions, stage):
+        for worker, parts in self.late.items():
+            for part in parts:
+                versions[worker] = self.kept.joined(versions[worker], part)
+        return super().finished(control, answers, moves, versions, stage)
+
+
+# ------------------------------------------------------------------------------------------------------------------- the controller
 
 
 class FrontierOvertakesHold(World):
@@ -145,8 +313,7 @@ class FrontierStands(World):
     """The frontier of a copy that is done bounds others for one more epoch."""
 
     def announced(self, control, frontier):
-        before = self.controls[-1].held_frontier
-        return super().announced(control, frontier if before is None else min(frontier, before))
+        return super().announced(control, self.controls[-1].announced(frontier))
 
 
 class MovesStateLate(World):
@@ -156,25 +323,24 @@ class MovesStateLate(World):
         super().__init__(*args)
         self.under_way = {}
 
-    def region_epoch(self, stage, control, ends, rows):
-        before = self.states[stage.region]
-        after, shown, given = super().region_epoch(stage, control, ends, rows)
-        late = {}
-        for worker, state in shown.states.items():
-            old = before.get(worker, State())
-            for key in [k for k in state.chains if k not in old.chains and any(k in s.chains for s in before.values())]:
-                late[worker, key] = state.chains.pop(key)
-        for (worker, key), chain in self.under_way.get((stage.region, stage.epoch - 1), {}).items():
-            shown.states.setdefault(worker, State()).chains.setdefault(key, chain)
-        self.under_way[stage.region, stage.epoch] = late
-        return after, shown, given
+    def finished(self, control, answers, moves, versions, stage):
+        after = super().finished(control, answers, {}, versions, stage)
+        late = {**self.under_way.get((stage.region, stage.epoch - 1), {})}
+        self.under_way[stage.region, stage.epoch] = moves
+        for giver, given in late.items():
+            for to, part in given:
+                if giver < len(after.versions):
+                    after.versions[giver] = self.kept.left(after.versions[giver], part)
+                if 0 <= to < len(after.versions):
+                    after.versions[to] = self.kept.joined(after.versions[to], part)
+        return after
 
 
 class SwitchesTableEarly(World):
     """Records go by the table that will be, while the state is where it was."""
 
     def table(self, region, control, told):
-        items = [i for orders in told.values() for o in orders if isinstance(o, Collect) for i in o.items if i.bin >= 0]
+        items = [i for orders in told for o in orders if isinstance(o, Collect) for i in o.items if i.bin >= 0]
         return control.routing.with_owners({i.bin: i.to for i in items})
 
 
@@ -190,12 +356,12 @@ class SchedulesRemovedWorkers(World):
 
 
 class LeavesStateAtRemovedWorkers(World):
-    def commit(self, epoch, controls, showed, given):
+    def commit(self, epoch, after, showed):
         for region, shown in enumerate(showed):
-            for worker, state in self.states[region].items():
-                if worker not in shown.states and worker >= controls[region].workers:
+            for worker, state in enumerate(self.regions[region].versions):
+                if worker >= after[region].control.workers and worker not in shown.states and state:
                     shown.states[worker] = State(dict(state.chains))
-        super().commit(epoch, controls, showed, given)
+        super().commit(epoch, after, showed)
 
 
 class SchedulesNewWorkersLate(World):
@@ -236,18 +402,34 @@ class StoresTwice(World):
 VARIANTS = {
     # name: (what is broken, properties of which at least one must be seen broken)
     "hold skipped": (world_with(SkipsHold), {"P4"}),
-    "state kept after Collect": (world_with(KeepsStateAfterCollect), {"P5"}),
-    "second Collect overwrites the first": (world_with(CollectsBeforeAllInputs), {"P4"}),
-    "another hash at the worker": (world_with(HasAnotherHash), {"P6"}),
-    "released without its queue": (world_with(ReleasesWithoutQueue), {"P1"}),
+    "hold after the rows": (world_with(ProcessesBeforeHold), {"P4"}),
+    "every row held back an epoch": (world_with(HoldsEverything), {"P8"}),
+    "nothing released": (world_with(ReleasesNothing), {"P1"}),
+    "released key held again": (world_with(HoldsWhatItReleases), {"P1"}),
     "queue released after own rows": (world_with(ReleasesAfterOwnRows), {"P3"}),
-    "queue not in the state": (world_with(ForgetsQueue), {"P1"}),
-    "copied state after the rows": (world_with(GetsCopyAfterRows), {"P4"}),
+    "queue released backwards": (world_with(ReleasesBackwards), {"P3"}),
+    "queue released twice": (world_with(KeepsQueue), {"P2"}),
+    "queue not in the state": (world_with(QueuesInMemory), {"P1"}),
+    "collected before the rows": (world_with(CollectsBeforeRows), {"P4"}),
+    "second Collect overwrites the first": (world_with(CollectsBeforeAllInputs), {"P4"}),
+    "collected twice": (world_with(AnswersTwice), {"P4"}),
+    "more collected than said": (world_with(CollectsMoreThanItSays), {"P6"}),
+    "nothing collected": (world_with(CollectsNothing), {"P7"}),
     "placed key leaves with its bin": (world_with(MovesPlacedKeysWithBin), {"P6"}),
+    "key too large moved and named": (world_with(MovesWhatIsTooLarge), {"P5"}),
+    "key too large not named": (world_with(NamesNothingTooLarge), {"P4"}),
     "split one part short": (world_with(CutsOnePartShort), {"P6"}),
     "split one key far": (world_with(CutsOneKeyFar), {"P6"}),
+    "split goes nowhere": (world_with(CutsNothing), {"P7"}),
+    "bins measured for ever": (world_with(MeasuresNothing), {"P7"}),
+    "another hash at the worker": (world_with(HasAnotherHash), {"P6"}),
     "waiting rows lost on Collect": (world_with(LosesWaitingRows), {"P1"}),
-    "nothing collected": (world_with(CollectsNothing), {"P7"}),
+    "state kept after Collect": (world_with(KeepsStateAfterCollect), {"P5"}),
+    "state of a key on hold kept": (world_with(KeepsStateOfKeysOnHold), {"P5"}),
+    "committed state changed": (world_with(JoinsInPlace), {"P4"}),
+    "waiting rows lost on a hold": (world_with(CopiesWithoutWaitingRows), {"P1"}),
+    "copied from a later state": (CopiesTheLastState, {"P4"}),
+    "copied state after the rows": (GetsCopyAfterRows, {"P4"}),
     "frontier overtakes a hold": (FrontierOvertakesHold, {"P9"}),
     "input ends during a hold": (EndsInputDuringHold, {"P9"}),
     "frontier stands while nothing is on hold": (FrontierStands, {"P9"}),
@@ -259,7 +441,6 @@ VARIANTS = {
     "new workers scheduled late": (SchedulesNewWorkersLate, {"P1"}),
     "late report ends another hold": (EndsAnyHold, {"P5"}),
     "copies reported late": (ReportsCopiesLate, {"P10"}),
-    "every row held back an epoch": (world_with(HoldsEverything), {"P8"}),
     "epoch stored twice": (StoresTwice, {"P2"}),
     "re-run differs": (RunsDifferentlyAgain, {"P2"}),
 }

@@ -108,6 +108,33 @@ def test_hooks_when_keys_move_with_and_without_a_hold_hear_of_each_key_before_it
     assert both > 2
 
 
+class Counting(ps.Operator):
+    """Counts, per key that it has seen in an epoch, its barriers: writes at the end of the epoch."""
+
+    schema = "k string, barriers long"
+
+    def on_data(self, rows, state):
+        self.names = state.names(rows.keys)
+        found = state.get_objects(self.names)
+        return rows.emit({"k": rows.column("k").take(pa.array(rows.starts[:-1])), "barriers": [n or 0 for n in found]})
+
+    def on_barrier(self, epoch, state):
+        names = getattr(self, "names", [])
+        state.put_objects(names, [(n or 0) + 1 for n in state.get_objects(names)])
+
+
+def test_what_an_operator_writes_at_the_barrier_moves_with_its_key():
+    flow = flow_of(lambda keyed: keyed.process(Counting()), lateness="0 seconds")
+    with Harness(flow, workers=1, limits=STEPS) as harness:
+        for epoch in range(25):
+            push(harness, epoch)
+            harness.epoch(*harness.copy(), *([scale(8)] if epoch == 5 else []))
+        assert harness.record.regions["k"].control.goal is None
+    rows = next(o.sink for o in flow.plan().outputs).rows()
+    for key in {r["k"] for r in rows}:
+        assert [r["barriers"] for r in rows if r["k"] == key] == list(range(24)), key
+
+
 def test_state_of_a_key_on_hold_when_it_is_read_is_shown_at_its_new_worker(tmp_path):
     with Harness(flow_of(), workers=8, limits=STEPS, checkpoint=str(tmp_path / "c")) as harness:
         epoch = until_held(harness)

@@ -14,7 +14,6 @@ from penstock.protocol.reports import StateMove, WorkerReport, decode_report, en
 from penstock.state.worker import MemoryState
 from penstock.testing import Harness
 from penstock.testing.schedule import Command, draw
-from penstock.testing.simulated_worker import Stage, State, Worker
 from penstock.testing.simulator import World
 from penstock.types import MAX_TIME, MIN_TIME
 from penstock.worker.task import run_region_task
@@ -71,12 +70,6 @@ def test_driver_when_a_worker_reports_what_it_does_not_know_refuses_the_epoch(mo
         assert harness.record == before
         monkeypatch.undo()
         assert harness.resume().epoch == before.epoch + 1
-
-
-def test_simulated_worker_when_it_is_given_a_message_it_does_not_know_refuses_it():
-    stage = Stage(0, 3, timed=False, inputs=1, frontier=MAX_TIME, bins=64, sizes={})
-    with pytest.raises(PenstockError, match=WHY):
-        Worker(stage, 1, State()).run(ORDERS, (), ())
 
 
 def test_simulator_when_it_is_given_a_command_it_does_not_know_refuses_it():

@@ -25,7 +25,7 @@ from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Backend, EpochOrders, Frame
 from penstock.driver.frames import Frames
 from penstock.driver.rollback import rollback_refusals
-from penstock.driver.transfer import Deltas, hand_over, region_figures
+from penstock.driver.transfer import Deltas, StateFiles, mark_frontier, region_figures
 from penstock.errors import PenstockError, RecordError
 from penstock.flow import plan as p
 from penstock.progress.lateness import Judgement, align_idle_sources, behind, check_lateness
@@ -33,10 +33,11 @@ from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, End, Load
 from penstock.protocol.controller import Decided, Now, decide, still_open
 from penstock.protocol.ends import Ends
-from penstock.protocol.messages import Acquire, Barrier, Frontier, Hold, Message, Release, Shutdown
-from penstock.protocol.rescale import STANDARD, Limits, Placement, advanced, orders
+from penstock.protocol.messages import Frontier
+from penstock.protocol.rescale import STANDARD, Limits, Placement, messages
+from penstock.protocol.rescale.transfer import finished, started
 from penstock.routing.hashing import spark_xxhash64
-from penstock.state.deltas import FileRef, Version
+from penstock.state.deltas import FileRef
 from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, PART_BITS, PART_MASK, Mark, Refusal, time_text
 
 KEPT_NAMES: Final = 256
@@ -210,31 +211,30 @@ class EpochDriver:
         }
 
     def _plan_regions(self, epoch: int, decision: _Decision) -> None:
-        """What each region's workers are told: how far to go, what to give up, where the epoch ends."""
-        end: tuple[Message, ...] = (Barrier(epoch), Shutdown()) if decision.ends.finished else (Barrier(epoch),)
+        """What each region's workers are told, and what they start from."""
         for region in self._flow.plan.regions:
-            state = self.last.regions.get(region.name)
+            state = self.last.regions.get(region.name) or RegionState(decision.decided.controls[region.name])
             control = decision.decided.controls[region.name]
-            copied = [c for c in decision.decided.copied if c.region == region.name]
-            versions = list(state.versions) if state else []
-            versions += [Version()] * (control.workers - len(versions))
-            for copy in copied:
-                ref = FileRef.from_json({**copy.file, "version": epoch - 1})
-                versions[copy.held.to] = versions[copy.held.to].with_delta(ref, epoch - 1)
-            before = state.frontier if state else MIN_TIME
-            told = orders(control, self._settings.limits, [c.held for c in copied])
-            acquired = {w: list(paths) for w, paths in state.acquired.items()} if state else {}
-            for copy in copied:
-                acquired.setdefault(copy.held.to, []).append(copy.file["path"])
-            messages = []
-            for worker in range(control.workers):
-                mine: list[Any] = list(told.get(worker, ()))
-                first: list[Message] = [m for m in mine if isinstance(m, (Hold, Release))]
-                if worker in acquired:
-                    first.append(Acquire(tuple(acquired[worker])))
-                first.append(Frontier(before, self._frontier(region, decision, before)))
-                messages.append((*first, *(m for m in mine if not isinstance(m, (Hold, Release))), *end))
-            decision.work[region.name] = EpochOrders(control.routing, tuple(messages), tuple(versions[: control.workers]))
+            copied = [
+                (c.held, FileRef.from_json({**c.file, "version": epoch - 1}))
+                for c in decision.decided.copied
+                if c.region == region.name
+            ]
+            versions, fresh = started(state.versions, control.workers, copied, StateFiles(epoch - 1))
+            acquired = {
+                w: [*state.acquired.get(w, ()), *(f.path for f in fresh.get(w, ()))] for w in {**state.acquired, **fresh}
+            }
+            frontier = Frontier(state.frontier, self._frontier(region, decision, state.frontier))
+            told = messages(
+                control,
+                self._settings.limits,
+                epoch,
+                frontier,
+                [held for held, _ in copied],
+                acquired,
+                last=decision.ends.finished,
+            )
+            decision.work[region.name] = EpochOrders(control.routing, told, tuple(versions))
 
     def _frontier(self, region: p.Region, decision: _Decision, before: int) -> int:
         if not region.timed:
@@ -242,8 +242,7 @@ class EpochDriver:
         reached = min(decision.sources[s.name].frontier for s in self._sources_of(region))
         for node in (n for i in region.inputs for n in p.upstream(i)):
             if isinstance(node, p.RegionOutput):
-                held = decision.decided.controls[node.region.name].held_frontier
-                reached = reached if held is None else min(reached, held)  # rule H5
+                reached = decision.decided.controls[node.region.name].announced(reached)
         return max(before, reached)
 
     def _sources_of(self, region: p.Region) -> list[p.SourceNode]:
@@ -252,8 +251,7 @@ class EpochDriver:
     def _store(self, epoch: int, backend: Backend, frames: Frames, decision: _Decision) -> None:
         """Hand every sink its rows and mark; run regions that no sink reads."""
         positions = {f"{n}/{k}": ps.offset for n, s in decision.sources.items() for k, ps in s.partitions.items()}
-        holds = [c.held_frontier for c in decision.decided.controls.values() if c.held_frontier is not None]
-        frontier = min([s.frontier for s in decision.sources.values()] + holds, default=MIN_TIME)
+        frontier = mark_frontier(decision.sources.values(), decision.decided.controls.values())
         for name in frames.unread():
             self._settings.on_step(f"region {name}")
             backend.force(frames.region(name))
@@ -329,32 +327,34 @@ class EpochDriver:
         )
 
     def _advance(self, name: str, epoch: int, decision: _Decision, work: EpochOrders, deltas: Deltas) -> RegionState:
-        """A region after the epoch: its workers' answers advance its placement, and state changes hands with it."""
+        """A region after the epoch."""
         region = next(r for r in self._flow.plan.regions if r.name == name)
         before = self.last.regions.get(name)
         reached = next(m.now for m in work.messages[0] if isinstance(m, Frontier))
-        answers = {w: report.answer for w, (_, report) in deltas.items()}
-        control = decision.decided.controls[name]
-        limits = self._settings.limits.in_epochs_of(1000 * self.last.progress.get("epoch_ms", 0))
-        after = advanced(control, answers, limits, epoch, reached)
-        versions = [
-            v.with_delta(deltas[w][0] if w in deltas and deltas[w][0].rows else None, epoch)
-            for w, v in enumerate(work.versions)
-        ]
-        going_on = before.copies if before else {}
-        known = {(h.key, h.since) for h in control.held}
-        copies = {h.key: going_on[h.key] if (h.key, h.since) in known else versions[h.source] for h in after.held}
-        versions, acquired = hand_over(versions, deltas, after.workers, epoch)
+        after = finished(
+            decision.decided.controls[name],
+            {w: report.answer for w, (_, report) in deltas.items()},
+            {w: [(m.to, FileRef.from_json(m.file)) for m in report.moves] for w, (_, report) in deltas.items()},
+            [
+                v.with_delta(deltas[w][0] if w in deltas and deltas[w][0].rows else None, epoch)
+                for w, v in enumerate(work.versions)
+            ],
+            before.copies if before else {},
+            self._settings.limits.in_epochs_of(1000 * self.last.progress.get("epoch_ms", 0)),
+            epoch,
+            reached,
+            StateFiles(epoch),
+        )
         skipped = sum(n for _, report in deltas.values() for n in report.skipped.values())
         now = self._settings.clock_us()
         return RegionState(
-            after,
+            after.control,
             reached if region.timed else before.frontier if before else MIN_TIME,
-            versions,
+            after.versions,
             (before.skipped if before else 0) + skipped,
-            copies,
-            acquired,
-            0 if after.goal is None else (before.rescale_us if before else 0) or now,
+            after.copies,
+            {w: [f.path for f in files] for w, files in after.acquired.items()},
+            0 if after.control.goal is None else (before.rescale_us if before else 0) or now,
         )
 
 

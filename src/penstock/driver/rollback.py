@@ -23,13 +23,14 @@ from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord, newest
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.takeover import same_sink, takeover_refusal
+from penstock.driver.transfer import mark_frontier
 from penstock.errors import CheckpointError, TornFileError
 from penstock.flow import plan as p
 from penstock.protocol.commands import Command, Drain, Load, Move, Scale, Snapshot
 from penstock.protocol.controller import Now, decide, rolled_back
 from penstock.protocol.rescale import STANDARD
 from penstock.state.files import delete_quietly
-from penstock.types import MIN_TIME, Mark, Refusal
+from penstock.types import Mark, Refusal
 
 _VOID = "It was given before the flow went back to snapshot {!r} and was not carried out."
 
@@ -237,8 +238,7 @@ def roll_back(
     on_step("rewrite_offset_log")
     log = engine.rewrite_offset_log(last, kept, epoch)
     positions = {f"{n}/{k}": s.offset for n, source in kept.sources.items() for k, s in source.partitions.items()}
-    holds = [r.control.held_frontier for r in kept.regions.values() if r.control.held_frontier is not None]
-    frontier = min([s.frontier for s in kept.sources.values()] + holds, default=MIN_TIME)
+    frontier = mark_frontier(kept.sources.values(), (r.control for r in kept.regions.values()))
     for output in plan.outputs:
         on_step(f"rewind {output.name}")
         if _rewinds(output.sink):

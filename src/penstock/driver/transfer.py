@@ -1,48 +1,51 @@
-"""What workers' reports come to once the epoch is committed: answers to the controller, state that changes hands, figures.
-
-Invariant: the file that leaves the giver's version joins the receiver's in the same record (rule C3).
-"""
+"""State that changes hands as files, and a region's figures of an epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.checkpoint.record import RegionState
 from penstock.driver.estimates import left_ms
+from penstock.progress.source_state import SourceState
 from penstock.protocol.reports import WorkerReport
-from penstock.protocol.rescale import Limits
+from penstock.protocol.rescale import Limits, Placement
 from penstock.protocol.rescale.collect import pending_bins, pending_keys
 from penstock.state.deltas import FileRef, Version
+from penstock.types import MIN_TIME
 
 Deltas = Mapping[int, tuple[FileRef, WorkerReport]]
 """By worker, its delta and its report."""
 
 
-def hand_over(
-    versions: Sequence[Version], deltas: Deltas, workers: int, epoch: int
-) -> tuple[list[Version], dict[int, list[str]]]:
-    """The versions once state has changed hands, and by receiver the files that came.
+@dataclass(frozen=True)
+class StateFiles:
+    """How versions change when files do (`penstock.protocol.rescale.transfer.Versions`): the giver's takes what it reads as deletions."""
 
-    Args:
-        versions: By worker, with the epoch's own deltas.
-        deltas: The workers' deltas, with the moves they report.
-        workers: Number of workers of the next epoch; the state of those above must be gone.
-        epoch: Number of the epoch.
-    """
-    out = [*versions, *[Version(epoch)] * (workers - len(versions))]
-    acquired: dict[int, list[str]] = {}
-    for giver, (_, report) in sorted(deltas.items()):
-        for move in report.moves:
-            ref = FileRef.from_json(move.file)
-            if move.to < 0:  # a list of names: deletions as they stand
-                out[giver] = out[giver].with_delta(ref, epoch)
-                continue
-            out[giver] = out[giver].with_delta(replace(ref, role="gone"), epoch)
-            out[move.to] = out[move.to].with_delta(replace(ref, role="came"), epoch)
-            acquired.setdefault(move.to, []).append(ref.path)
-    return out[:workers], acquired
+    epoch: int
+
+    def empty(self) -> Version:
+        """Nothing."""
+        return Version(self.epoch)
+
+    def joined(self, version: Version, part: FileRef) -> Version:
+        """With the rows of a file."""
+        return version.with_delta(replace(part, role="came"), self.epoch)
+
+    def left(self, version: Version, part: FileRef) -> Version:
+        """Without them."""
+        return version.with_delta(replace(part, role="gone"), self.epoch)
+
+    def dropped(self, version: Version, part: FileRef) -> Version:
+        """With a file that has deletions only."""
+        return version.with_delta(part, self.epoch)
+
+
+def mark_frontier(sources: Iterable[SourceState], controls: Iterable[Placement]) -> int:
+    """The frontier of a sink's mark: that of the sources, and no key on hold is behind it (rule H5)."""
+    least = min((s.frontier for s in sources), default=MIN_TIME)
+    return min((c.announced(least) for c in controls), default=least)
 
 
 def region_figures(

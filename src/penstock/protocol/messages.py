@@ -1,17 +1,14 @@
 """What the controller tells a worker of a region in one epoch, and what the worker answers. Plain values; the transport is
 somebody else's.
 
-Order within an epoch: Hold, Release and Acquire before the rows, Frontier with them, then Interrogate and Collect, then Barrier, Shutdown.
-What a worker acquires comes with its state, before any row.
+Order within an epoch: Hold, Release and Acquire before the rows, Frontier with them, then Interrogate, Barrier, Shutdown, and at last
+Collect. What a worker acquires comes with its state, before any row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, get_args
-
-from penstock.errors import PenstockError
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +99,9 @@ class Shutdown:
     """Nothing will come after this epoch."""
 
 
-Message = Frontier | Acquire | Hold | Release | Interrogate | Collect | Barrier | Shutdown
-_MESSAGES: Final = frozenset(get_args(Message))
-
-
-def refuse_unknown(messages: Iterable[object], worker: int) -> None:
-    """Refuse what is no message.
-
-    Raises:
-        PenstockError: One is of a kind that this version does not know. Nothing was changed.
-    """
-    for message in messages:
-        if type(message) not in _MESSAGES:
-            raise PenstockError(f"Worker {worker} was given {message!r}, which is no message that this version knows.")
+Message = Hold | Release | Acquire | Frontier | Interrogate | Barrier | Shutdown | Collect
+KINDS: Final[tuple[type[Message], ...]] = get_args(Message)
+"""The kinds of messages, in their order within an epoch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from typing import Final
 
 from penstock.protocol.messages import Answer
 from penstock.protocol.rescale import ALL_AT_ONCE, Phase, Placement
+from penstock.protocol.rescale.transfer import Finished
 from penstock.testing.schedule import Schedule
-from penstock.testing.simulated_worker import Given
+from penstock.testing.simulated_worker import State
 
 _MANY_WORKERS: Final = 8
 
@@ -51,30 +52,38 @@ def note_scale(seen: set[str], control: Placement, workers: int, empty: bool) ->
 
 
 def note_epoch(
-    seen: set[str], before: Placement, after: Placement, answers: Mapping[int, Answer], given: Sequence[Given]
+    seen: set[str],
+    epoch: int,
+    before: Placement,
+    after: Finished[State, State],
+    answers: Mapping[int, Answer],
+    moves: Mapping[int, Sequence[tuple[int, State]]],
 ) -> None:
     """Note what a region's epoch during a rescale has had.
 
     Args:
         seen: Gets it.
+        epoch: The epoch.
         before: The control that gave the orders.
-        after: The control after the epoch.
+        after: The region after the epoch.
         answers: By worker.
-        given: What left a worker.
+        moves: By worker, what left it.
     """
-    if after.routing.splits:
+    if after.control.routing.splits:
         seen.add("split")
     if before.held:
         seen.add("hold" if before.phase is Phase.MOVE else "hold in " + before.phase.value)
-    if after.goal is None:
+    if after.control.goal is None:
         seen.add("rescale ended")
     for answer in answers.values():
         if answer.taken is not None and answer.taken.bins:
             seen.add("bin moved")
         if answer.taken is not None and answer.taken.keys:
             seen.add("key moved")
-    for key, _, _, waiting, held in given:
-        if held:
-            seen.add("hold of a placed key" if key in before.routing.pinned_keys else "hold out of a bin")
-        if waiting:
-            seen.add("waiting records queued" if held else "waiting records moved")
+    for held in after.control.held:
+        if held.since == epoch:
+            seen.add("hold of a placed key" if held.key in before.routing.pinned_keys else "hold out of a bin")
+            if held.key in after.copies[held.key].waiting:
+                seen.add("waiting records queued")
+    if any(part.waiting and to >= 0 for given in moves.values() for to, part in given):
+        seen.add("waiting records moved")

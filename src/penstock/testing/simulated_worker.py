@@ -1,7 +1,8 @@
-"""A worker of the simulated world: what a region's task does in one epoch, without rows of real columns.
+"""What a worker of the simulated world holds: records and states without real columns, and how they change hands.
 
 A key's state is a chain: a hash of the chain before and of the record. So the outputs alone show whether each record met the state
-that the record before it left. The order within an epoch is that of `penstock.protocol.messages`.
+that the record before it left. What is done in an epoch, and in which order, is production code: `penstock.protocol.rescale.worker`
+and `penstock.protocol.rescale.transfer`.
 
 Invariant: a committed `State` is never changed; a task works on a copy, so an attempt can be thrown away.
 
@@ -10,19 +11,20 @@ Read next: `penstock.testing.simulator`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from penstock.protocol.messages import Answer, BinSizes, Collect, Collected, Hold, Interrogate, Item, Release, refuse_unknown
-from penstock.protocol.rescale.collect import KeySize, cut
-from penstock.routing.table import SUBS, sub_of
+from penstock.protocol.messages import BinSizes, Frontier
+from penstock.protocol.rescale.worker import Leaving
+from penstock.routing.table import sub_of
 from penstock.testing.schedule import Record
 
 Chain = tuple[int, int]
 """The hash so far, and the bytes that the state counts as."""
 
 _MASK: Final = (1 << 61) - 1
+_RECORD_BYTES: Final = 2
 
 
 class Emitted(NamedTuple):
@@ -104,84 +106,57 @@ class Stage:
     onward: list[Record] = field(default_factory=list)
 
 
-class Given(NamedTuple):
-    """A key that leaves: its state and its waiting records; `held`: its state is to be copied, beside the epochs."""
-
-    key: int
-    to: int
-    chain: Chain | None
-    waiting: tuple[Record, ...]
-    held: bool
-
-
-class Worker:
-    """One task.
+class Task:
+    """What one task holds (`penstock.protocol.rescale.worker.Task`).
 
     Args:
         stage: Its region and epoch.
         number: Which worker.
-        state: What it holds; becomes what it holds after the epoch, but for what it gives up, which is in `given`.
+        before: What it begins with.
+        rows: Its records, in order of partition and offset.
+
+    Attributes:
+        state: What it holds after the epoch, as if nothing were given up.
+        moves: What it gives up, and who gets it; −1: the keys that are on hold from now on.
     """
 
-    def __init__(self, stage: Stage, number: int, state: State) -> None:
+    def __init__(self, stage: Stage, number: int, before: State, rows: Sequence[Record]) -> None:
         self.stage = stage
+        self.bins = stage.bins
         self.number = number
-        self.state = state
-        self.given: list[Given] = []
+        self.before = before
+        self.state = before.copy()
+        self.rows = rows
+        self.moves: list[tuple[int, State]] = []
 
-    def run(self, orders: Sequence[Any], rows: Sequence[Record], copied: Sequence[tuple[int, Chain | None]]) -> Answer:
-        """The epoch: acquire, hold, release, process, be measured, give up.
-
-        Args:
-            orders: Messages of the epoch.
-            rows: Records of this worker, in order of partition and offset.
-            copied: Keys whose state has been copied to here, with it.
-        """
-        refuse_unknown(orders, self.number)
-        held: Sequence[int] = ()
-        released: Sequence[int] = ()
-        sized, taken = None, None
-        for key, chain in copied:
-            if chain is not None:
-                self.state.chains[key] = chain
-        for order in orders:
-            if isinstance(order, Hold):
-                held = order.keys
-            elif isinstance(order, Release):
-                released = order.keys
-            elif isinstance(order, Interrogate):
-                sized = self.measure(order)
-        self.process(self.released(released) + self.queued(rows, held))
-        for order in orders:
-            if isinstance(order, Collect):
-                taken = self.collect_state(order)
-        return Answer(sized, taken)
-
-    def released(self, keys: Iterable[int]) -> list[Record]:
-        """The queued records of these keys, which the queue no longer holds."""
-        return [row for key in keys for row in self.state.queue.pop(key, ())]
-
-    def queued(self, rows: Sequence[Record], held: Sequence[int]) -> list[Record]:
-        """Queue records of keys on hold; the others."""
-        if not held:
-            return list(rows)
-        queue = self.state.queue
-        for row in rows:
-            if row[3] in held:
+    def hold(self, keys: Sequence[int]) -> dict[int, int]:
+        """Queue records of keys on hold."""
+        queue, queued = self.state.queue, dict[int, int]()
+        for row in self.rows:
+            if row[3] in keys:
                 queue[row[3]] = (*queue.get(row[3], ()), row)
-        return [row for row in rows if row[3] not in held]
+                queued[row[3]] = queued.get(row[3], 0) + _RECORD_BYTES
+        self.rows = [row for row in self.rows if row[3] not in keys]
+        return queued
 
-    def process(self, rows: Sequence[Record]) -> None:
+    def release(self, keys: Sequence[int]) -> None:
+        """Put queued records before the epoch's own."""
+        self.rows = [*(row for key in keys for row in self.state.queue.pop(key, ())), *self.rows]
+
+    def acquire(self) -> None:
+        """Nobody wants to hear."""
+
+    def process(self, frontier: Frontier) -> None:
         """Process records, or let them wait for the frontier."""
         if not self.stage.timed:
-            for row in rows:
+            for row in self.rows:
                 self.fold(row)
             return
-        waiting, frontier = self.state.waiting, self.stage.frontier
-        for row in rows:
+        waiting, now = self.state.waiting, frontier.now
+        for row in self.rows:
             waiting[row[3]] = (*waiting.get(row[3], ()), row)
         for key, those in list(waiting.items()):
-            ready = sorted(row for row in those if row[0] < frontier)
+            ready = sorted(row for row in those if row[0] < now)
             if not ready:
                 continue
             for row in ready:
@@ -189,7 +164,7 @@ class Worker:
             if len(ready) == len(those):
                 del waiting[key]
             else:
-                waiting[key] = tuple(row for row in those if row[0] >= frontier)
+                waiting[key] = tuple(row for row in those if row[0] >= now)
 
     def fold(self, row: Record) -> None:
         """Process one record."""
@@ -198,80 +173,95 @@ class Worker:
         known = chains.get(key)
         before, size = (0, stage.sizes.get(key) or 5 + (key >> 40 & 15)) if known is None else known
         after = folded(before, part, offset)
-        chains[key] = (after, size + 2)
+        chains[key] = (after, size + _RECORD_BYTES)
         stage.out.append(Emitted(stage.region, key, part, offset, time, before, after, self.number, stage.epoch))
         stage.onward.append((time, part, offset, onward, 0))
 
-    def bin_of(self, key: int) -> int:
-        """The bin of a key."""
-        return key % self.stage.bins
-
-    def measure(self, ask: Interrogate) -> BinSizes:
-        """Answer `Interrogate`."""
+    def interrogate(self, start: int, entries: int) -> BinSizes:
+        """Measure what was there before the epoch."""
         sizes: dict[int, int] = {}
-        seen, at = 0, ask.start
-        for found, size in sorted((self.bin_of(k), n) for k, (_, n) in self.state.chains.items()):
-            if found < ask.start:
+        seen, at = 0, start
+        for found, size in sorted((self.bin_of(k), n) for k, (_, n) in self.before.chains.items()):
+            if found < start:
                 continue
             if found != at:
-                if seen >= ask.entries:
+                if seen >= entries:
                     return BinSizes(tuple(sizes.items()), found)
                 at = found
             sizes[at] = sizes.get(at, 0) + size
             seen += 1
-        return BinSizes(tuple(sizes.items()), self.stage.bins)
+        return BinSizes(tuple(sizes.items()), self.bins)
 
-    def collect_state(self, order: Collect) -> Collected:
-        """Answer `Collect`."""
-        left, most = order.budget_bytes, max(order.hold_bytes, order.budget_bytes)
-        chains, given = self.state.chains, self.given
-        pinned_keys = frozenset(order.pinned_keys)
-        bins: list[tuple[int, int]] = []
-        splits: list[tuple[int, int, int]] = []
-        keys: list[tuple[int, int]] = []
-        too_large: list[tuple[int, int, int]] = []
-        for item in order.items:
-            if item.bin < 0:
-                size = chains.get(item.key, (0, 0))[1]
-                if size > most:
-                    too_large.append((item.key, item.to, size))
-                    self.leave((item.key,), item.to, held=True)
-                    continue
-                if size > left and keys:
-                    break
-                self.leave((item.key,), item.to)
-                keys.append((item.key, item.to))
-                left -= size
-                continue
-            here = {k: n for k, (_, n) in chains.items() if self.bin_of(k) == item.bin}
-            size = sum(here.values())
-            whole = item.start == 0 and not any(self.bin_of(k) == item.bin for k in pinned_keys)
-            if whole and size <= left:
-                self.leave((*here, *self.only_waiting(item, SUBS)), item.to)
-                bins.append((item.bin, item.to))
-                left -= size
-                continue
-            if whole and size <= order.budget_bytes and bins:
-                break
-            done = cut(
-                [KeySize(sub_of(k), k, n) for k, n in here.items() if k not in pinned_keys], item.start, max(left, 1), most
-            )
-            waiting = [k for k in self.only_waiting(item, done.upto) if k not in pinned_keys]
-            self.leave((*done.keys, *waiting), item.to)
-            self.leave([k.key for k in done.too_large], item.to, held=True)
-            too_large += [(k.key, item.to, k.bytes) for k in done.too_large]
-            splits.append((item.bin, item.to, done.upto))
-            break
-        moved = sum(g.chain[1] for g in given if g.chain and not g.held)
-        return Collected(tuple(bins), tuple(splits), tuple(keys), tuple(too_large), len(given), moved)
+    def barrier(self) -> None:
+        """Nobody wants to hear."""
 
-    def only_waiting(self, item: Item, upto: int) -> list[int]:
-        """Keys of a bin's parts that have waiting records and no state yet."""
-        state = self.state
-        found = (k for k in state.waiting if k not in state.chains and self.bin_of(k) == item.bin)
-        return [k for k in found if item.start <= sub_of(k) < upto]
+    def shutdown(self) -> None:
+        """Nobody wants to hear."""
 
-    def leave(self, keys: Iterable[int], to: int, *, held: bool = False) -> None:
-        """Keys leave, with their state and their waiting records."""
-        chains, waiting = self.state.chains, self.state.waiting
-        self.given += [Given(key, to, chains.pop(key, None), waiting.pop(key, ()), held) for key in keys]
+    def bin_of(self, key: int) -> int:
+        """The bin of a key."""
+        return key % self.bins
+
+    def bytes_of(self, at: int) -> int:
+        """The bytes of a bin."""
+        return sum(self.keys_of(at).values())
+
+    def keys_of(self, at: int) -> dict[int, int]:
+        """By key of a bin, the bytes of its state and of its waiting records."""
+        sizes = {k: n for k, (_, n) in self.state.chains.items() if self.bin_of(k) == at}
+        for key, rows in self.state.waiting.items():
+            if self.bin_of(key) == at:
+                sizes[key] = sizes.get(key, 0) + _RECORD_BYTES * len(rows)
+        return sizes
+
+    def give_up(self, leaving: Leaving) -> tuple[int, int]:
+        """Set aside what leaves; the state that stays is not changed here."""
+        going = [(key, to) for at, to in leaving.bins for key in self.keys_of(at)]
+        for at, to, start, upto in leaving.parts:
+            going += [(k, to) for k in self.keys_of(at) if start <= sub_of(k) < upto and k not in leaving.stay]
+        going += [*leaving.keys, *((key, -1) for key, _, _ in leaving.too_large)]
+        parts: dict[int, State] = {}
+        chains, waiting, given = self.state.chains, self.state.waiting, 0
+        for key, to in going:
+            part = parts.setdefault(to, State())
+            if key in chains:
+                part.chains[key] = chains[key]
+                given += to >= 0 and chains[key][1]
+            if key in waiting:
+                part.waiting[key] = waiting[key]
+        self.moves = [(to, part) for to, part in parts.items() if part]
+        return sum(len(part.chains) for to, part in self.moves if to >= 0), given
+
+
+class States:
+    """How states change hands (`penstock.protocol.rescale.transfer.Versions`)."""
+
+    def empty(self) -> State:
+        """Nothing."""
+        return State()
+
+    def joined(self, version: State, part: State) -> State:
+        """With what has come; what waited before comes first."""
+        out = version.copy()
+        out.chains.update(part.chains)
+        for mine, came in ((out.waiting, part.waiting), (out.queue, part.queue)):
+            mine.update({key: (*rows, *mine.get(key, ())) for key, rows in came.items()})
+        return out
+
+    def left(self, version: State, part: State) -> State:
+        """Without what has gone."""
+        chains = {k: c for k, c in version.chains.items() if k not in part.chains}
+        return State(chains, {k: r for k, r in version.waiting.items() if k not in part.waiting}, version.queue)
+
+    def dropped(self, version: State, part: State) -> State:
+        """Without what is to be copied."""
+        return self.left(version, part)
+
+    def copied(self, version: State, key: int) -> State:
+        """The copy of a key on hold: its state, and as the beginning of its queue its waiting records."""
+        out = State()
+        if key in version.chains:
+            out.chains[key] = version.chains[key]
+        if key in version.waiting:
+            out.queue[key] = version.waiting[key]
+        return out

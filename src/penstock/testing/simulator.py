@@ -4,7 +4,7 @@
     assert not check(outcome)          # penstock.testing.checkers
     simulate(7, trace=print)           # what happened, epoch by epoch
 
-The world drives `penstock.protocol.rescale` as the engine does. An epoch begins with the committed record and its commands, is one
+The world drives `penstock.protocol` as the engine does, and its workers carry out their messages as tasks do. An epoch begins with the committed record and its commands, is one
 attempt after another until one commits, and commits everything (placement, states, what the sink holds) as one. What a crashed
 attempt did is gone, but for what the sink has stored; the re-run has the same input and commands, and other costs.
 
@@ -17,19 +17,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.protocol.messages import Answer, Interrogate
-from penstock.protocol.rescale import Order, Placement, advanced, ended_hold, orders, pinned, scaled
+from penstock.protocol.messages import Answer, Frontier, Interrogate, Message
+from penstock.protocol.rescale import Placement, ended_hold, messages, pinned, scaled
 from penstock.protocol.rescale.placement import Held
+from penstock.protocol.rescale.transfer import Finished, finished, started
+from penstock.protocol.rescale.worker import WorkerEpoch
 from penstock.routing.table import Routing
 from penstock.testing.coverage import kinds_of, note_epoch, note_scale
 from penstock.testing.outcome import Copy, Outcome, RegionEpoch
 from penstock.testing.schedule import Command, Record, Schedule, Source, draw
-from penstock.testing.simulated_worker import Chain, Emitted, Given, Stage, State, Worker
-from penstock.types import MAX_TIME
+from penstock.testing.simulated_worker import Emitted, Stage, State, States, Task
+from penstock.types import MAX_TIME, MIN_TIME
+
+_PLAIN: Final = 2
+"""Messages of a worker that is told nothing beyond the frontier and the barrier."""
 
 MOST_EPOCHS: Final = 160
 """A run that has not ended by then is ended."""
@@ -48,16 +54,17 @@ class World:
         trace: Gets a line for everything that happens.
     """
 
-    worker: type[Worker] = Worker
+    worker: type[WorkerEpoch] = WorkerEpoch
+    task: type[Task] = Task
+    kept: States = States()
 
     def __init__(self, schedule: Schedule, rng: Random, trace: Callable[[str], None] | None = None) -> None:
         self.schedule = schedule
         self.rng = rng
         self.trace = trace
         self.source = Source(schedule, rng)
-        self.controls = [Placement.fresh(r.workers, Routing.even(r.workers, schedule.bins)) for r in schedule.regions]
-        self.states: list[dict[int, State]] = [{} for _ in schedule.regions]
-        self.aside: dict[tuple[int, int, int], Chain | None] = {}
+        fresh = (Placement.fresh(r.workers, Routing.even(r.workers, schedule.bins)) for r in schedule.regions)
+        self.regions: list[Finished[State, State]] = [Finished(placement, [], {}, {}) for placement in fresh]
         self.reports: dict[int, list[Command]] = {}
         self.stored: list[Emitted] | None = None
         self.dies_at = ""
@@ -67,7 +74,7 @@ class World:
 
     # ------------------------------------------------------------------------------------------------ what variants break
 
-    def table(self, region: int, control: Placement, told: dict[int, list[Order]]) -> Routing:
+    def table(self, region: int, control: Placement, told: Sequence[Sequence[Message]]) -> Routing:
         """The table by which this epoch's records go."""
         del region, told
         return control.routing
@@ -79,12 +86,29 @@ class World:
 
     def announced(self, control: Placement, frontier: int) -> int:
         """The frontier that others are told (rule H5)."""
-        bound = control.held_frontier
-        return frontier if bound is None else min(frontier, bound)
+        return control.announced(frontier)
 
     def end_hold(self, control: Placement, key: int, since: int) -> tuple[Placement, Held | None]:
         """A copy is done (rule H3)."""
         return ended_hold(control, key, since)
+
+    def started(
+        self, region: int, workers: int, copied: Sequence[tuple[Held, State]]
+    ) -> tuple[list[State], dict[int, list[State]]]:
+        """What a region's workers begin with (rule H4)."""
+        return started(self.regions[region].versions, workers, copied, self.kept)
+
+    def finished(
+        self,
+        control: Placement,
+        answers: dict[int, Answer],
+        moves: dict[int, list[tuple[int, State]]],
+        versions: list[State],
+        stage: Stage,
+    ) -> Finished[State, State]:
+        """A region after the epoch (rules C2, C3)."""
+        copies, limits = self.regions[stage.region].copies, self.schedule.limits
+        return finished(control, answers, moves, versions, copies, limits, stage.epoch, stage.frontier, self.kept)
 
     def store(self, emitted: list[Emitted]) -> None:
         """Hand an epoch's outputs to the sink, which skips an epoch that it has."""
@@ -95,6 +119,11 @@ class World:
 
     # ------------------------------------------------------------------------------------------------------------- a run
 
+    @property
+    def controls(self) -> list[Placement]:
+        """The regions' placements."""
+        return [r.control for r in self.regions]
+
     def run(self) -> Outcome:
         """Play the schedule."""
         outcome, schedule = self.outcome, self.schedule
@@ -102,7 +131,7 @@ class World:
         last = max(schedule.commands, default=0)
         rested = False
         for epoch in range(MOST_EPOCHS):
-            at_rest = epoch > last and not self.reports and not any(c.goal for c in self.controls)
+            at_rest = epoch > last and not self.reports and not any(r.control.goal for r in self.regions)
             if at_rest and rested and outcome.frontiers[-1] == MAX_TIME:
                 outcome.ended = True
                 break
@@ -181,29 +210,29 @@ class World:
         rows, frontier = self.outcome.input[epoch], self.outcome.frontiers[epoch]
         emitted: list[Emitted] = []
         showed: list[RegionEpoch] = []
-        given: list[list[Given]] = []
+        after: list[Finished[State, State]] = []
         for number, plan in enumerate(self.schedule.regions):
             stage = Stage(number, epoch, plan.timed, plan.inputs, frontier, self.schedule.bins, self.schedule.sizes)
-            controls[number], shown, leaving = self.region_epoch(stage, controls[number], ends[number], rows)
+            done, shown = self.region_epoch(stage, controls[number], ends[number], rows)
             showed.append(shown)
-            given.append(leaving)
+            after.append(done)
             emitted += stage.out
             rows, frontier = sorted(stage.onward, key=_position), shown.announced
         self.store(emitted)
         self.passed("sink")
         self.passed("commit")
-        self.commit(epoch, controls, showed, given)
+        self.commit(epoch, after, showed)
         self.passed("committed")
 
     def commanded(self, epoch: int, commands: Sequence[Command]) -> tuple[list[Placement], list[list[Held]]]:
         """The controls after the epoch's commands, and by region the holds that end."""
-        controls, limits = list(self.controls), self.schedule.limits
+        controls, limits = self.controls, self.schedule.limits
         ends: list[list[Held]] = [[] for _ in controls]
         for command in commands:
             region = command.region
             control = controls[region]
             if command.kind == "scale":
-                note_scale(self.outcome.seen, control, command.number, not any(self.states))
+                note_scale(self.outcome.seen, control, command.number, not any(s for r in self.regions for s in r.versions))
                 controls[region] = scaled(control, command.number, limits, epoch)
             elif command.kind == "moved":
                 controls[region], ended = self.end_hold(control, command.keys[0], command.number)
@@ -218,76 +247,64 @@ class World:
 
     def region_epoch(
         self, stage: Stage, control: Placement, ends: Sequence[Held], rows: Sequence[Record]
-    ) -> tuple[Placement, RegionEpoch, list[Given]]:
-        """One region in one epoch: its control after it, what it shows, and what its workers gave up to be copied."""
-        limits, states = self.schedule.limits, dict(self.states[stage.region])
-        told = orders(control, limits, ends)
+    ) -> tuple[Finished[State, State], RegionEpoch]:
+        """One region in one epoch: what it is after it, and what it shows."""
+        limits, before, kept = self.schedule.limits, self.regions[stage.region], self.kept
+        copied = [(held, kept.copied(before.copies[held.key], held.key)) for held in ends]
+        versions, came = self.started(stage.region, control.workers, copied)
+        acquired = dict.fromkeys((*before.acquired, *came), ("",))
+        told = messages(control, limits, stage.epoch, Frontier(MIN_TIME, stage.frontier), ends, acquired)
         self.passed("orders")
         table, tasks = self.table(stage.region, control, told), self.tasks(stage.region, control)
         by_worker: dict[int, list[Record]] = {}
         for row in rows:
             by_worker.setdefault(table.worker_of(row[3]), []).append(row)
-        copied = self.copied(stage.region, ends)
         answers: dict[int, Answer] = {}
-        given: list[Given] = []
-        for number in range(tasks):
-            state, mine = states.get(number), by_worker.get(number, ())
-            messages: Sequence[Order] = told.get(number, ())
-            if not (mine or messages or (stage.timed and state is not None and state.waiting)):
+        moves: dict[int, list[tuple[int, State]]] = {}
+        for number, (orders, version) in enumerate(zip(told[:tasks], versions, strict=False)):
+            mine = by_worker.get(number, ())
+            if not mine and len(orders) == _PLAIN and not (stage.timed and version.waiting):
                 continue
-            if self.schedule.silent and state is None and not mine and type(messages[0]) is Interrogate:
+            if self.schedule.silent and not mine and not version and type(orders[1]) is Interrogate:
                 continue
-            worker = self.worker(stage, number, State() if state is None else state.copy())
-            answer = worker.run(messages, mine, copied.get(number, ()))
+            task = self.task(stage, number, version, mine)
+            answer = self.worker(number, stage.epoch, orders).run(task)
+            versions[number] = task.state
             if control.goal is not None:
-                answers[number] = Answer(answer.sized, answer.taken, int(self.rng.random() * 4_000))
-            states[number] = worker.state
-            given += worker.given
+                answers[number] = Answer(answer.sized, answer.taken, int(self.rng.random() * 4_000), answer.queued)
+            if task.moves:
+                moves[number] = task.moves
             if not number:
                 self.passed("task")
-        after = advanced(control, answers, limits, stage.epoch, stage.frontier)
+        after = self.finished(control, answers, moves, versions, stage)
         self.passed("advanced")
         if control.goal is not None:
-            note_epoch(self.outcome.seen, control, after, answers, given)
-        if given:
-            _join(states, given)
-        shown = RegionEpoch(
-            tasks, {w: s for w, s in states.items() if s}, after.routing, self.announced(control, stage.frontier)
-        )
-        return after, shown, [g for g in given if g.held]
+            note_epoch(self.outcome.seen, stage.epoch, control, after, answers, moves)
+        states = {w: s for w, s in enumerate(after.versions) if s}
+        shown = RegionEpoch(tasks, states, after.control.routing, self.announced(control, stage.frontier))
+        return after, shown
 
-    def copied(self, region: int, ends: Sequence[Held]) -> dict[int, list[tuple[int, Chain | None]]]:
-        """By receiver, the keys whose copies are done, with their state."""
-        out: dict[int, list[tuple[int, Chain | None]]] = {}
-        for held in ends:
-            out.setdefault(held.to, []).append((held.key, self.aside.get((region, held.key, held.since))))
-        return out
-
-    def commit(
-        self, epoch: int, controls: list[Placement], showed: list[RegionEpoch], given: Sequence[Sequence[Given]]
-    ) -> None:
+    def commit(self, epoch: int, after: list[Finished[State, State]], showed: list[RegionEpoch]) -> None:
         """Everything of an epoch counts from here on; copies begin."""
         outcome, rnd = self.outcome, self.rng.random
         if self.schedule.round_trip:
-            controls = [Placement.from_json(json.loads(json.dumps(c.to_json()))) for c in controls]
+            after = [replace(a, control=Placement.from_json(json.loads(json.dumps(a.control.to_json())))) for a in after]
             outcome.seen.add("JSON round trip")
-        self.controls, self.states = controls, [shown.states for shown in showed]
+        self.regions = after
         outcome.epochs.append(showed)
         assert self.stored is not None
         outcome.emitted += self.stored
         self.stored = None
-        for region, leaving in enumerate(given):
-            for key, _, chain, _, _ in leaving:
-                self.aside[region, key, epoch] = chain
-                done = epoch + 1 + int(rnd() * self.schedule.copy_epochs)
-                outcome.copies.append(Copy(region, key, epoch, done))
-                self.report(done, Command("moved", region, epoch, (key,)))
-                if rnd() < 0.2:
-                    self.report(done + 1 + int(rnd() * 2), Command("moved", region, epoch, (key,)))
-                    outcome.seen.add("copy reported twice")
+        for region, key in [(n, h.key) for n, a in enumerate(after) for h in a.control.held if h.since == epoch]:
+            done = epoch + 1 + int(rnd() * self.schedule.copy_epochs)
+            outcome.copies.append(Copy(region, key, epoch, done))
+            self.report(done, Command("moved", region, epoch, (key,)))
+            if rnd() < 0.2:
+                self.report(done + 1 + int(rnd() * 2), Command("moved", region, epoch, (key,)))
+                outcome.seen.add("copy reported twice")
         if self.trace:
-            for number, (control, shown) in enumerate(zip(controls, showed, strict=True)):
-                self.trace(_line(number, control, shown))
+            for number, (each, shown) in enumerate(zip(after, showed, strict=True)):
+                self.trace(_line(number, each.control, shown))
 
     def report(self, epoch: int, command: Command) -> None:
         """Put what a copy reports among an epoch's commands."""
@@ -313,23 +330,6 @@ def simulate(seed: int, world: type[World] = World, trace: Callable[[str], None]
     if trace:
         trace(f"{schedule}")
     return world(schedule, rng, trace).run()
-
-
-def _join(states: dict[int, State], given: Sequence[Given]) -> None:
-    """What has left its giver joins its receiver; of a key on hold only the waiting records do, in its queue."""
-    fresh: dict[int, State] = {}
-    for key, to, chain, waiting, held in given:
-        state = fresh.get(to)
-        if state is None:
-            fresh[to] = states[to] = state = states[to].copy() if to in states else State()
-        if held:
-            if waiting:
-                state.queue[key] = (*waiting, *state.queue.get(key, ()))
-            continue
-        if chain is not None:
-            state.chains[key] = chain
-        if waiting:
-            state.waiting[key] = (*waiting, *state.waiting.get(key, ()))
 
 
 def _position(record: Record) -> tuple[int, int]:

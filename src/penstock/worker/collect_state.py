@@ -1,190 +1,127 @@
-"""What a worker does for a rescale at the end of an epoch: say how large its bins are, give up what it is told to.
+"""The state that a worker gives up at the end of an epoch: its size, and its entries.
 
 It is generic: state is entries under a bin, whatever operator wrote them (values, panes, timers, buffered events), and rows that
 wait for the frontier. No operator has code for it; those that want to know override `on_collect` and `on_acquire`.
 
 Invariant: what is given up is read, never written: the giver's own delta is made before and the file that joins the receiver's
-state is the one that leaves the giver's. See `penstock.protocol.rescale.collect` for the rules.
+state is the one that leaves the giver's. What is chosen, and in which order, is decided by `penstock.protocol.rescale.worker`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.operators.base import KeyedState, Operator
-from penstock.protocol.messages import BinSizes, Collect, Collected, Frontier, Interrogate, Message
-from penstock.protocol.rescale.collect import KeySize, cut
+from penstock.protocol.rescale.worker import Leaving
 from penstock.routing.hashing import spark_xxhash64
-from penstock.routing.table import sub_of
 from penstock.rows.keys import BIN_BYTES, WORKER_BIN, KeyCodec
-from penstock.rows.rows import Keys
 from penstock.state.deltas import SCHEMA
 from penstock.state.worker import WorkerState
-from penstock.types import BINS, MAX_TIME, MIN_TIME
-from penstock.worker.waiting_rows import Selection, take_out, waiting_bytes
+from penstock.types import BINS, MAX_TIME
+from penstock.worker.waiting_rows import Selection, WaitingBytes, take_out, waiting_bytes
 
 Entry = tuple[bytes, bytes, int]
 _HEAD: Final = 3  # bin and operator, before the key
 
 
-@dataclass
+@dataclass(frozen=True)
 class GivenUp:
     """What a worker gives up.
 
     Attributes:
-        taken: The answer to the controller.
         rows: By receiver, rows of `penstock.state.deltas.SCHEMA`, sorted by key.
         dropped: Names of entries of keys that are too large, as deletions; None: there are none.
         names: Names of the entries that leave, for operators that want to hear.
+        keys, bytes: Number of keys whose state goes to a receiver, and the bytes that do.
     """
 
-    taken: Collected
-    rows: dict[int, pa.RecordBatch] = field(default_factory=dict)
-    dropped: pa.RecordBatch | None = None
-    names: list[bytes] = field(default_factory=list)
+    rows: dict[int, pa.RecordBatch]
+    dropped: pa.RecordBatch | None
+    names: list[bytes]
+    keys: int
+    bytes: int
 
 
-def size_up(state: WorkerState, messages: Sequence[Message]) -> BinSizes | None:
-    """Answer `Interrogate`, if it was asked."""
-    for message in messages:
-        if isinstance(message, Interrogate):
-            sizes, after = state.measure(message.start, BINS, message.entries)
-            return BinSizes(tuple(sizes), after)
-    return None
-
-
-def collect_state(codec: KeyCodec, state: WorkerState, messages: Sequence[Message], epoch: int, worker: int) -> GivenUp | None:
-    """Answer `Collect`, if it was asked.
+class LeavingState:
+    """A worker's state at the end of an epoch, of which something is to leave.
 
     Args:
         codec: Codec of the region's keys.
         state: The worker's state with this epoch's changes; gets a record of waiting rows that left, nothing else.
-        messages: The epoch's orders.
+        frontier: Rows before it (µs) do not wait any more.
+        worker: The worker.
         epoch: Number of the epoch.
-        worker: This worker.
     """
-    frontier = next((m.now for m in messages if isinstance(m, Frontier)), MIN_TIME)
-    for message in messages:
-        if isinstance(message, Collect):
-            return _Giving(codec, state, message, frontier).all(epoch, worker)
-    return None
 
-
-class _Giving:
-    """One Collect being answered."""
-
-    def __init__(self, codec: KeyCodec, state: WorkerState, message: Collect, frontier: int) -> None:
-        self._codec, self._state, self._message, self._frontier = codec, state, message, frontier
-        self._left = message.budget_bytes
-        self._hold = max(message.hold_bytes, message.budget_bytes)
-        self._waiting = waiting_bytes(state, frontier)
-        self._apart_bins = {key % BINS for key in message.pinned_keys}
+    def __init__(self, codec: KeyCodec, state: WorkerState, frontier: int, worker: int, epoch: int) -> None:
+        self._codec, self._state, self._frontier, self._worker, self._epoch = codec, state, frontier, worker, epoch
         self._entries: dict[int, list[Entry]] = {}
-        self._chosen: dict[int, Selection] = {}
-        self._dropped: list[bytes] = []
-        self._bins: list[tuple[int, int]] = []
-        self._splits: list[tuple[int, int, int]] = []
-        self._keys: list[tuple[int, int]] = []
-        self._too_large: list[tuple[int, int, int]] = []
 
-    def all(self, epoch: int, worker: int) -> GivenUp:
-        for item in self._message.items:
-            going_on = self._key(item.key, item.to) if item.bin < 0 else self._bin(item.bin, item.to, item.start)
-            if not going_on:
-                break
-        lost = Selection(keys=tuple(k for k, _, _ in self._too_large))
-        stays = tuple(dict.fromkeys((*self._message.pinned_keys, *lost.keys)))
-        chosen = {to: replace(s, pinned_keys=stays) for to, s in self._chosen.items()}
-        for to, entries in take_out(self._state, chosen, lost, epoch, worker, self._frontier).items():
-            self._entries.setdefault(to, []).extend(entries)
-        rows = {to: _batch(sorted(entries)) for to, entries in self._entries.items() if entries}
-        names = [name for entries in self._entries.values() for name, _, _ in entries if name[:2] != WORKER_BIN]
-        taken = Collected(
-            tuple(self._bins),
-            tuple(self._splits),
-            tuple(self._keys),
-            tuple(self._too_large),
-            len({_key_of(name) for name in names}),
-            sum(_bytes(entries) for entries in self._entries.values()),
+    def bytes_of(self, at: int) -> int:
+        """The bytes of a bin."""
+        return _bytes(self._of_bin(at)) + sum(self._waiting.of_bin(at).values())
+
+    def keys_of(self, at: int) -> dict[int, int]:
+        """By key (hash) of a bin, its bytes."""
+        sizes = self._waiting.of_bin(at)
+        for (name, value, _), key in zip(self._of_bin(at), self._hashes(at).tolist(), strict=True):
+            sizes[key] = sizes.get(key, 0) + len(name) + len(value)
+        return sizes
+
+    def take(self, leaving: Leaving) -> GivenUp:
+        """What leaves, by receiver."""
+        lost = Selection(keys=tuple(k for k, _, _ in leaving.too_large))
+        chosen = {to: _selection(leaving, to) for to in {to for _, to, *_ in (*leaving.bins, *leaving.parts, *leaving.keys)}}
+        out: dict[int, list[Entry]] = {to: [] for to in chosen}
+        dropped: list[bytes] = []
+        for at, to in leaving.bins:
+            out[to] += self._of_bin(at)
+        for at in {*(at for at, *_ in leaving.parts), *(k % BINS for k, *_ in (*leaving.keys, *leaving.too_large))}:
+            found, hashes = self._of_bin(at), self._hashes(at)
+            for to, selection in chosen.items():
+                out[to] += [found[i] for i in np.flatnonzero(selection.mask(hashes)).tolist()]
+            dropped += [found[i][0] for i in np.flatnonzero(lost.mask(hashes)).tolist()]
+        for to, entries in take_out(self._state, chosen, lost, self._epoch, self._worker, self._frontier).items():
+            out[to] += entries
+        names = [name for entries in out.values() for name, _, _ in entries if name[:2] != WORKER_BIN]
+        return GivenUp(
+            {to: _batch(sorted(entries)) for to, entries in out.items() if entries},
+            _deletions(sorted(dropped)) if dropped else None,
+            [*names, *dropped],
+            len({key_of(name) for name in names}),
+            sum(map(_bytes, out.values())),
         )
-        dropped = _deletions(sorted(self._dropped)) if self._dropped else None
-        return GivenUp(taken, rows, dropped, [*names, *self._dropped])
 
-    def _take(self, to: int, entries: list[Entry], selection: Selection, size: int) -> None:
-        self._entries.setdefault(to, []).extend(entries)
-        self._chosen[to] = self._chosen.get(to, Selection()).joined(selection)
-        self._left -= size
+    @cached_property
+    def _waiting(self) -> WaitingBytes:
+        return waiting_bytes(self._state, self._frontier)
 
-    def _bin(self, at: int, to: int, start: int) -> bool:
-        entries = self._state.entries(BIN_BYTES[at])
-        size = _bytes(entries) + sum(self._waiting.of_bin(at).values())
-        whole = start == 0 and at not in self._apart_bins
-        if whole and size <= self._left:
-            self._take(to, entries, Selection(bins=(at,)), size)
-            self._bins.append((at, to))
-            return True
-        if whole and size <= self._message.budget_bytes and self._entries:
-            return False
-        self._part(at, to, start, entries)
-        return False
+    def _of_bin(self, at: int) -> list[Entry]:
+        if at not in self._entries:
+            self._entries[at] = self._state.entries(BIN_BYTES[at])
+        return self._entries[at]
 
-    def _part(self, at: int, to: int, start: int, entries: list[Entry]) -> None:
-        """Cut a bin by hash."""
-        hashes = self._hashes(entries)
-        pinned_keys = set(self._message.pinned_keys)
-        sizes = {key: n for key, n in self._waiting.of_bin(at).items() if key not in pinned_keys}
-        for (name, value, _), key in zip(entries, hashes, strict=True):
-            if key not in pinned_keys:
-                sizes[key] = sizes.get(key, 0) + len(name) + len(value)
-        done = cut([KeySize(sub_of(k), k, n) for k, n in sizes.items()], start, max(self._left, 1), self._hold)
-        going = set(done.keys)
-        lost = {k.key for k in done.too_large}
-        mine = [e for e, key in zip(entries, hashes, strict=True) if key in going]
-        self._take(to, mine, Selection(parts=((at, start, done.upto),)), sum(sizes[k] for k in done.keys))
-        self._dropped += [e[0] for e, key in zip(entries, hashes, strict=True) if key in lost]
-        self._too_large += [(k.key, to, k.bytes) for k in done.too_large]
-        self._splits.append((at, to, done.upto))
-
-    def _key(self, key: int, to: int) -> bool:
-        entries = self._state.entries(BIN_BYTES[key % BINS])
-        mine = [e for e, found in zip(entries, self._hashes(entries), strict=True) if found == key]
-        size = _bytes(mine) + self._waiting.of_bin(key % BINS).get(key, 0)
-        if size > self._hold:
-            self._dropped += [e[0] for e in mine]
-            self._too_large.append((key, to, size))
-            return True
-        if size > self._left and self._keys:
-            return False
-        self._take(to, mine, Selection(keys=(key,)), size)
-        self._keys.append((key, to))
-        return True
-
-    def _hashes(self, entries: list[Entry]) -> list[int]:
-        if not entries:
-            return []
-        found: list[int] = spark_xxhash64(self._codec.decode([name[_HEAD:] for name, _, _ in entries])).tolist()
-        return found
+    def _hashes(self, at: int) -> Any:
+        entries = self._of_bin(at)
+        return spark_xxhash64(self._codec.decode([n[_HEAD:] for n, _, _ in entries])) if entries else np.empty(0, np.int64)
 
 
-def call_hook(
-    operators: Sequence[Operator], states: Sequence[KeyedState], codec: KeyCodec, names: Sequence[bytes], hook: str
-) -> None:
-    """Call a hook of those operators that have it, with the keys that entries belong to."""
-    for operator, state in zip(operators, states, strict=True):
-        if getattr(type(operator), hook) is getattr(Operator, hook):
-            continue
-        encoded = sorted({_key_of(name) for name in names if name[2] == state.slot})
-        if encoded:
-            columns = tuple(codec.decode(encoded))
-            getattr(operator, hook)(Keys(columns, spark_xxhash64(columns), codec), state)
+def _selection(leaving: Leaving, to: int) -> Selection:
+    """The keys that one worker gets."""
+    return Selection(
+        tuple(at for at, receiver in leaving.bins if receiver == to),
+        tuple((at, start, upto) for at, receiver, start, upto in leaving.parts if receiver == to),
+        tuple(key for key, receiver in leaving.keys if receiver == to),
+        tuple(dict.fromkeys(leaving.stay)),
+    )
 
 
-def _key_of(name: bytes) -> bytes:
+def key_of(name: bytes) -> bytes:
     """The encoded key of an entry's name: length and key."""
     return name[_HEAD : _HEAD + 2 + (name[_HEAD] << 8 | name[_HEAD + 1])]
 

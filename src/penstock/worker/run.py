@@ -132,7 +132,7 @@ def run_worker(
         given = report.given_up
         changes = state.changes()
         write: Callable[[], object] | None = None
-        if changes.num_rows or report.rows_in or report.rows_out or given is not None or report.sized is not None:
+        if changes.num_rows or report.rows_in or report.rows_out or given is not None or report.answer.sized is not None:
             moves = [] if given is None else _write_moves(a, worker, attempt, given, fs, root, identity)
             cost += 0.0 if given is None else time.perf_counter() - began
             about = encode_report(report.sent(changes.num_rows, asdict(state.stats()), moves, cost))

@@ -1,7 +1,8 @@
 """The data path of one worker in one epoch: one pure function.
 
 `run_region_task` is called by the Spark task and by the in-process harness alike. It has no I/O of its own: rows come as Arrow
-batches, state through a view, messages as values; it gives output rows and a report, and leaves its changes in the view.
+batches, state through a view, messages as values; it gives output rows and a report, and leaves its changes in the view. The order
+of an epoch, and what is given up, is that of `penstock.protocol.rescale.worker`; here is what it is carried out on.
 
 Invariants: an operator that needs order sees, per key, ascending positions and no row at or after the frontier; the outputs of a
 step are complete up to the frontier before the next step sees them; nothing depends on how rows were cut into batches.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,27 +20,16 @@ import pyarrow as pa
 
 from penstock.arrow.columns import coalesce_batches, concat_batches, conformed, to_indices
 from penstock.errors import OperatorError, PenstockError, raised
-from penstock.operators.base import PANE, Context, KeyedState
-from penstock.protocol.messages import (
-    Acquire,
-    Answer,
-    Barrier,
-    BinSizes,
-    Frontier,
-    Hold,
-    Interrogate,
-    Message,
-    Release,
-    Shutdown,
-    refuse_unknown,
-)
+from penstock.operators.base import PANE, Context, KeyedState, Operator
+from penstock.protocol.messages import Answer, BinSizes, Frontier, Message
 from penstock.protocol.reports import StateMove, WorkerReport
+from penstock.protocol.rescale.worker import Leaving, WorkerEpoch
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import KeyCodec
 from penstock.rows.rows import Emitted, Keys, Order, Rows, group_rows, regroup
 from penstock.state.worker import WorkerState
-from penstock.types import BINS, MAX_TIME, MIN_TIME, OFFSET, ORDER, TIME
-from penstock.worker.collect_state import GivenUp, call_hook, collect_state, size_up
+from penstock.types import BINS, MAX_TIME, OFFSET, ORDER, TIME
+from penstock.worker.collect_state import GivenUp, LeavingState, key_of
 from penstock.worker.held_rows import dequeue, enqueue, split_held
 from penstock.worker.spec import ERROR_SCHEMA, HASH, OUT, PACKED_BITS, Out, Port, RegionSpec
 from penstock.worker.waiting_rows import Waiting, forget_struck
@@ -55,10 +45,8 @@ class Report:
         skipped: Per operator, the records left out because the user's function raised.
         first_skipped: One of them, as text.
         held_rows: Rows of keys on hold that were queued.
-        queued: Their bytes, by key (hash).
-        sized: Answer to `Interrogate`.
-        given_up: Answer to `Collect`, with the state itself.
-        answer_s: Seconds that both took.
+        answer: To the controller.
+        given_up: State that leaves.
     """
 
     worker: int
@@ -68,10 +56,8 @@ class Report:
     skipped: dict[str, int] = field(default_factory=dict)
     first_skipped: str = ""
     held_rows: int = 0
-    queued: dict[int, int] = field(default_factory=dict)
-    sized: BinSizes | None = None
+    answer: Answer = field(default_factory=Answer)
     given_up: GivenUp | None = None
-    answer_s: float = 0.0
 
     def sent(self, rows: int, stats: dict[str, int], moves: Sequence[StateMove], cost_s: float) -> WorkerReport:
         """The report without state, as the driver gets it.
@@ -80,10 +66,9 @@ class Report:
             rows: Changes of state in the delta file.
             stats: What the state was asked for and given.
             moves: The files of what is given up.
-            cost_s: Seconds that acquiring and giving up state took, beside `answer_s`.
+            cost_s: Seconds that acquiring and giving up state took, beside answering.
         """
-        taken = self.given_up.taken if self.given_up else None
-        answer = Answer(self.sized, taken, int((cost_s + self.answer_s) * 1e6), tuple(self.queued.items()))
+        answer = replace(self.answer, cost_us=self.answer.cost_us + int(cost_s * 1e6))
         counts = (self.rows_in, self.rows_out, self.skipped, self.first_skipped, self.held_rows)
         return WorkerReport(self.worker, self.epoch, *counts, rows, stats, tuple(moves), answer)
 
@@ -104,7 +89,7 @@ def run_region_task(
         spec: The region.
         worker: The worker's number.
         epoch: The epoch's number.
-        messages: From the controller, in order; a `Frontier` and a `Barrier` at least.
+        messages: From the controller, in order.
         rows: The worker's rows in the schema ``spec.in_schema``, in any order.
         state: The worker's state as the epoch before left it; holds this epoch's changes afterwards.
         acquired: Names of entries of state that have come from other workers, if an operator wants to hear of them.
@@ -114,39 +99,15 @@ def run_region_task(
         Output rows in the schema ``spec.out_schema``, and the report.
 
     Raises:
-        PenstockError: A message is none that this version knows. Nothing was changed.
+        PenstockError: The messages are not those of an epoch (rule W1). Nothing was changed.
         OperatorError: A user's function raised. `state` is then to be thrown away.
         StateError: A state or key cannot be stored. Likewise.
     """
-    refuse_unknown(messages, worker)
-    frontier = next((m for m in messages if isinstance(m, Frontier)), Frontier(MIN_TIME, MAX_TIME))
+    orders = WorkerEpoch(worker, epoch, messages)
     report = Report(worker, epoch)
-    chain = _Chain(spec, frontier, state)
-    received = _unpack(spec, rows)
-    report.rows_in = sum(b.num_rows for batches in received for b in batches)
-    chain.released = any(isinstance(m, Release) for m in messages)
-    received = _hold_and_release(spec, received, messages, epoch, state, report)
-    inputs = [
-        _due(spec, port, received[i], frontier, epoch, state) if port.partial_of is None else None
-        for i, port in enumerate(spec.ports)
-    ]
-    if any(isinstance(m, Acquire) for m in messages):
-        call_hook(chain.operators, chain.states, chain.codec, acquired, "on_acquire")
-    chain.run(inputs, received)
-    forget_struck(state, frontier.now)
-    for message in messages:
-        if isinstance(message, Interrogate):
-            chain.each(lambda operator, kept, m=message: operator.on_interrogate(range(m.start, BINS), kept))
-        elif isinstance(message, Barrier):
-            chain.each(lambda operator, kept, epoch=message.epoch: operator.on_barrier(epoch, kept))
-        elif isinstance(message, Shutdown):
-            chain.each(lambda operator, kept: operator.on_shutdown(kept))
-    began = clock()
-    report.sized = size_up(state, messages)
-    report.given_up = collect_state(chain.codec, state, messages, epoch, worker)
-    if report.given_up is not None:
-        call_hook(chain.operators, chain.states, chain.codec, report.given_up.names, "on_collect")
-    report.answer_s = clock() - began
+    task = _RegionTask(spec, epoch, orders.frontier, _unpack(spec, rows), state, acquired, report)
+    report.answer = orders.run(task, clock)
+    chain = task.chain
     out = [_pack(spec, i, chain.output(o)) for i, o in enumerate(spec.outs)]
     out = [b for b in out if b.num_rows]
     report.rows_out = sum(b.num_rows for b in out)
@@ -156,6 +117,75 @@ def run_region_task(
             key, position, error, _ = context.skipped[0]
             report.first_skipped = report.first_skipped or f"key {key} at {position}: {error}"
     return out, report
+
+
+class _RegionTask:
+    """What a region's messages are carried out on: its rows as columns, its state in entries, its operators."""
+
+    bins = BINS
+
+    def __init__(
+        self,
+        spec: RegionSpec,
+        epoch: int,
+        frontier: Frontier,
+        received: list[list[pa.RecordBatch]],
+        state: WorkerState,
+        acquired: Sequence[bytes],
+        report: Report,
+    ) -> None:
+        report.rows_in = sum(b.num_rows for batches in received for b in batches)
+        self.chain = _Chain(spec, frontier, state)
+        self._spec, self._state, self._received, self._acquired, self._report = spec, state, received, acquired, report
+        self._leaving = LeavingState(self.chain.codec, state, frontier.now, report.worker, epoch)
+        self.bytes_of, self.keys_of = self._leaving.bytes_of, self._leaving.keys_of
+
+    def hold(self, keys: Sequence[int]) -> dict[int, int]:
+        queued: dict[int, int] = {}
+        for i, port in enumerate(self._spec.ports):
+            if not self._received[i]:
+                continue
+            rows = concat_batches(self._received[i])
+            rows, held = split_held(rows, rows.column(rows.num_columns - 1).to_numpy(), keys)
+            self._received[i] = [rows]
+            self._report.held_rows += sum(h.num_rows for h in held.values())
+            for key, size in enqueue(self._state, port.slot, self._report.epoch, held).items():
+                queued[key] = queued.get(key, 0) + size
+        return queued
+
+    def release(self, keys: Sequence[int]) -> None:
+        self.chain.released = True
+        for i, port in enumerate(self._spec.ports):
+            in_turn = not self._spec.timed and port.partial_of is None
+            queued = dequeue(self._state, port.slot, self._report.epoch, keys, in_turn=in_turn)
+            self._received[i] = [*(conformed(q, port.columns) for q in queued), *self._received[i]]
+
+    def acquire(self) -> None:
+        self.chain.call_hook("on_acquire", self._acquired)
+
+    def process(self, frontier: Frontier) -> None:
+        inputs = [
+            _due(self._spec, port, rows, frontier, self._report.epoch, self._state) if port.partial_of is None else None
+            for port, rows in zip(self._spec.ports, self._received, strict=True)
+        ]
+        self.chain.run(inputs, self._received)
+        forget_struck(self._state, frontier.now)
+
+    def interrogate(self, start: int, entries: int) -> BinSizes:
+        self.chain.each(lambda operator, kept: operator.on_interrogate(range(start, BINS), kept))
+        sizes, after = self._state.measure(start, BINS, entries)
+        return BinSizes(tuple(sizes), after)
+
+    def barrier(self) -> None:
+        self.chain.each(lambda operator, kept: operator.on_barrier(self._report.epoch, kept))
+
+    def shutdown(self) -> None:
+        self.chain.each(lambda operator, kept: operator.on_shutdown(kept))
+
+    def give_up(self, leaving: Leaving) -> tuple[int, int]:
+        self._report.given_up = given = self._leaving.take(leaving)
+        self.chain.call_hook("on_collect", given.names)
+        return given.keys, given.bytes
 
 
 class _Chain:
@@ -191,6 +221,16 @@ class _Chain:
     def each(self, call: Any) -> None:
         for i, (operator, state) in enumerate(zip(self.operators, self.states, strict=True)):
             self.call_operator(i, "a hook", call, operator, state)
+
+    def call_hook(self, hook: str, names: Sequence[bytes]) -> None:
+        """Call a hook of those operators that have it, with the keys that entries belong to."""
+        for operator, state in zip(self.operators, self.states, strict=True):
+            if getattr(type(operator), hook) is getattr(Operator, hook):
+                continue
+            encoded = sorted({key_of(name) for name in names if name[2] == state.slot})
+            if encoded:
+                columns = tuple(self.codec.decode(encoded))
+                getattr(operator, hook)(Keys(columns, spark_xxhash64(columns), self.codec), state)
 
     def call_operator(self, i: int, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call an operator; raise what fails as OperatorError."""
@@ -306,32 +346,6 @@ class _Received:
             arrays.insert(at, column)
         arrays.append(pa.array(spark_xxhash64([arrays[i] for i in self._keys])))
         return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
-
-
-def _hold_and_release(
-    spec: RegionSpec,
-    received: list[list[pa.RecordBatch]],
-    messages: Sequence[Message],
-    epoch: int,
-    state: WorkerState,
-    report: Report,
-) -> list[list[pa.RecordBatch]]:
-    """Queue the rows of keys on hold; put the queued rows of released ones before the epoch's own (rules H1, H4)."""
-    for message in messages:
-        for i, port in enumerate(spec.ports):
-            if isinstance(message, Hold) and received[i]:
-                at = len(port.schema) + len(port.hidden) - 1
-                rows = concat_batches(received[i])
-                rows, held = split_held(rows, rows.column(at).to_numpy(), message.keys)
-                received[i] = [rows]
-                report.held_rows += sum(h.num_rows for h in held.values())
-                for key, size in enqueue(state, port.slot, epoch, held).items():
-                    report.queued[key] = report.queued.get(key, 0) + size
-            elif isinstance(message, Release):
-                in_turn = not spec.timed and port.partial_of is None
-                queued = dequeue(state, port.slot, epoch, message.keys, in_turn=in_turn)
-                received[i] = [*(conformed(q, port.columns) for q in queued), *received[i]]
-    return received
 
 
 def _due(

@@ -1,6 +1,6 @@
 """Live rescaling: Interrogate, Collect, Acquire. One phase one file, each with its rules by number.
 
-Read `machine` first, then `interrogate`, `collect`, `hold`.
+Read `machine` first, then `interrogate`, `collect`, `hold`; `worker` is the workers' half, `transfer` what changes hands.
 """
 
 from penstock.protocol.rescale.machine import (
@@ -8,10 +8,9 @@ from penstock.protocol.rescale.machine import (
     STANDARD,
     TRANSITIONS,
     Limits,
-    Order,
     advanced,
     ended_hold,
-    orders,
+    messages,
     pinned,
     scaled,
 )
@@ -23,13 +22,12 @@ __all__ = [
     "TRANSITIONS",
     "Held",
     "Limits",
-    "Order",
     "Phase",
     "Placement",
     "RescaleGoal",
     "advanced",
     "ended_hold",
-    "orders",
+    "messages",
     "pinned",
     "scaled",
 ]

@@ -42,7 +42,8 @@ def queued(control: Placement, answers: Mapping[int, Answer]) -> Placement:
     more = {key: n for answer in answers.values() for key, n in answer.queued}
     if not more:
         return control
-    return replace(control, held=tuple(replace(h, queued=h.queued + more.get(h.key, 0)) for h in control.held))
+    held = (replace(h, queued=h.queued + more[h.key]) if h.key in more else h for h in control.held)
+    return replace(control, held=tuple(held))
 
 
 def released(control: Placement, key: int, since: int) -> tuple[Placement, Held | None]:

@@ -1,6 +1,6 @@
 """A region's placement as a pure machine, driven once per epoch.
 
-    orders(control, …)          what each worker is told in the next epoch
+    messages(control, …)        what each worker is told in the next epoch
     advanced(control, answers)  the control after it
 
     scaled, pinned, ended_hold  what commands do to it
@@ -16,15 +16,14 @@ S4  Until then as many workers are scheduled as the table and the holds need.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
-from penstock.protocol.messages import Acquire, Answer, Collect, Hold, Interrogate, Release
+from penstock.protocol.messages import KINDS, Acquire, Answer, Barrier, Frontier, Hold, Message, Release, Shutdown
 from penstock.protocol.rescale import collect, hold, interrogate
 from penstock.protocol.rescale.placement import Held, Phase, Placement, RescaleGoal
-
-Order = Hold | Release | Acquire | Interrogate | Collect
 
 TRANSITIONS: Final[tuple[tuple[Phase, str, Phase, str], ...]] = (
     (Phase.SETTLED, "scale asked", Phase.INTERROGATE, "S2"),
@@ -93,23 +92,43 @@ ALL_AT_ONCE: Final = Limits(
 """No budget: everything moves in one step (keys placed apart in a second one, after the bins)."""
 
 
-def orders(control: Placement, limits: Limits, released: Iterable[Held] = ()) -> dict[int, list[Order]]:
-    """What each worker is told in the next epoch, in the order of `penstock.protocol.messages`."""
-    out: dict[int, list[Order]] = {}
-    for to in sorted({h.to for h in control.held}):
-        out.setdefault(to, []).append(Hold(tuple(h.key for h in control.held if h.to == to)))
-    ends = list(released)
-    for to in sorted({h.to for h in ends}):
-        out.setdefault(to, []).append(Release(tuple(h.key for h in ends if h.to == to)))
+def messages(
+    control: Placement,
+    limits: Limits,
+    epoch: int,
+    frontier: Frontier,
+    released: Iterable[Held] = (),
+    acquired: Mapping[int, Sequence[str]] = MappingProxyType({}),
+    last: bool = False,
+) -> tuple[tuple[Message, ...], ...]:
+    """What each worker is told in an epoch.
+
+    Args:
+        control: The region's placement, with the epoch's commands obeyed.
+        limits: What bounds a step.
+        epoch: The epoch's number.
+        frontier: How far the rows are to be processed.
+        released: Holds that end.
+        acquired: By worker, files of state that have come.
+        last: Whether nothing comes after this epoch.
+    """
+    everyones: tuple[Message, ...] = (frontier, Barrier(epoch), Shutdown()) if last else (frontier, Barrier(epoch))
+    own: dict[int, list[Message]] = {w: [Acquire(tuple(paths))] for w, paths in acquired.items()}
+    for kind, holds in ((Hold, control.held), (Release, tuple(released))):
+        for to in {h.to for h in holds}:
+            own.setdefault(to, []).append(kind(tuple(h.key for h in holds if h.to == to)))
     if control.goal is not None:
-        asked: Mapping[int, Order] = (
+        asked: Mapping[int, Message] = (
             interrogate.ask(control, control.goal, limits.measure_entries)
             if control.goal.target is None
             else collect.order(control, control.goal, limits.hold_bytes, limits.most_items)
         )
         for worker, message in asked.items():
-            out.setdefault(worker, []).append(message)
-    return out
+            own.setdefault(worker, []).append(message)
+    out = [everyones] * control.workers
+    for worker, mine in ((w, m) for w, m in own.items() if w < control.workers):
+        out[worker] = tuple(sorted((*mine, *everyones), key=lambda m: KINDS.index(type(m))))
+    return tuple(out)
 
 
 def advanced(control: Placement, answers: Mapping[int, Answer], limits: Limits, epoch: int, frontier: int) -> Placement:
@@ -192,9 +211,11 @@ def _settled(control: Placement) -> Placement:
     """Drop what is done (S3), and schedule what is needed (S4)."""
     routing, held = control.routing, {h.key for h in control.held}
     pinned_keys = {k: w for k, w in routing.pinned_keys.items() if k in held or k in control.pins or routing.home_of(k) != w}
-    control = replace(control, routing=replace(routing, pinned_keys=pinned_keys))
+    if len(pinned_keys) != len(routing.pinned_keys):
+        routing = replace(routing, pinned_keys=pinned_keys)
+        control = replace(control, routing=routing)
     goal = control.goal
-    needed = max(control.routing.used, *(1 + h.to for h in control.held), 1)
+    needed = max(routing.used, *(1 + h.to for h in control.held), 1)
     if goal is None or goal.target is None:
         return replace(control, workers=max(control.workers, needed))
     if control.held or collect.pending_bins(control, goal) or collect.pending_keys(control):

@@ -120,10 +120,9 @@ class Placement:
             return Phase.SETTLED
         return Phase.INTERROGATE if self.goal.target is None else Phase.MOVE
 
-    @property
-    def held_frontier(self) -> int | None:
-        """Event time (µs) that the region must not let others believe it has passed; None: no bound."""
-        return min((h.frontier for h in self.held), default=None)
+    def announced(self, frontier: int) -> int:
+        """The event time (µs) up to which others may believe that the region has processed, when it has up to `frontier` (rule H5)."""
+        return min(frontier, *(h.frontier for h in self.held)) if self.held else frontier
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
