@@ -12,6 +12,7 @@ from penstock.checkpoint.record import FORMAT
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "src" / "penstock"
+DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 
 
 def links(document: Path) -> list[Path]:
@@ -32,14 +33,21 @@ def test_index_lists_every_document_once():
 
 def test_index_of_decisions_lists_every_decision_once_in_order():
     listed = [path for path in links(DOCS / "decisions" / "README.md") if path.parent == DOCS / "decisions"]
-    assert listed == sorted((DOCS / "decisions").glob("[0-9]*.md"))
+    assert listed == DECISIONS
 
 
 def test_index_of_decisions_gives_their_titles_and_a_line():
     text = (DOCS / "decisions" / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \[(\d{4})\]\(\S+\) \| (.+?) \| \S.+ \|$", text, re.MULTILINE)
-    titles = [path.read_text(encoding="utf-8").splitlines()[0] for path in sorted((DOCS / "decisions").glob("[0-9]*.md"))]
+    titles = [path.read_text(encoding="utf-8").splitlines()[0] for path in DECISIONS]
     assert [f"# {number} {title}" for number, title in rows] == titles
+
+
+@pytest.mark.parametrize("document", DECISIONS, ids=lambda path: path.name)
+def test_decision_has_context_decision_and_consequences_then_figures_and_alternatives(document):
+    headings = re.findall(r"^## (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[:3] == ["Context", "Decision", "Consequences"]
+    assert headings[3:] in ([], ["Measured"], ["Rejected"], ["Measured", "Rejected"])
 
 
 def test_compatibility_names_the_present_format():
@@ -60,7 +68,7 @@ TEXTS = {path.relative_to(PACKAGE).with_suffix(""): path.read_text(encoding="utf
 FILES = [
     str(path.relative_to(ROOT)) for folder in ("src", "tests", "docs", "benchmarks") for path in (ROOT / folder).rglob("*.py")
 ]
-ELSEWHERE = ("gc.", "pa.", "np.", "ps.", "spark.", "penstock.match")
+ELSEWHERE = ("gc.", "pa.", "np.", "ps.", "spark.", "penstock.match", "Dataset.", "String.", "BatchedPython", "_metadata.")
 """How names begin that are not found in a module: those of others, and public names, which the reference checks."""
 
 
@@ -101,8 +109,8 @@ def test_name_that_is_in_no_module_is_found():
     assert not is_there("Placement.apart_from")
 
 
-@pytest.mark.parametrize("document", sorted((DOCS / "internals").glob("*.md")), ids=lambda path: path.name)
-def test_internals_name_modules_and_functions_that_exist(document):
+@pytest.mark.parametrize("document", [*sorted((DOCS / "internals").glob("*.md")), *DECISIONS], ids=lambda path: path.name)
+def test_internals_and_decisions_name_modules_and_functions_that_exist(document):
     assert [name for name in named_in(document) if not is_there(name)] == []
 
 
