@@ -83,7 +83,7 @@ def test_errors_of_a_query_that_runs_are_one_sentence(spark, tmp_path):
     pa_csv.write_csv(EVENTS.set_column(0, "at", pa.array([0] * 6)), tmp_path / "ties.csv")
     ties = FileMatches(spark, QUERY, [str(tmp_path)], "csv", order_by=["at"], type="kind")
     with pytest.raises(
-        RecordError, match=r"^Events \(at 0, user u\d.+ have the same place in the order by at; name a further column"
+        RecordError, match=r"^Events \(at 0, user u\d.+ have the same position in the order by at; name a further column"
     ):
         list(ties.lines())
 
@@ -167,7 +167,7 @@ def test_what_goes_wrong_while_it_runs_is_told_apart_from_wrong_words(spark, tmp
     monkeypatch.setattr("penstock.cli.matching.quiet_session", lambda *_, **__: spark)
     words = ["match", "SELECT * WHERE A ; B", str(tmp_path), "--order-by", "at", "--type"]
     assert cli.main([*words, "kind"]) == 1
-    assert "have the same place in the order by at" in capsys.readouterr().err
+    assert "have the same position in the order by at" in capsys.readouterr().err
     assert cli.main([*words, "kin"]) == 2
     assert capsys.readouterr().err == "type names column 'kin', which does not exist; did you mean 'kind'?\n"
 

@@ -154,7 +154,7 @@ def test_division_by_zero_is_unknown_and_the_remainder_has_the_sign_of_the_divid
         (
             "A FILTER A[f = true]",
             "true",
-            "the filter A[f = true] speaks of true, which is no value here; say it in SQL with define=, as define={'Type': 'column'}.",
+            "the filter A[f = true] uses true, which is not a value here; write it in SQL with define=, as define={'Type': 'column'}.",
         ),
         (
             "A FILTER A[f = f]",

@@ -396,15 +396,15 @@ def told(found):
 def test_two_events_of_one_key_in_one_place_are_refused_by_name(spark):
     df = spark.createDataFrame([(1, "A", "x"), (2, "A", "x"), (2, "B", "x"), (1, "B", "y")], "at int, kind string, k string")
     assert told(match(df, "SELECT NONE WHERE A ; B PARTITION BY [k]")) == (
-        "penstock.errors.RecordError: Two events (at 2, k x) have the same place in the order by at; name a "
-        "further column in order_by that tells them apart."
+        "penstock.errors.RecordError: Two events (at 2, k x) have the same position in the order by at; name a "
+        "further column in order_by that distinguishes them."
     )
 
 
 @pytest.mark.parametrize("clause", ["WITHIN 3 EVENTS", "CONSUME BY ANY"])
 def test_two_events_of_different_keys_in_one_place_are_refused_where_their_order_matters(spark, clause):
     df = spark.createDataFrame([(1, "A", "x"), (1, "A", "y"), (2, "B", "x")], "at int, kind string, k string")
-    with pytest.raises(Exception, match=r"have the same place in the order by at.*name a further column in order_by"):
+    with pytest.raises(Exception, match=r"have the same position in the order by at.*name a further column in order_by"):
         match(df, f"SELECT NONE WHERE A ; B PARTITION BY [k] {clause}").collect()
     assert match(df, "SELECT NONE WHERE A ; B PARTITION BY [k] WITHIN 3 EVENTS", events_window="key").count() == 1
 
@@ -424,7 +424,7 @@ def test_event_without_what_its_window_measures_or_going_back_in_it_is_refused(s
     assert told(match(df, query)) == said
     assert told(match(df.where("n IS NOT NULL"), query)) == (
         "penstock.errors.RecordError: A window of 'n' needs values that do not decrease within a key while a match "
-        "is under way, but that of (at 3) is less than the one before; measure in another column, or mend the data."
+        "is under way, but that of (at 3) is less than the one before; measure in another column, or correct the data."
     )
 
 

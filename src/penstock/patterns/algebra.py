@@ -85,7 +85,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """Whether the whole of a string fits a regular expression."""
+    """A string that matches a regular expression as a whole."""
 
     attribute: str
     pattern: str
@@ -96,7 +96,7 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """Whether a value is one of a list."""
+    """A value in a list."""
 
     attribute: str
     values: tuple[Number | Text, ...]
@@ -108,7 +108,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Whether a value lies in a range, ends included; ``None`` is an open end."""
+    """A value in a range, ends included; ``None`` is an open end."""
 
     attribute: str
     low: Number | None
@@ -182,7 +182,7 @@ class AllOf:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """The union of what the two filters leave."""
+    """The union of two filters' results."""
 
     left: Filter
     right: Filter
@@ -220,7 +220,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class As:
-    """What ``inner`` binds, bound to a name as well."""
+    """The events that ``inner`` binds, bound to a name as well."""
 
     inner: Formula
     name: str
@@ -265,7 +265,7 @@ class Or:
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """What of ``inner`` passes a filter."""
+    """The matches of ``inner`` that pass a filter."""
 
     inner: Formula
     filter: Filter
@@ -305,7 +305,7 @@ class CountAll:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A chosen variable and the attributes of its events; none: all of them."""
+    """A selected variable and the attributes of its events; none means all."""
 
     variable: str
     stream: str | None = None
@@ -331,12 +331,12 @@ Projection = Everything | Nothing | CountAll | Chosen
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How far a match may reach: ``end - start <= size``.
+    """The longest reach of a match: ``end - start <= size``.
 
     Attributes:
         kind: ``"events"``, ``"time"`` or ``"attribute"``.
-        size: positions; µs; or in the attribute's unit.
-        attribute: what is measured, for ``"attribute"``.
+        size: positions; µs; or the attribute's unit.
+        attribute: the column that measures, for ``"attribute"``.
     """
 
     kind: Literal["events", "time", "attribute"]
@@ -360,10 +360,10 @@ class Query:
         projection: what is shown of a match.
         streams: the names after FROM.
         formula: the pattern.
-        partition_by: groups of attributes; an event's key has of each group the first that is not null.
+        partition_by: groups of attributes; an event's key has the first of each group that is not null.
         window, consume, limit: the clauses of these names.
-        text: what was parsed, for messages; ``places.Name`` tells where in it a word stands.
-        clauses: the first words of what follows SELECT and of the clauses, by the names of the attributes above, for messages too.
+        text: the source text, for messages; ``source_locations.Name`` knows where a word stands in it.
+        clauses: the first word of each clause, by attribute, for messages.
     """
 
     strategy: Strategy
@@ -393,47 +393,15 @@ class Query:
         return " ".join(parts)
 
 
-KEYWORDS = frozenset(
-    [
-        "SELECT",
-        "ALL",
-        "NEXT",
-        "LAST",
-        "MAX",
-        "STRICT",
-        "ANY",
-        "NONE",
-        "COUNT",
-        "FROM",
-        "WHERE",
-        "FILTER",
-        "AS",
-        "OR",
-        "AND",
-        "NOT",
-        "LIKE",
-        "IN",
-        "PARTITION",
-        "BY",
-        "WITHIN",
-        "EVENTS",
-        "EVENT",
-        "DAYS",
-        "DAY",
-        "HOURS",
-        "HOUR",
-        "MINUTES",
-        "MINUTE",
-        "SECONDS",
-        "SECOND",
-        "CONSUME",
-        "LIMIT",
-    ]
+_KEYWORDS = (
+    "SELECT ALL NEXT LAST MAX STRICT ANY NONE COUNT FROM WHERE FILTER AS OR AND NOT LIKE IN PARTITION BY WITHIN EVENTS EVENT DAYS DAY "
+    "HOURS HOUR MINUTES MINUTE SECONDS SECOND CONSUME LIMIT"
 )
+KEYWORDS = frozenset(_KEYWORDS.split())
 
 
 def name_text(name: str) -> str:
-    """A name as it must be written: in backquotes if it is a keyword or has other characters."""
+    """A name as CEQL text: in backquotes if it is a keyword or has other characters."""
     plain = name.isascii() and name.replace("_", "a").isalnum() and not name[0].isdigit() and name.upper() not in KEYWORDS
     return name if plain else "`" + name.replace("`", "``") + "`"
 

@@ -1,7 +1,7 @@
-"""A pattern over a stream of record batches: what one worker of ``penstock.match`` does.
+"""A pattern over a stream of record batches: one worker of ``penstock.match``.
 
-Events come sorted by key and order (or by order alone where keys must be seen together). They are read in chunks; between two chunks
-only the events that open runs still need are kept, so memory is bounded by the windows, not by the stream.
+Events arrive sorted by key and order (by order alone if keys must be processed together). They are read in chunks. Between two
+chunks only the events that open runs still need are kept, so memory is bounded by the windows, not by the stream.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Spread:
     """How a worker hands over the enumeration of many matches.
 
     Attributes:
-        split: from how many matches on.
-        workers: among how many.
-        first: to whom first; the number of the task.
+        split: the method, with the number of matches from which on it applies.
+        workers: the number of workers that share.
+        first: the first receiver; the number of the task.
     """
 
     split: CountedSplit | MaximalDisjoint | Maximal
@@ -54,7 +54,7 @@ class Spread:
 
 
 def spread_schema(result: pa.Schema) -> pa.Schema:
-    """The columns of results mixed with work that is handed over."""
+    """The columns of results mixed with handed-over work."""
     return pa.schema([*result, pa.field(WORK, pa.binary()), pa.field(PLACE, pa.int32())])
 
 
@@ -64,12 +64,12 @@ def enumerated(
     batches: Iterable[pa.RecordBatch],
     load: Callable[[bytes], EnumerationTask | Share] = load_work,
 ) -> Iterator[pa.RecordBatch]:
-    """Do the work that was handed over; results pass.
+    """Enumerate handed-over work; pass on results.
 
     Args:
-        pattern: as it was for ``matches_of``.
+        pattern: as for ``matches_of``.
         result: the result's columns.
-        batches: what ``matches_of`` gave with a ``Spread``.
+        batches: the output of ``matches_of`` with a ``Spread``.
         load: reads the work: ``load_work``, or ``load_share`` for maximal matches.
     """
     for batch in batches:
@@ -113,18 +113,18 @@ def matches_of(
     """Recognise a pattern.
 
     Args:
-        pattern: what to look for.
-        columns: the input's columns: ``pattern.needed``, ``pattern.key_columns``, the test results as ``__ps_mask0`` and so
-            on, and ``__ps_when`` where the window is not measured in the first order column. Others are not looked at.
+        pattern: the pattern.
+        columns: the input's columns: ``pattern.needed``, ``pattern.key_columns``, the test results as ``__ps_mask0`` and so on,
+            and ``__ps_when`` if the first order column does not measure the window. Others are ignored.
         batches: the input, sorted by key and order; by order alone if ``pattern.needs_global_order``.
-        spread: if given, many matches are not enumerated here but given as work, see ``enumerated``.
-        chunk_rows: how many events to read at a time, at least, unless they are large.
+        spread: if given, many matches are handed over as work, see ``enumerated``.
+        chunk_rows: the least number of events per chunk, unless they are large.
 
     Yields:
         Results, in the order of their closing events; with a ``spread``, rows of ``spread_schema``.
 
     Raises:
-        RecordError: two events of one key have the same place in the order, or an event has none.
+        RecordError: two events of one key have the same position in the order, or an event has none.
         OperatorError: an event closes more matches than allowed.
     """
     worker = _Worker(pattern, columns, spread)
@@ -141,11 +141,11 @@ class _Worker:
     closed: int = 0  # closing events so far
     last: pa.RecordBatch | None = None  # the event before the chunk
     kept: pa.RecordBatch | None = None  # events that open runs need
-    place: int = 0  # how many events the current key had
-    numbers: dict[object, int] = field(default_factory=dict)  # rows of keys that are seen together
+    place: int = 0  # number of events of the current key so far
+    numbers: dict[object, int] = field(default_factory=dict)  # rows of keys that are processed together
     latest: Ints = field(
         default_factory=lambda: np.zeros(0, np.int64)
-    )  # where the last event of each row was, if windows are measured by key
+    )  # `when` of the last event of each row, if windows are measured by key
 
     def __post_init__(self) -> None:
         p = self.pattern
@@ -187,7 +187,7 @@ class _Worker:
         self._end(batch, events, chunk)
 
     def _when(self, chunk: pa.RecordBatch, segments: Ints, rows: Ints) -> Ints:
-        """Where each event is in the window's unit."""
+        """The position of each event in the window's unit."""
         if self.pattern.needs_global_order:
             place = self._places_together(segments, rows) if self.pattern.counts_own_events else np.arange(chunk.num_rows)
         else:
@@ -198,7 +198,7 @@ class _Worker:
         return times(self.pattern, chunk, place, lambda row: self._without(chunk, row))
 
     def _places_together(self, segments: Ints, rows: Ints) -> Ints:
-        """The number of each event within its key's, of keys that are seen together."""
+        """The number of each event within its key, if keys are processed together."""
         index, key, first = _together(segments, rows)
         nth = np.arange(len(index)) - np.repeat(first, np.diff(np.append(first, len(index))))
         place = np.empty(len(index), np.int64)
@@ -206,7 +206,7 @@ class _Worker:
         return place
 
     def _steps_back(self, when: Ints, low: Ints, segments: Ints, rows: Ints) -> tuple[Ints, Ints]:
-        """Events that are less than the one before where a column measures windows, and what was inside the window there."""
+        """Events whose window column is less than that of the previous event, and what was inside the window there."""
         back = edges = np.empty(0, np.int64)
         if self._by_column:
             index, key, first = _together(segments, rows)
@@ -216,11 +216,11 @@ class _Worker:
             back, edges = index[back][order], edges[order]
         if self._by_key:
             self.latest = self._latest(rows)
-            self.latest[rows] = when[segments[1:] - 1]  # later stretches of a row overwrite earlier ones
+            self.latest[rows] = when[segments[1:] - 1]  # later ranges of a row overwrite earlier ones
         return back, edges
 
     def _latest(self, rows: Ints) -> Ints:
-        """Where the last event of each row was; of new rows, what is before every first event."""
+        """``when`` of the last event of each row; for new rows, a value before every first event."""
         new = max(0, int(rows.max()) + 1 - len(self.latest))
         return np.append(self.latest, np.full(new, _LEAST if self._by_column else -1))
 
@@ -243,7 +243,7 @@ class _Worker:
     def _shared(
         self, spread: Spread, closings: NDArray[np.int32], lows: Ints, events: pa.RecordBatch
     ) -> Iterator[pa.RecordBatch]:
-        """Tell a few matches; hand over the enumeration of many."""
+        """Enumerate a few matches; hand over many."""
         arena, light, most = self.recogniser.arena, spread.split.light, self.pattern.max_matches_per_event
         blocks = list(walk(arena, closings, lows, too_many=most, left=light + 1, block_matches=RESULT_ROWS))
         if sum(len(block.ends) for block in blocks) <= light:
@@ -254,7 +254,7 @@ class _Worker:
             yield self._to_do(work, self._turn())
 
     def _parts(self, by: Spread, block: Block, events: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Tell what is part of a few maximal matches; hand over the parts of many."""
+        """Enumerate the parts of a few maximal matches; hand over those of many."""
         serial = (by.first << 31) + self.closed
         self.closed += len(np.unique(block.ends))
         together = isinstance(by.split, MaximalDisjoint)
@@ -293,14 +293,14 @@ class _Worker:
         self.last = chunk.slice(chunk.num_rows - 1)
 
     def _going_on(self) -> Ints:
-        """The rows of the keys that are seen together to go on with; the others are forgotten, as nothing of theirs is open."""
+        """The rows of keys with open runs; other keys are dropped."""
         rows = np.flatnonzero((self.recogniser.heads[: len(self.numbers)] >= 0).any(axis=1))
         place = dict(zip(rows.tolist(), range(len(rows)), strict=True))
         self.numbers = {key: place[row] for key, row in self.numbers.items() if row in place}
         return rows
 
     def _segments(self, chunk: pa.RecordBatch, new: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-        """Stretches of one key, and the row of heads of each: the key that goes on from the last chunk has row 0."""
+        """Ranges of one key each, and the row of heads of each. The key that continues from the last chunk has row 0."""
         starts = np.flatnonzero(new)
         if not len(starts) or starts[0] > 0:
             starts = np.concatenate([[0], starts])
@@ -312,7 +312,6 @@ class _Worker:
         return segments, np.array([self.numbers.setdefault(key, len(self.numbers)) for key in keys], np.int64)
 
     def _new_keys(self, chunk: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Where the key differs from the event before."""
         new = np.zeros(chunk.num_rows, np.bool_)
         new[0] = self.last is None
         for name in self.pattern.key_columns:
@@ -342,8 +341,8 @@ class _Worker:
             shown = self._shown(chunk, row)
             two = f"Two events {shown}" if before == shown else f"Events {before} and {shown}"
             raise RecordError(
-                f"{two} have the same place in the order by {', '.join(self.pattern.order)}; "
-                "name a further column in order_by that tells them apart."
+                f"{two} have the same position in the order by {', '.join(self.pattern.order)}; "
+                "name a further column in order_by that distinguishes them."
             )
 
     def _check_types(self, chunk: pa.RecordBatch, masks: Sequence[NDArray[Any]]) -> None:
@@ -365,7 +364,7 @@ class _Worker:
 
     @property
     def _by_key(self) -> bool:
-        """Whether the last event of each row is needed to tell where the next is, or whether it steps back."""
+        """Whether ``when`` of each row's last event is needed: to number events, or to find decreases."""
         return self._by_column or (self.pattern.needs_global_order and self.pattern.counts_own_events)
 
     def _stepped_back(self, chunk: pa.RecordBatch, row: int) -> RecordError:
@@ -375,7 +374,7 @@ class _Worker:
         return RecordError(f"Event {self._shown(chunk, row)} {without_text(self.pattern)}")
 
     def _shown(self, events: pa.RecordBatch | None, row: int) -> str:
-        """An event, for a message; its key under the name that the query has for it."""
+        """An event, for a message; its key has the query's name."""
         assert events is not None
         names = dict(zip(self.pattern.key_columns, self.pattern.keys, strict=True))
         shown = {
@@ -387,7 +386,7 @@ class _Worker:
 
 
 def _together(segments: Ints, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """The order that puts events of each key together, whose they are then, and where those of each begin."""
+    """The order that groups events by key, the key of each, and the first of each key."""
     owner = np.repeat(rows, np.diff(segments))
     index = np.argsort(owner, kind="stable")
     key = owner[index]

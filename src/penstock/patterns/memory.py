@@ -1,7 +1,7 @@
 """Open runs as bytes, one value per key, and back: what a key remembers of a pattern between two epochs.
 
-A value holds the nodes its runs reach, the heads, and of the events only those that a match may still show. Everything in it is
-numbered within the key, and nodes of the automaton are named by what they are, so it can be read by any worker in any order.
+A value holds the nodes that the key's runs reach, the heads, and the events that a match may still show. Numbers are within the
+key, and nodes of the automaton are named by their content, so any worker can read the value.
 
 Layout, little-endian: head (version, checksum of the pattern, next place, counts of nodes, events, heads), nodes as rows of
 ``NODE``, heads (root, length, name), then the events column by column (``columns``).
@@ -36,7 +36,7 @@ Ints = NDArray[np.int64]
 
 
 def checksum(pattern: Pattern) -> int:
-    """Tells the state of another pattern apart."""
+    """A number that differs for the state of another pattern."""
     automaton = pattern.automaton
     described = (
         automaton.tests,
@@ -60,7 +60,7 @@ class Loaded:
     """What was read for some keys.
 
     Attributes:
-        events: the events that open runs need; those of one key stand together, in order.
+        events: the events that open runs need, by key, in order.
         owner: int64[events], the index of each event's key.
         places: int64[keys], the place of each key's next event.
     """
@@ -75,7 +75,7 @@ def load(recogniser: Recogniser, values: list[bytes | None], check: int, schema:
 
     Args:
         recogniser: without runs.
-        values: of each key what ``dump`` gave, or ``None``.
+        values: for each key what ``dump`` returned, or ``None``.
         check: the pattern's checksum.
         schema: the events' columns.
 
@@ -112,7 +112,7 @@ def load(recogniser: Recogniser, values: list[bytes | None], check: int, schema:
 
 
 def _load_heads(recogniser: Recogniser, raw: Bytes, at: Ints, counts: Ints, rows: Ints, base: Ints) -> None:
-    """Put the heads in their places, the first of all keys, then the second of all, and so on. ``at`` is moved past them."""
+    """Set the heads: the first of all keys, then the second of all, and so on. ``at`` is moved past them."""
     tables = recogniser.tables
     for nth in range(int(counts.max(initial=0))):
         mine = np.flatnonzero(counts > nth)
@@ -125,7 +125,7 @@ def _load_heads(recogniser: Recogniser, raw: Bytes, at: Ints, counts: Ints, rows
             names = pa.Array.from_buffers(pa.binary(length), int(these.sum()), [None, pa.py_buffer(text)]).dictionary_encode()
             kinds: list[Any] = names.dictionary.to_pylist()
             numbers = np.array([tables.number(pickle.loads(kind)) for kind in kinds], np.int64)
-            recogniser.rows(0)  # naming a node may have widened the tables
+            recogniser.rows(0)  # a new node may have widened the tables
             recogniser.heads[rows[mine[these]], numbers[names.indices.to_numpy()]] = root["root"][these] + base[mine[these]]
         at[mine] += size
 
@@ -170,7 +170,9 @@ def dump(recogniser: Recogniser, events: pa.RecordBatch, owner: Ints, nexts: Int
 
 
 def _ways(recogniser: Recogniser, roots: Ints, columns: Ints, heads: Ints) -> Any:
-    """The heads of every key as an Arrow array (large_binary): root, length of the node's name, name. ``heads``: how many each has."""
+    """The heads of every key as an Arrow array (large_binary): root, length of the node's name, name. ``heads``: how many per
+    key.
+    """
     names = pa.array([pickle.dumps(node, protocol=5) for node in recogniser.tables.nodes], pa.large_binary())
     root = np.empty(len(roots), _ROOT)
     root["root"], root["size"] = roots, pc.binary_length(names).to_numpy()[columns]
@@ -181,13 +183,13 @@ def _ways(recogniser: Recogniser, roots: Ints, columns: Ints, heads: Ints) -> An
 
 
 def _grouped(owner: Ints, count: int) -> tuple[Ints, Ints]:
-    """The order that puts each owner's things together, and where each owner's begin in it."""
+    """The order that groups entries by owner, and the first of each owner."""
     order = np.argsort(owner, kind="stable")
     return order, np.searchsorted(owner[order], np.arange(count + 1))
 
 
 def describe(value: bytes, check: int, schema: pa.Schema) -> Any:
-    """What a value holds, for people: in how many ways runs are open, and the events they need."""
+    """A value for people: the number of open heads, and the events that they need."""
     version, other, _, n_nodes, n_events, n_heads = _PACK_HEAD.unpack_from(value)
     if version != VERSION or other != check:
         return "state of another pattern"

@@ -1,7 +1,7 @@
-"""A query made ready to run on events with given columns: checked, and free of anything a worker must not need.
+"""A query checked against the columns and ready to run.
 
-``Pattern`` is what travels to the workers. The engine evaluates ``conditions`` for each event and hands over the bits; all else is
-NumPy on the worker (``batch``, ``operators.match``).
+``Pattern`` travels to the workers. The engine evaluates the tests of each event and hands over the bits; the worker does the
+rest in NumPy (``batch``, ``operators.match``).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from penstock.patterns.source_locations import error_in_clause
 from penstock.sql_text.schema import as_number, as_text, quoted, unknown_column
 from penstock.types import MASK
 
-_TESTS_OF_A_BYTE = 7  # so that a word stays positive
+_TESTS_OF_A_BYTE = 7  # a word stays positive
 WHEN, KEY, HASHED = "__ps_when", "__ps_key", "__ps_hash"
 MAX_MATCHES_PER_EVENT = 10_000_000
-FEW_MATCHES = 64  # of one event
+FEW_MATCHES = 64  # per event
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A query, ready.
+    """A query, ready to run.
 
     Attributes:
         automaton, strategy, scope, consume, limit: see ``Recogniser``.
@@ -43,13 +43,13 @@ class Pattern:
         events_window: ``"global"`` or ``"key"``: whose events an EVENTS window counts.
         order: the columns that order the events; the first gives ``match_start`` and ``match_end``.
         keys: the names of the key columns in the result.
-        key_columns: and in the input of ``batch``: an event's own column where the key is one, otherwise a hidden one.
-        patient: whether events of no type of the query change nothing, so that they need not be looked at.
+        key_columns: the same in the input of ``batch``: the event's column if the key is one, else a hidden one.
+        patient: whether events of no type of the query change nothing and can be dropped.
         shape: the result's other columns.
         max_matches_per_event: more matches of one closing event are an error.
-        streams: those after ``FROM``, where there are several.
-        evaluated: in a flow, the SQL of the words, which says what the types are.
-        stops_at: look for runs that have bound this variable and time out, instead of matches; see ``timeouts``.
+        streams: those after ``FROM``, if there are several.
+        evaluated: in a flow, the SQL of the words, which defines the types.
+        stops_at: recognise runs that have bound this variable and time out, instead of matches; see ``timeouts``.
     """
 
     automaton: Automaton
@@ -70,15 +70,14 @@ class Pattern:
     evaluated: tuple[str, ...] = ()
 
     def follower(self) -> Determiniser | Stopping:
-        """The automaton made deterministic, as the pattern needs it."""
         return Stopping.of(self.automaton, self.stops_at) if self.stops_at else Determiniser(self.automaton, self.strategy)
 
     def timing_out(self, variable: str, query: Query) -> Pattern:
-        """The pattern of the runs of a query that have bound a variable and time out.
+        """The pattern of a query's runs that have bound a variable and time out.
 
         Raises:
-            QueryError: There is no window of time, or no such variable in the result; or a strategy or consumption says what is a
-                match by comparing with others.
+            QueryError: There is no window of time, or no such variable in the result; or the strategy or consumption compares
+                matches.
         """
         if self.window is None or self.window.kind != "time":
             raise error_in_clause(query, "window", "on_timeout needs a window that closes: WITHIN a time.")
@@ -106,29 +105,29 @@ class Pattern:
 
     @property
     def words(self) -> int:
-        """How many words of test results an event has."""
+        """The number of words of test results per event."""
         return max(1, -(-len(self.automaton.tests) // BITS))
 
     def masks(self, events: HasColumns) -> list[NDArray[Any]]:
-        """The words of events, one array of whole numbers each, as `word_type` has them."""
+        """The words of events, one array of whole numbers each, see `word_type`."""
         return [events.column(f"{MASK}{i}").to_numpy() for i in range(self.words)]
 
     @property
     def types(self) -> list[int]:
-        """Which tests ask for an event's type, as bits of each word."""
+        """The tests for an event's type, as bits of each word."""
         bits = sum(1 << bit for bit, test in enumerate(self.automaton.tests) if isinstance(test, TypeIs))
         return [bits >> (BITS * i) & (1 << BITS) - 1 for i in range(self.words)]
 
     @property
     def row_filter(self) -> str | None:
-        """The condition, on the words, for an event to be of a type of the query; None if others change something too."""
+        """The condition, on the words, that an event is of a type of the query; None if other events matter."""
         if not self.patient:
             return None
         return " OR ".join(f"({MASK}{i} & {word}) <> 0" for i, word in enumerate(self.types) if word) or "false"
 
     @property
     def needs_global_order(self) -> bool:
-        """Whether keys must be seen together, in the order of all events: consumption by any key empties all."""
+        """Whether keys are processed together, in the order of all events, because any match drops the runs of all keys."""
         return bool(self.keys) and self.consume == "ANY"
 
     @property
@@ -138,19 +137,19 @@ class Pattern:
 
     @property
     def spreads(self) -> bool:
-        """Whether the matches of a closing event can be enumerated in parts: nothing compares or limits them, nothing is only counted."""
+        """Whether the matches of a closing event can be enumerated in parts: they are not compared, limited or only counted."""
         alone = {"ALL", "STRICT"} if self.scope == "end" else {"ALL", "STRICT", "NEXT", "LAST", "MAX"}
         return self.strategy in alone and self.limit is None and not self.shape.counts
 
     @property
     def enumerates_locally(self) -> bool:
-        """Whether so few matches can end with one event that to hand them over for others to enumerate takes longer than to do it."""
+        """Whether so few matches can end with one event that handing them over costs more than enumerating them."""
         most = self.automaton.most_matches
         return most is not None and most <= FEW_MATCHES
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The event columns a worker must have."""
+        """The event columns that a worker needs."""
         return tuple(dict.fromkeys((*self.order, *self.shape.attributes)))
 
     def result(self, columns: pa.Schema, keys: list[pa.Field[Any]]) -> pa.Schema:
@@ -159,10 +158,10 @@ class Pattern:
 
 
 def check_source_of_types(columns: pa.Schema, type_column: str | None, define: Mapping[str, str] | None) -> None:
-    """An event's type is a column's value as text or follows from conditions: exactly one of the two must be given.
+    """Check that either a column or conditions define event types, and not both.
 
     Raises:
-        DeclarationError: It is not so.
+        DeclarationError: They do not.
     """
     if (type_column is None) == (define is None):
         raise DeclarationError(
@@ -189,13 +188,13 @@ def check_source_of_types(columns: pa.Schema, type_column: str | None, define: M
 def words_sql(
     query_tests: tuple[Test, ...], types: Mapping[str, str] | None, type_column: str | None, streams: Mapping[str, str]
 ) -> list[str]:
-    """Spark SQL expressions, one for each 62 tests, whose bits tell which tests an event passes.
+    """Spark SQL expressions, one per 62 tests; their bits are the tests that an event passes.
 
     Args:
         query_tests: the automaton's tests.
-        types: the condition of each event type, if they are defined so.
-        type_column: the column that holds an event's type name, otherwise.
-        streams: the condition for an event to come from each stream; none if there is one stream only, whatever its name.
+        types: the condition of each event type, if defined so.
+        type_column: the column with an event's type name, otherwise.
+        streams: the condition for an event to come from each stream; empty if there is only one stream.
     """
     conditions = [test_sql(test, types, type_column, streams) for test in query_tests]
     kind = "TINYINT" if word_type(query_tests) == pa.int8() else "BIGINT"
@@ -210,7 +209,7 @@ def words_sql(
 
 
 def word_type(query_tests: tuple[Test, ...]) -> pa.DataType:
-    """The type of `words_sql`. A worker takes much of its time to move columns about, so a few tests are a small one."""
+    """The type of `words_sql`: small for a few tests, because moving columns takes a worker much time."""
     return pa.int8() if len(query_tests) <= _TESTS_OF_A_BYTE else pa.int64()
 
 
@@ -244,7 +243,7 @@ def ready(
     events_window: str = "global",
     max_matches_per_event: int = MAX_MATCHES_PER_EVENT,
 ) -> Pattern:
-    """Make a query ready.
+    """Make a query ready to run.
 
     Args:
         query: a parsed query.
@@ -256,7 +255,7 @@ def ready(
         max_matches_per_event: more matches of one closing event are an error.
 
     Raises:
-        DeclarationError: an argument that does not fit.
+        DeclarationError: an invalid argument.
         QueryError: LIMIT with COUNT(*), or two columns of one name.
     """
     if scope not in {"end", "interval"}:
@@ -289,7 +288,7 @@ def ready(
 
 
 def _patient(query: Query, *, window_of_key: bool) -> bool:
-    """Whether events that pass no test leave every run as it is: nothing is contiguous or excluded, and nobody counts them."""
+    """Whether events that pass no test change no run: nothing is contiguous or excluded, and no window counts them."""
     if query.strategy == "STRICT" or (window_of_key and query.window is not None and query.window.kind == "events"):
         return False
     return not any(

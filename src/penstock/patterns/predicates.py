@@ -1,7 +1,7 @@
 """Conditions on one event as Spark SQL.
 
-A condition holds if SQL says that it is true: null is not. Only the meaning is fixed here; who evaluates it (the JVM, DuckDB in the
-in-process harness) is the engine's business.
+A condition holds if SQL says that it is true; null is not. This module fixes the meaning. The engine evaluates it: the JVM, or
+DuckDB in the in-process harness.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock.patterns.scopes import subformulas
 from penstock.patterns.source_locations import error_in, error_in_clause
 from penstock.sql_text.schema import check_condition, quoted, sql_text, unknown_column
 
-_DIGITS = 18  # of a decimal that is a whole number of 64 bits times a power of ten
-BEGIN, END = r"\A", r"\z"  # not ^ and $: a $ is also true before a line break that ends the text
+_DIGITS = 18  # of a decimal whose unscaled value fits 64 bits
+BEGIN, END = r"\A", r"\z"  # not ^ and $: a $ also matches before a final line break
 
 
 def predicate_sql(predicate: s.Predicate) -> str:
-    """A condition on one event as a Spark SQL expression of type boolean, null where it is unknown."""
+    """A condition on one event as a boolean Spark SQL expression; null if unknown."""
     match predicate:
         case s.Compare(op=op, left=left, right=right):
             return f"({_operand(left)} {op} {_operand(right)})"
@@ -43,12 +43,12 @@ def predicate_sql(predicate: s.Predicate) -> str:
 
 
 def whole_text(expression: str) -> str:
-    """A regular expression that is true of a text only as a whole."""
+    """A regular expression that matches only a whole text."""
     return f"{BEGIN}(?:{expression}){END}"
 
 
 def filter_sql(condition: s.Filter) -> str:
-    """The filter inside ``NOT(type FILTER ...)``, which speaks of one event, as a condition that is never null."""
+    """The filter inside ``NOT(type FILTER ...)`` as a condition that is never null."""
     match condition:
         case s.Bound(predicate=predicate):
             return f"coalesce({predicate_sql(predicate)}, false)"
@@ -73,7 +73,7 @@ def _operand(operand: s.Operand) -> str:
             return quoted(name)
         case s.Minus(inner=inner):
             return f"(-{_operand(inner)})"
-        case s.Arithmetic(op="/" | "%" as op, left=left, right=right):  # by zero is unknown, not an error
+        case s.Arithmetic(op="/" | "%" as op, left=left, right=right):  # division by zero is unknown, not an error
             return f"({_operand(left)} {op} nullif({_operand(right)}, 0))"
         case s.Arithmetic(op=op, left=left, right=right):
             return f"({_operand(left)} {op} {_operand(right)})"
@@ -87,12 +87,12 @@ def check_query(query: s.Query, columns: pa.Schema, *, types: Mapping[str, str] 
 
     Args:
         query: a parsed query.
-        columns: the events' columns; a type that is not known yet is ``pa.null()``.
+        columns: the events' columns; an unknown type is ``pa.null()``.
         types: the condition of each event type, if types are defined by conditions.
 
     Raises:
         QueryError: an attribute does not exist or has a type that the query cannot use; an event type is not defined.
-        DeclarationError: a type's condition is not one.
+        DeclarationError: a type's condition is invalid.
     """
     for condition in types.values() if types is not None else ():
         check_condition(condition, columns, "define")
@@ -100,7 +100,7 @@ def check_query(query: s.Query, columns: pa.Schema, *, types: Mapping[str, str] 
 
 
 def check_time(query: s.Query, name: str, kind: pa.DataType) -> None:
-    """Check that a window of time can be measured in the column that orders the events."""
+    """Check that the order column can measure a window of time."""
     if query.window is not None and query.window.kind == "time" and not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise error_in_clause(
             query,
@@ -120,7 +120,7 @@ def expressions_of(part: object) -> set[str]:
 
 @dataclass(frozen=True)
 class _Check:
-    """A query beside the events' columns."""
+    """A query and the events' columns."""
 
     query: s.Query
     columns: pa.Schema
@@ -209,7 +209,7 @@ class _Check:
             raise self._fail(name, f"{where} needs {name!r} to be a {needed}, but it is {self._type(name, where)}.")
 
     def _kind(self, operand: s.Operand, where: str) -> str | None:
-        """``"number"``, ``"string"``, the name of another type, or ``None`` if it is not known yet."""
+        """``"number"``, ``"string"``, the name of another type, or ``None`` if unknown."""
         match operand:
             case s.Number():
                 return "number"
@@ -239,6 +239,6 @@ class _Check:
         message = str(unknown_column(name, self.columns.names, where))
         if name.lower() in {"true", "false"}:
             message = (
-                f"{where} speaks of {name}, which is no value here; say it in SQL with define=, as define={{'Type': 'column'}}."
+                f"{where} uses {name}, which is not a value here; write it in SQL with define=, as define={{'Type': 'column'}}."
             )
         raise self._fail(name, message)

@@ -1,11 +1,11 @@
-"""What a query means, slow and obvious: the oracle that everything else is tested against.
+"""What a query means, slow and obvious: the oracle of the tests.
 
-Straight from the definition: the set of valuations of a formula by recursion over its parts, then window, projection, strategy,
-consumption. No automaton, no cleverness; exponential, for streams of a dozen events.
+It follows the definition: the set of valuations of a formula by recursion over its parts, then window, projection, strategy,
+consumption. No automaton; exponential, for streams of a dozen events.
 
-A *valuation* is an interval and a set of (variable, position). A *match* is an interval and a set of positions. Where one match
-has several valuations it is told with the preferred one: at the first event at which they differ, the one that binds the event to
-fewer and earlier output variables, compared as sorted lists.
+A *valuation* is an interval and a set of (variable, position). A *match* is an interval and a set of positions. A match with
+several valuations has the preferred one: at the first event at which they differ, the one that binds the event to fewer and
+earlier output variables, compared as sorted lists.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Seen:
-    """An event: its types, its attributes, when it was, in µs, and its stream; ``""`` if there is one stream without a name."""
+    """An event: its types, attributes, time in µs and stream; ``""`` if there is one unnamed stream."""
 
     types: frozenset[str]
     values: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Match:
-    """A match: positions of the first event, the last, and those bound, and the output variables of each of these."""
+    """A match: positions of the first, the last and the bound events, and the output variables of each bound one."""
 
     start: int
     end: int
@@ -46,7 +46,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Answer:
-    """So many of these matches."""
+    """``count`` of these matches."""
 
     matches: frozenset[Match]
     count: int
@@ -64,8 +64,8 @@ def evaluate(
         events_window: ``"global"`` or ``"key"``: whose positions an EVENTS window counts.
 
     Returns:
-        For each key and closing position with matches, what must be answered: of each group so many of its matches. The key is
-        ``()`` without PARTITION BY. With LIMIT, no more than that of all groups together.
+        For each key and closing position with matches, the expected answers, one per group. The key is ``()`` without PARTITION
+        BY. LIMIT bounds the sum over all groups.
     """
     streams: dict[Key, list[int]] = {}
     read = [p for p, event in enumerate(events) if not query.streams or event.stream in ("", *query.streams)]
@@ -115,7 +115,9 @@ def _wins(strategy: str, one: Match, other: Match) -> bool:
 
 
 def _matches(query: s.Query, events: Sequence[Seen], own: Sequence[int], counted: Sequence[int]) -> list[Match]:
-    """The matches of one key that are inside the window, each with its preferred valuation. `counted`: whom an EVENTS window counts."""
+    """The matches of one key inside the window, with their preferred valuations. `counted`: the events that an EVENTS window
+    counts.
+    """
     variables = outputs(query)
     best: dict[tuple[int, int, tuple[int, ...]], tuple[tuple[int, ...], ...]] = {}
     for start, end, bound in valuations(query.formula, [events[p] for p in own]):
@@ -150,7 +152,7 @@ def _selects(projection: s.Projection, variable: str) -> bool:
 
 
 def valuations(formula: s.Formula, events: Sequence[Seen]) -> set[Valuation]:
-    """Every way in which a stretch of events can be read as the formula says."""
+    """Every way to read a range of events as the formula."""
     match formula:
         case s.Event(type=name, stream=stream):
             names = {name, label_of(name, stream)}
@@ -201,7 +203,7 @@ def _filtered(found: set[Valuation], condition: s.Filter, events: Sequence[Seen]
 
 
 def passes(condition: s.Filter, event: Seen) -> bool:
-    """Whether one event passes a filter that speaks of it."""
+    """Whether one event passes a filter on it."""
     match condition:
         case s.AnyOf(left=left, right=right):
             return passes(left, event) or passes(right, event)
@@ -252,15 +254,16 @@ def _compared(a: Any, op: str, b: Any) -> bool | None:
 
 
 def _alike(a: Any, b: Any) -> tuple[Any, Any]:
-    """Two values of one type: a decimal beside a float becomes one."""
+    """Two values of one type: a decimal beside a float becomes a float."""
     if isinstance(a, float) or isinstance(b, float):
         return float(a), float(b)
     return a, b
 
 
 def _value(operand: s.Operand, event: Seen) -> Any:
-    """An operand's value, exact as in Spark: ``0.1`` is a decimal, ``1e-1`` a float. Two differences: integers never overflow, and
-    the quotient of two decimals has Python's digits.
+    """An operand's value, exact as in Spark: ``0.1`` is a decimal, ``1e-1`` a float.
+
+    Two differences: integers never overflow, and the quotient of two decimals has Python's digits.
     """
     match operand:
         case s.Number(text=text):

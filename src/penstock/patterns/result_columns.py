@@ -1,4 +1,4 @@
-"""The columns of the result: what of each matched event goes where.
+"""The columns of the result.
 
 Pure and columnar: from numbers of events to Arrow arrays by ``take``; no match is ever a Python object.
 """
@@ -30,7 +30,7 @@ class Bound:
 
     Attributes:
         name: the column.
-        variable: whose events it holds; ``None``: all marked events.
+        variable: the variable whose events it holds; ``None``: all marked events.
         attributes: the fields of each event.
     """
 
@@ -40,7 +40,7 @@ class Bound:
 
 
 class Table(HasColumns, Protocol):
-    """Events: an Arrow batch, or what gives columns that values can be taken from."""
+    """Events: an Arrow batch, or another table with columns."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -49,7 +49,7 @@ class Table(HasColumns, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The result's columns behind the key's.
+    """The result's columns after the key's.
 
     Attributes:
         counts: whether there is one row per closing event, with the number of its matches.
@@ -63,23 +63,17 @@ class Shape:
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """The columns of the events that the result shows."""
+        """The event columns that the result shows."""
         return tuple(dict.fromkeys(name for bound in self.bound for name in bound.attributes))
 
     def fields(self, columns: pa.Schema, order: pa.DataType) -> list[pa.Field[Any]]:
-        """The result's fields behind the key's, given the event's columns and the type of what orders them."""
+        """The result's fields after the key's, given the event's columns and the type of the order column."""
         if self.counts:
             return [pa.field(END, order), pa.field(MATCHES, COUNT_TYPE)]
         arrays = [pa.field(b.name, pa.list_(pa.struct([columns.field(a) for a in b.attributes]))) for b in self.bound]
         return [pa.field(START, order), pa.field(END, order), *arrays]
 
     def arrays(self, block: Block, events: Table) -> list[Any]:
-        """The array columns of some matches.
-
-        Args:
-            block: the matches; event number i is row i of ``events``.
-            events: the columns ``attributes`` names, at least.
-        """
         return [self._array(bound, block, events) for bound in self.bound]
 
     def _array(self, bound: Bound, block: Block, events: Table) -> Any:
@@ -108,7 +102,7 @@ def shape_of(query: Query, columns: tuple[str, ...], kinds: tuple[tuple[str, ...
         query: a parsed query.
         columns: the events' columns.
         kinds: see ``Automaton.kinds``.
-        keys: the names of the key's columns in the result, which stand before.
+        keys: the names of the key's columns in the result.
 
     Raises:
         QueryError: two columns of the result would have one name.
@@ -136,14 +130,14 @@ def shape_of(query: Query, columns: tuple[str, ...], kinds: tuple[tuple[str, ...
 
 
 def summed(ends: NDArray[np.int64], words: NDArray[np.uint64]) -> tuple[NDArray[np.int64], Any]:
-    """One count for each closing event, which may close runs that end in several ways.
+    """One count per closing event, which may close runs that end in several ways.
 
     Args:
-        ends: The closing events, int64[n]; equal ones beside each other.
-        words: Low and high words of their counts, uint64[2, n]; the top bit is set where there are more than fit.
+        ends: The closing events, int64[n]; equal ones are adjacent.
+        words: Low and high words of their counts, uint64[2, n]; the top bit is set on overflow.
 
     Returns:
-        Each closing event once, and its counts' sum as decimal(38, 0).
+        Each closing event once, and the sum of its counts as decimal(38, 0).
 
     Raises:
         OperatorError: A sum has more than 38 digits.
@@ -152,7 +146,7 @@ def summed(ends: NDArray[np.int64], words: NDArray[np.uint64]) -> tuple[NDArray[
         return ends, pa.array([], COUNT_TYPE)
     first = np.flatnonzero(np.concatenate(([True], ends[1:] != ends[:-1])))
     half, low_half = np.uint64(32), np.uint64(0xFFFFFFFF)
-    # In parts of 32 bits, so that sums have room for what they carry.
+    # In parts of 32 bits, with room for the carry.
     a, b, c, d = (np.add.reduceat(part, first) for word in words for part in (word & low_half, word >> half))
     b += a >> half
     c += b >> half

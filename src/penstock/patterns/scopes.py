@@ -1,4 +1,4 @@
-"""Which names a query may use where, and walks over its formula."""
+"""Scopes: which names a query may use where, and walks over its formula."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ Variable = tuple[str, str | None]
 def complaints(query: s.Query) -> Iterator[tuple[str, str]]:
     """What is wrong with a query's names.
 
-    A filter may speak only of what the formula it stands behind binds: it would be true of anything else, as that is bound to nothing
-    there, so naming it can only be a mistake.
+    A filter may name only what its formula binds. About anything else it would always be true, so it can only be a mistake.
 
     Returns:
-        The word to blame, and a sentence.
+        The word that is wrong, and a sentence.
     """
     types = {part.type for part in subformulas(query.formula) if isinstance(part, s.Event | s.Not)}
     for part in subformulas(query.formula):
@@ -27,17 +26,17 @@ def complaints(query: s.Query) -> Iterator[tuple[str, str]]:
     chosen = query.projection.items if isinstance(query.projection, s.Chosen) else ()
     for n, item in enumerate(chosen):
         if (item.variable, item.stream) in [(other.variable, other.stream) for other in chosen[:n]]:
-            yield item.stream or item.variable, f"{s.variable_text(item.variable, item.stream)} is chosen twice."
-        yield from _unbound(item, "chosen", "the pattern", variables(query.formula))
+            yield item.stream or item.variable, f"{s.variable_text(item.variable, item.stream)} is selected twice."
+        yield from _unbound(item, "selected", "the pattern", variables(query.formula))
     for part in subformulas(query.formula):
         if isinstance(part, s.Filtered):
             for f in bounds(part.filter):
-                yield from _unbound(f, "filtered", "what stands before FILTER", variables(part.inner))
+                yield from _unbound(f, "filtered", "the formula before FILTER", variables(part.inner))
         elif isinstance(part, s.Not) and part.condition is not None:
             for f in bounds(part.condition):
                 if (f.variable, f.stream) != (part.type, None):
                     shown = s.variable_text(f.variable, f.stream)
-                    yield f.variable, f"the filter inside NOT({part.type} ...) can only speak of {part.type}, not of {shown}."
+                    yield f.variable, f"the filter inside NOT({part.type} ...) may use only {part.type}, not {shown}."
 
 
 def _unbound(node: s.Item | s.Bound, how: str, where: str, there: set[Variable]) -> Iterator[tuple[str, str]]:
@@ -48,7 +47,7 @@ def _unbound(node: s.Item | s.Bound, how: str, where: str, there: set[Variable])
 
 
 def subformulas(formula: s.Formula) -> Iterator[s.Formula]:
-    """A formula and all its parts, as they stand."""
+    """A formula and all its parts, outermost first."""
     yield formula
     match formula:
         case s.As(inner=inner) | s.Plus(inner=inner) | s.Filtered(inner=inner):
@@ -70,7 +69,7 @@ def variables(formula: s.Formula) -> set[Variable]:
 
 
 def bounds(condition: s.Filter) -> Iterator[s.Bound]:
-    """The conditions on single variables that a filter is made of."""
+    """A filter's conditions on single variables."""
     if isinstance(condition, s.Bound):
         yield condition
     else:

@@ -1,9 +1,9 @@
-"""Brings a worker's events into order: those of a key together, by their order columns; for `penstock.spark.patterns.match`.
+"""Sorts a worker's events by key and order columns, for `penstock.spark.patterns.match`.
 
-What fits in memory is sorted there. Of more, sorted runs are written to disk and cut into ranges, the same for all runs, each of which
-fits: a range is read from every run, sorted and given.
+If they do not fit in memory, sorted runs are written to disk and divided into ranges that do. A range is read from every run,
+sorted and yielded.
 
-Keys are told apart by one number, a hash in most cases. Two keys of one hash are sorted apart when they are seen.
+One number distinguishes keys, usually a hash. Keys with one hash are compared when they meet.
 
 Read next: `penstock.patterns.batch`.
 """
@@ -34,32 +34,32 @@ if TYPE_CHECKING:
 HELD_BYTES: Final = 128 << 20
 """How much of its events a worker sorts at a time; it needs three times as much memory to do so."""
 GIVEN_ROWS: Final = 1 << 18
-_SAMPLES: Final = 4  # of each run, for each range
+_SAMPLES: Final = 4  # per run and range
 _PLACE: Final = "__ps_sort"
-_PLACED_BY: Final = 5  # key and order columns, at most
+_PLACED_BY: Final = 5  # most key and order columns
 _LEAST: Final = np.iinfo(np.int64).min
 
 Ints = NDArray[np.int64]
 
 
 def is_whole(kind: pa.DataType) -> bool:
-    """Whether a type's values are as good as whole numbers: equal and ordered as those are."""
+    """Whether a type's values can be compared and ordered as whole numbers."""
     return pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
 
 
 def is_sortable(kind: pa.DataType) -> bool:
-    """Whether events can be sorted here by a column of the type."""
+    """Whether a column of the type can be sorted here."""
     return is_whole(kind) or pa.types.is_floating(kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """What events are sorted by.
+    """The columns that sort events.
 
     Attributes:
-        by: Columns of types that are `is_sortable`; one that tells keys apart first, if there are keys.
-        keys: The key columns, if that one is a hash of them. Events that lack it get it, as their last column.
-        held_bytes: How much is sorted at a time.
+        by: Columns of types that are `is_sortable`; if there are keys, the first distinguishes them.
+        keys: The key columns, if the first is a hash of them. Events without it get it as their last column.
+        held_bytes: The amount sorted at a time.
     """
 
     by: tuple[str, ...]
@@ -67,11 +67,11 @@ class Sorting:
     held_bytes: int = HELD_BYTES
 
     def sorted(self, batches: Iterable[pa.RecordBatch], folder: str | None = None) -> Iterator[pa.RecordBatch]:
-        """The events in order, however many. Nulls have any place; events of the same place come in any order.
+        """The events in order, however many. Nulls and events of equal position have no defined order.
 
         Args:
             batches: The events.
-            folder: Where to write files if need be; None: where the system has them.
+            folder: The folder for files; None: the system's.
 
         Raises:
             RecordError: Two keys have one hash, and more events than are sorted at a time.
@@ -105,7 +105,7 @@ class Sorting:
         return [_numbers(rows.column(name)) for name in self.by]
 
     def _index(self, rows: pa.RecordBatch, numbers: Sequence[Ints], placing: GroupLayout | None) -> Any:
-        """The places of the rows in order."""
+        """The indices of the rows in order."""
         index = lexicographic(numbers) if placing is None else placing.at()
         if not self.keys:
             return to_indices(index)
@@ -128,7 +128,7 @@ class Sorting:
             yield rows.take(index.slice(begin, GIVEN_ROWS))
 
     def _run(self, rows: pa.RecordBatch, path: Path) -> _Run:
-        """Write events to a file, sorted by numbers alone, so that they can be cut by numbers."""
+        """Write events to a file, sorted by numbers alone, so that it can be divided by numbers."""
         numbers = self._numbers(rows)
         index = lexicographic(numbers)
         rows = rows.take(to_indices(index))
@@ -141,7 +141,7 @@ class Sorting:
         return _Run(read.select(read.schema.names[:-width]), [c.to_numpy() for c in read.columns[-width:]])
 
     def _ranges(self, runs: Sequence[_Run]) -> Iterator[pa.RecordBatch]:
-        """The same ranges of all runs; as many rows as are held at a time, or a few more."""
+        """The same ranges of all runs, of about the size that is held at a time."""
         rows = sum(run.rows.num_rows for run in runs)
         held = max(1, rows * self.held_bytes // sum(run.rows.nbytes for run in runs))
         step = max(1, held // (_SAMPLES * len(runs)))
@@ -150,7 +150,7 @@ class Sorting:
         bounds = list(zip(*(sample[index].tolist() for sample in samples), strict=True))[1:]
         begins = [0] * len(runs)
         for before, bound in zip([(None,), *bounds], bounds, strict=False):
-            # A key is cut only if it has more events than are held at a time.
+            # A key is divided only if it has more events than are held at a time.
             at = bound if bound[0] == before[0] or len(bound) == 1 else (bound[0], *[_LEAST] * (len(bound) - 1))
             ends = [run.before(at) for run in runs]
             yield from _joined(runs, begins, ends)
@@ -158,7 +158,7 @@ class Sorting:
         yield from _joined(runs, begins, [run.rows.num_rows for run in runs])
 
     def _check_apart(self, last: pa.RecordBatch | None, first: pa.RecordBatch) -> None:
-        """Where one key's events go on from the last batch, they are of that key."""
+        """Check that events that continue the last batch's hash have its key."""
         if last is None or not self.keys:
             return
         names = [self.by[0], *self.keys]
@@ -173,13 +173,13 @@ class Sorting:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Sorted events on disk; `numbers` are what they are sorted by."""
+    """Sorted events on disk; `numbers` sort them."""
 
     rows: pa.RecordBatch
     numbers: list[Ints]
 
     def before(self, bound: Sequence[int]) -> int:
-        """How many come before a bound."""
+        """The number of events before a bound."""
         begin, end = 0, self.rows.num_rows
         for column, value in zip(self.numbers, bound, strict=True):
             here = column[begin:end]
@@ -194,7 +194,7 @@ def _joined(runs: Sequence[_Run], begins: Sequence[int], ends: Sequence[int]) ->
 
 
 def _placing(numbers: Sequence[Ints]) -> GroupLayout | None:
-    """Where rows go; None if they are few, or do not come in a few runs, each in order, as events of files often do."""
+    """The layout of the rows; None if they are few, or do not arrive in a few ordered runs, as events of files often do."""
     if len(numbers[0]) < MANY or not 2 <= len(numbers) <= _PLACED_BY:
         return None
     from penstock.arrow.grouping import placing  # noqa: PLC0415  (as in `penstock.arrow.columns.ascending`)
@@ -206,9 +206,9 @@ def _placing(numbers: Sequence[Ints]) -> GroupLayout | None:
 
 
 def _in_places(rows: pa.RecordBatch, by: str, placing: GroupLayout) -> Iterator[pa.RecordBatch]:
-    """The rows in their places, some at a time; columns that are not of a fixed width are looked up.
+    """The rows in order, some at a time; columns without a fixed width are gathered.
 
-    To look a row up is to wait for memory, three times as long as to write it to where its key goes on.
+    A gather waits for memory and takes three times as long as a scatter.
     """
     placed = [_put(name == by, column, placing) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
     index: Any = to_indices(placing.at()) if any(column is None for column in placed) else None
@@ -220,14 +220,14 @@ def _in_places(rows: pa.RecordBatch, by: str, placing: GroupLayout) -> Iterator[
 
 
 def _put(is_key: bool, column: Any, placing: GroupLayout) -> Any:
-    """A column in its places; None if its values are of no fixed width."""
+    """A column in order; None if its values have no fixed width."""
     if is_key and pa.types.is_integer(column.type) and not column.null_count:
         return pa.array(np.repeat(placing.values.astype(column.type.to_pandas_dtype()), np.diff(placing.starts)))
     return placing.put_arrow(column)
 
 
 def _numbers(column: Any) -> Ints:
-    """Whole numbers in the order of the values; those of nulls mean nothing."""
+    """Whole numbers in the order of the values; those of nulls have no meaning."""
     if pa.types.is_floating(column.type):
         values = np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False))
         return ordered(np.where(np.isnan(values), np.nan, values))
@@ -237,7 +237,7 @@ def _numbers(column: Any) -> Ints:
 
 
 def _differ(keys: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Where a row's key is another than that of the row before, bool[rows - 1]."""
+    """Where a row's key differs from the previous row's, bool[rows - 1]."""
     found = np.zeros(max(0, keys.num_rows - 1), np.bool_)
     for column in keys.columns:
         found |= different(column[1:], column[:-1])

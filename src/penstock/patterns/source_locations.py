@@ -1,4 +1,4 @@
-"""Where in a query something stands, and errors that show it."""
+"""Places in a query's text, and errors that show them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Name(str):
-    """A word of a query that knows its place; otherwise text like any other, and copies of it are just that.
+    """A word of a query that knows its place. Otherwise a plain `str`; operations return plain strings.
 
     Attributes:
         line, column: from 1.
@@ -22,7 +22,6 @@ class Name(str):
     column: int
 
     def __new__(cls, text: str, line: int | None, column: int | None) -> Self:
-        """A word at a place; the beginning of the query if that is not known."""
         name = super().__new__(cls, text)
         name.line, name.column = line or 1, column or 1
         return name
@@ -36,7 +35,7 @@ def error_in(text: str, word: object, message: str) -> QueryError:
 
     Args:
         text: the query.
-        word: a ``Name``; of anything else the place is not known, and the message is all.
+        word: a ``Name``; for anything else the error is only the message.
         message: a sentence.
     """
     return error_at(text, word.line, word.column, message) if text and isinstance(word, Name) else QueryError(message)
@@ -48,7 +47,7 @@ def error_in_clause(query: Query, clause: str, message: str) -> QueryError:
 
 
 def error_at(text: str, line: int, column: int, message: str) -> QueryError:
-    """An error with the line it is in and a caret below the place."""
+    """An error with its line and a caret below the place."""
     lines = lines_of(text)
     shown = lines[line - 1] if line <= len(lines) else ""
     before = shown[: column - 1]

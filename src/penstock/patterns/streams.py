@@ -1,6 +1,7 @@
-"""Which streams a query reads: those after ``FROM``, and the ``stream`` of ``stream>type``.
+"""The streams that a query reads: those after ``FROM``, and the ``stream`` of ``stream>type``.
 
-A DataFrame, or the rows of one source, are one stream, which a query may call anything. Several streams are merged in order and have names.
+A DataFrame, or the rows of one source, are one stream, which a query may give any name. Several streams are merged in order and
+have names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from penstock.patterns.source_locations import error_in
 
 
 def streams_named(query: Query) -> tuple[str, ...]:
-    """Every stream that a query names. Variables are bound by the formula, so none is named elsewhere alone."""
+    """Every stream that a query names; the formula has them all, because it binds every variable."""
     types = (part.stream for part in subformulas(query.formula) if isinstance(part, Event))
     return tuple(dict.fromkeys([*query.streams, *(stream for stream in types if stream is not None)]))
 
@@ -23,14 +24,14 @@ def streams_read(query: Query, there: Sequence[str], what: str) -> tuple[str, ..
 
     Args:
         query: A parsed query.
-        there: Names of the streams there are; empty: there is one, without a name.
+        there: The names of the existing streams; empty: there is one unnamed stream.
         what: A sentence about them, for the error.
 
     Returns:
-        Names of `there`, in that order: all, or those after ``FROM``. Empty if there is one without a name.
+        Names of `there`, in that order: all, or those after ``FROM``. Empty if there is one unnamed stream.
 
     Raises:
-        QueryError: The query reads a stream that is not there, or several where there is one.
+        QueryError: The query reads a stream that does not exist, or several where there is one.
     """
     named = streams_named(query)
     if not there and len(named) > 1:

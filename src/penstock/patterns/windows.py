@@ -1,7 +1,7 @@
-"""Windows as integers: where a run starts, and the least start that is inside the window at each event.
+"""Windows as integers: the start of a run, and the least start inside the window at each event.
 
-``end - start <= size`` becomes ``start >= low(end)``, evaluated once per event for the whole batch, exactly: floating-point values are
-mapped to integers of the same order.
+``end - start <= size`` becomes ``start >= low(end)``, computed once per event for the whole batch, exactly: floating-point
+values are mapped to integers of the same order.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def times(pattern: Pattern, chunk: HasColumns, place: Ints, missing: Callable[[i
     """The start of a run that begins with each event, in the window's unit, int64[events].
 
     Args:
-        pattern: its window says what is measured.
+        pattern: has the window.
         chunk: the events.
         place: the number of each event within its key's events, int64[events].
-        missing: the error for an event that has no value of the window's attribute; NaN and infinity are none.
+        missing: the error for an event without a value of the window's attribute, or with NaN or infinity.
     """
     if pattern.counts_own_events:
         return np.asarray(place, np.int64)
@@ -48,16 +48,16 @@ def times(pattern: Pattern, chunk: HasColumns, place: Ints, missing: Callable[[i
 
 
 def steps_back(when: Ints, low: Ints, first: Ints, before: Ints) -> tuple[Ints, Ints]:
-    """Events that are measured less than the event of their key before.
+    """Events whose ``when`` is less than that of their key's previous event.
 
     Args:
-        when, low: see ``Batch``; events of one key stand together.
+        when, low: see ``Batch``; events are grouped by key.
         first: the first event of each key, int64[keys].
         before: ``when`` of the event before each of these, int64[keys]; the least number if there was none.
 
     Returns:
-        Their places, ascending, and ``low`` of the event before each: the least number for first events, before which runs that had left
-        their windows were forgotten.
+        Their indices, ascending, and ``low`` of the event before each. For first events that is the least number: runs outside
+        their windows were dropped before them.
     """
     earlier, edge = np.roll(when, 1), np.roll(low, 1)
     earlier[first], edge[first] = before, _ALL
@@ -66,22 +66,22 @@ def steps_back(when: Ints, low: Ints, first: Ints, before: Ints) -> tuple[Ints, 
 
 
 def step_back_text(pattern: Pattern, event: str) -> str:
-    """Says that an event steps back where no window can tell what that means."""
+    """The message for a decrease that no window can interpret."""
     name = "" if pattern.window is None else pattern.window.attribute
     return (
         f"A window of {name!r} needs values that do not decrease within a key while a match is under way, but that of {event} is "
-        "less than the one before; measure in another column, or mend the data."
+        "less than the one before; measure in another column, or correct the data."
     )
 
 
 def without_text(pattern: Pattern) -> str:
-    """Says of an event that it cannot be measured."""
+    """The message for an event that the window cannot measure."""
     name = "" if pattern.window is None else pattern.window.attribute
     return f"has no value of {name!r}, which its window needs, or NaN or infinity; leave such events out."
 
 
 def _unscaled(column: Any) -> Ints:
-    """Decimals of at most 18 digits as whole numbers of their last digit: the low half of each, which has the sign as well."""
+    """Decimals of at most 18 digits as their unscaled values: the low half of each, sign included."""
     halves = np.frombuffer(column.buffers()[1], np.int64)
     return halves[2 * column.offset : 2 * (column.offset + len(column)) : 2].copy()
 
@@ -108,7 +108,7 @@ def earliest(pattern: Pattern, chunk: HasColumns, when: Ints) -> Ints:
         if pa.types.is_decimal(kind):
             size *= 10**kind.scale
     low, left = when, floor(size)
-    for _ in range(3):  # three steps of an int64 are beyond whatever there is
+    for _ in range(3):  # three steps of an int64 exceed any window
         step = min(left, _MOST)
         low, left = np.where(low >= _ALL + step, low - step, _ALL), left - step
         if not left:
@@ -131,13 +131,13 @@ def _least_start(ends: NDArray[np.float64], size: Decimal | int) -> NDArray[np.f
     width = float(size)
     start = ends - width
     less = np.nextafter(start, -np.inf)
-    near = (ends - start > width) | (ends - less <= width)  # it is not quite this one: close to 0 there are many beside it
+    near = (ends - start > width) | (ends - less <= width)  # inexact: near 0 there are many neighbours
     start[near] = _searched(ends[near], width)
     return start
 
 
 def _searched(ends: NDArray[np.float64], width: float) -> NDArray[np.float64]:
-    """The same, by halving what is between minus infinity, which is too far away, and the end itself."""
+    """The same by bisection between minus infinity, which is outside, and the end itself."""
     outside, inside = np.full(len(ends), ordered(np.array([-np.inf]))[0]), ordered(ends)
     for _ in range(64):
         middle = (outside >> 1) + (inside >> 1) + (outside & inside & 1)

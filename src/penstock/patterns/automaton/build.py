@@ -1,11 +1,11 @@
-"""From a formula to the automaton that recognises it, made deterministic one step at a time.
+"""From a formula to the automaton that recognises it.
 
-``build`` turns a formula into a small non-deterministic automaton whose transitions read one event: they ask for the truth of
-some tests (bits of the event's mask) and either mark the event, naming the variables it is bound to, or skip it. ``determine``
-makes it deterministic as the events come, ``kernel`` runs the tables that come out of that.
+``build`` turns a formula into a small non-deterministic automaton whose transitions read one event: they test bits of the
+event's mask and either mark the event, naming the variables it is bound to, or skip it. ``determine`` makes it deterministic as
+events arrive; ``kernel`` runs the resulting tables.
 
-Source: Bucchi, Grez, Quintana, Riveros and Vansummeren, "CORE: a complex event recognition engine", PVLDB 15(9), 2022, section 5;
-the wait states, and labels as kinds of marks, are our own.
+Source: Bucchi, Grez, Quintana, Riveros and Vansummeren, "CORE: a complex event recognition engine", PVLDB 15(9), 2022, section
+5; the wait states, and labels as kinds of marks, are our own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TypeIs:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """The test whether an event is one that ``NOT(type FILTER condition)`` must not meet."""
+    """The test whether an event is one that ``NOT(type FILTER condition)`` excludes."""
 
     type: str
     condition: Filter | None = None
@@ -75,9 +75,9 @@ class Automaton:
     """A trimmed automaton without empty transitions. States are numbers; sets of states are integers with a bit per state.
 
     Attributes:
-        tests: what the bits of an event's mask stand for, lowest bit first.
+        tests: the meaning of the bits of an event's mask, lowest bit first.
         transitions: by source state.
-        kinds: the kinds of marks, the one preferred where two would do first: the output variables each binds, in their order.
+        kinds: the output variables that each kind of mark binds; preferred kinds first.
         initial: the set in which the first event of a match is read.
         final: the set of states in which a match is complete.
     """
@@ -90,9 +90,9 @@ class Automaton:
 
     @property
     def most_matches(self) -> int | None:
-        """So many matches at most end with one event, whatever the events; None: there is no bound, as states repeat.
+        """An upper bound of the matches that end with one event; None if states repeat.
 
-        A match follows from a way through the automaton, as each transition reads one event; so these are counted.
+        Each transition reads one event, so a match is a path through the automaton.
         """
         rest = dict(enumerate(self.transitions))
         ways: dict[int, int] = {}
@@ -107,7 +107,7 @@ class Automaton:
 
 @dataclass(slots=True)
 class _Fragment:
-    """A part under construction: states that read its first event, and states in which it has been read."""
+    """A part under construction: the states before its first event and those after its last."""
 
     initial: set[int]
     final: set[int]
@@ -116,7 +116,7 @@ class _Fragment:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A transition before the projection: it still knows every variable."""
+    """A transition before the projection; it still has every variable."""
 
     source: int
     needs: int
@@ -130,7 +130,7 @@ class _Builder:
     tests: dict[Test, int] = field(default_factory=dict)
     readings: list[_Reading] = field(default_factory=list)
     empty: dict[int, set[int]] = field(default_factory=dict)
-    names: dict[str, None] = field(default_factory=dict)  # AS-names, as they appear
+    names: dict[str, None] = field(default_factory=dict)  # AS-names in order of appearance
     count: int = 0
 
     def bit(self, test: Test) -> int:
@@ -211,13 +211,10 @@ class _Builder:
 
 
 def build(query: Query) -> Automaton:
-    """The automaton of a query's formula, its marks cut down to what the query selects.
-
-    Args:
-        query: a parsed query.
+    """The automaton of a query's formula. Only selected events are marked.
 
     Returns:
-        An automaton in which every state lies on a way from the initial set to a final state.
+        An automaton in which every state lies on a path from the initial set to a final state.
     """
     builder = _Builder()
     part = builder.part(query.formula)
@@ -249,7 +246,7 @@ def build(query: Query) -> Automaton:
 
 
 def outputs(query: Query) -> tuple[str, ...]:
-    """The variables that get a column of their own: those chosen, or every AS-name of ``SELECT *``, as they appear."""
+    """The variables with a column of their own: the selected ones, or every AS-name of ``SELECT *``, in order of appearance."""
     if isinstance(query.projection, Chosen):
         return tuple(dict.fromkeys(label_of(item.variable, item.stream) for item in query.projection.items))
     if isinstance(query.projection, Everything):
@@ -272,7 +269,7 @@ def _names(formula: Formula) -> Iterator[str]:
 def _kinds(
     projection: Projection, variables: tuple[str, ...], readings: list[_Reading]
 ) -> dict[frozenset[str], tuple[int, tuple[str, ...]]]:
-    """For each set of labels, what its transition does to the event: a number (``SKIP`` or a kind), and the variables bound."""
+    """For each set of labels: a number (``SKIP`` or a kind), and the variables bound."""
     marks: dict[frozenset[str], tuple[int, ...]] = {}
     for labels in {t.labels for t in readings}:
         bound = tuple(index for index, name in enumerate(variables) if name in labels)
@@ -286,7 +283,7 @@ def _kinds(
 
 
 def label_of(variable: str, stream: str | None) -> str:
-    """What a transition calls a variable."""
+    """The name of a variable in transitions."""
     return variable if stream is None else f"{stream}>{variable}"
 
 

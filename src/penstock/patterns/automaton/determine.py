@@ -1,19 +1,19 @@
-"""The automaton made deterministic, one step at a time and only where the events lead.
+"""The automaton made deterministic, one step at a time and only where events lead.
 
 ``Determiniser`` follows sets of the automaton's states. For one set and one event there is at most one successor that skips the
-event and one for each kind of mark, which is why no match comes twice. A node of it is a tuple of sets:
+event and one per kind of mark, so no match is emitted twice. A node is a tuple of sets:
 
-* the states that the choice of marks made so far can be in;
-* the states that the same marks with *preferred* kinds can be in: where one set of events can be bound to the variables in two
-  ways, it is told once, bound in the preferred way (the first event at which the ways differ decides);
-* for a selection strategy: the states that the same marks can be in whatever the kinds, and those of marks that beat them (and,
-  for ``LAST``, of marks that are beaten so far but may yet win). So a match is accepted only if no better one from the same start
-  ends at the same event; what remains is a comparison of the starts of one closing event (``matches``).
+* the states that the marks made so far can reach;
+* the states that the same marks with *preferred* kinds can reach. If one set of events can be bound to the variables in two
+  ways, it is emitted once, in the preferred way (the first event at which the ways differ decides);
+* for a selection strategy: the states that the same marks can reach whatever the kinds, and those of marks that beat them (and,
+  for ``LAST``, of marks that may still win). So a match is accepted only if no better one from the same start ends at the same
+  event. ``matches`` then compares the starts of one closing event.
 
-Acceptance sits on the step, not on the node: a state that can only be final is dropped at once. So waiting for the next event of a
-pattern is a loop of one node onto itself, and the kernel need not look at it.
+Acceptance is a property of the step, not of the node: a state that can only be final is dropped at once. So waiting for the
+next event of a pattern is a loop of one node onto itself, which the kernel skips.
 
-Nodes are compared as tuples where an order is needed; numbers given by the discoverer would depend on which events came first.
+Where an order is needed, nodes are compared as tuples: their numbers depend on which events came first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Node = tuple[int, ...]
 
 
 class Follower(Protocol):
-    """What ``tables`` needs of a deterministic automaton.
+    """A deterministic automaton, as ``tables`` uses it.
 
     Attributes:
         kinds: the choices after ``SKIP``: the output variables each kind of mark binds.
@@ -55,7 +55,6 @@ class Determiniser:
 
     @property
     def kinds(self) -> tuple[tuple[str, ...], ...]:
-        """The kinds of marks, as the automaton has them."""
         return self.automaton.kinds
 
     @property
@@ -76,12 +75,12 @@ class Determiniser:
         """Read one event.
 
         Args:
-            node: where the run is.
+            node: the run's node.
             mask: the event's true tests.
             choice: ``SKIP`` or a kind of mark.
 
         Returns:
-            The node after the event, or ``None`` if nothing can follow; and whether a match ends with the event.
+            The next node, or ``None`` if nothing can follow; and whether a match ends with the event.
         """
         after, preferred = self.moved(node[0], node[1], mask, choice)
         rest, better = self._rivals(node[2:], mask, marks=choice != SKIP)
@@ -90,12 +89,12 @@ class Determiniser:
         better |= preferred
         final = self.automaton.final
         accepts = bool(after & final) and not better & final
-        # A choice that is where a better one is will be beaten whatever follows.
+        # A choice in the same state as a better one loses, whatever follows.
         after = self.live(after & ~better)
         return ((after, self.live(preferred), *rest) if after else None), accepts
 
     def moved(self, here: int, preferred: int, mask: int, choice: int) -> tuple[int, int]:
-        """Where a choice leads, and where the same marks of preferred kinds lead."""
+        """The states after a choice, and those after the same marks of preferred kinds."""
         after = self.move(here, mask, choice)
         if choice == SKIP:
             return after, self.move(preferred, mask, SKIP)
@@ -105,7 +104,7 @@ class Determiniser:
         return after, preferred
 
     def _rivals(self, rivals: Node, mask: int, *, marks: bool) -> tuple[Node | None, int]:
-        """What a strategy keeps beside the run: its next value, and the states that beat the run; ``None`` forbids the choice."""
+        """A strategy's next value beside the run, and the states that beat the run; ``None`` forbids the choice."""
         match self.strategy:
             case "MAX":  # a strict superset beats
                 same, larger = rivals
@@ -113,13 +112,13 @@ class Determiniser:
                 if not marks:
                     better |= self.move(larger, mask, SKIP) | self._marked(same, mask)
                 return self._alive(self.own(same, mask, marks=marks), better), better
-            case "NEXT":  # the first difference decides: whoever marks there wins
+            case "NEXT":  # the first difference decides: the one that marks there wins
                 same, earlier = rivals
                 better = self.any_of(earlier, mask)
                 if not marks:
                     better |= self._marked(same, mask)
                 return self._alive(self.own(same, mask, marks=marks), better), better
-            case "LAST":  # the last difference decides, so each new one overrules those before
+            case "LAST":  # the last difference decides, so a new one overrules earlier ones
                 same, later, sooner = rivals
                 everyone = same | later | sooner
                 if marks:
@@ -139,7 +138,7 @@ class Determiniser:
                 return (), 0
 
     def own(self, states: int, mask: int, *, marks: bool) -> int:
-        """Where marking in any way, or skipping, leads."""
+        """The states after any mark, or after a skip."""
         return self._marked(states, mask) if marks else self.move(states, mask, SKIP)
 
     def _marked(self, states: int, mask: int) -> int:
@@ -149,11 +148,10 @@ class Determiniser:
         return total
 
     def any_of(self, states: int, mask: int) -> int:
-        """Where any choice leads."""
         return self._marked(states, mask) | self.move(states, mask, SKIP)
 
     def move(self, states: int, mask: int, choice: int) -> int:
-        """Where a choice leads from some states."""
+        """The states after a choice."""
         if not states:
             return 0
         known = self._moves.get((states, mask))
@@ -170,7 +168,7 @@ class Determiniser:
         return tuple(self.live(part) for part in parts)
 
     def live(self, states: int) -> int:
-        """Without the states from which nothing can be read: being final has been told by then."""
+        """The states that can read another event; acceptance was handled before."""
         live = 0
         for state in _members(states):
             if self.automaton.transitions[state]:

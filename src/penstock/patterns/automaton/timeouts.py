@@ -1,13 +1,13 @@
-"""Runs whose window closes: what ``on_timeout`` tells.
+"""Runs whose window closes: the results of ``on_timeout``.
 
-A run is told if it has bound a named variable, may still go on when its window closes, and no match within the window goes on from
-it. That is again an automaton, so runs that time out are recognised, kept, moved and recovered as matches are. A run is followed as
-for a match until it marks an event for the variable; there it may *stop*: from then on only the set of states is followed that
-anything going on from it can be in. A match kills it, and so does the end of every way to go on.
+A run times out if it has bound the named variable, could still continue when its window closes, and no match within the window
+continues it. That is another automaton, so runs that time out are recognised, kept, moved and recovered like matches. A run is
+followed as for a match until it marks an event for the variable. There it may *stop*: from then on only the set of states is
+followed that its continuations can reach. A match removes it, and so does the end of every continuation.
 
-The window's end is an event of its own (``close``), put between the others where a start's window closes. It changes nothing but makes
-what has stopped, and lives, a result. Heaps have the oldest runs on top here, and what is told is taken out of them, so that it does not
-matter how many are open (``kernel``, Expiry).
+The end of a window is a separate event (``close``), placed where the window of a start closes. It turns stopped runs into
+results and changes nothing else. Heaps have the oldest runs on top here, and emitted runs are removed from them, so the cost
+does not depend on the number of open runs (``kernel``, Expiry).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from penstock.patterns.automaton.build import SKIP, Automaton
 from penstock.patterns.automaton.determine import Determiniser, Node
 
-STRATEGY = "TIMED OUT"  # not the word of old states, whose heaps have the newest runs on top
+STRATEGY = "TIMED OUT"  # differs from old states, whose heaps had the newest runs on top
 
 
 @dataclass(slots=True)
 class Stopping:
-    """Follows runs up to an event of a variable; see ``determine.Follower``.
+    """Follows runs up to an event of a variable; a ``determine.Follower``.
 
-    A node is (states, preferred states, states of the same marks, 0) before the stop, (0, 0, states, 0) after it, and ends in 1 where
-    runs begin: no run begins with the end of a window.
+    A node is (states, preferred states, states of the same marks, 0) before the stop and (0, 0, states, 0) after it. It ends in
+    1 where runs begin: no run begins with the end of a window.
 
     Args:
         automaton: the query's.
@@ -39,12 +39,11 @@ class Stopping:
 
     @staticmethod
     def of(automaton: Automaton, variable: str) -> Stopping:
-        """A follower of an automaton's runs."""
         return Stopping(automaton, variable, Determiniser(automaton, "ALL"), _before(automaton, variable))
 
     @property
     def kinds(self) -> tuple[tuple[str, ...], ...]:
-        """The automaton's kinds of marks, then those of the variable once more: to mark and stop."""
+        """The automaton's kinds of marks, then those that bind the variable again: mark and stop."""
         return (*self.automaton.kinds, *(kind for kind in self.automaton.kinds if self.variable in kind))
 
     @property
@@ -58,7 +57,7 @@ class Stopping:
         return 1 << len(self.automaton.tests)
 
     def step(self, node: Node, mask: int, choice: int) -> tuple[Node | None, bool]:
-        """As ``Determiniser.step``; what is accepted is a run that has timed out."""
+        """As ``Determiniser.step``; accepts runs that have timed out."""
         if mask == self.close:
             return (node, not node[0]) if choice == SKIP and not node[3] else (None, False)
         final = self.automaton.final
@@ -76,7 +75,7 @@ class Stopping:
         return ((ahead, preferred & self._ahead, going, 0) if ahead else None), False
 
     def _stops(self, node: Node, mask: int, nth: int) -> bool:
-        """Whether a run stops with the nth kind that binds the variable, and none of the same marks in a preferred way."""
+        """Whether a run stops with the nth kind that binds the variable, and no preferred way has the same marks."""
         kinds, move = self._stopping, self._all.move
         better = any(move(node[1], mask, kind) for kind in kinds) or any(move(node[0], mask, kind) for kind in kinds[:nth])
         return bool(move(node[0], mask, kinds[nth])) and not better
@@ -87,7 +86,7 @@ class Stopping:
 
 
 def _before(automaton: Automaton, variable: str) -> int:
-    """The states from which an event can still be marked for a variable: a run that is in none of them will not stop."""
+    """The states from which an event can still be marked for a variable."""
     stops = {number + 1 for number, kind in enumerate(automaton.kinds) if variable in kind}
     before = 0
     while True:

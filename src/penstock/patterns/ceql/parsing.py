@@ -1,6 +1,6 @@
 """From text to the syntax tree, with errors that point at the place.
 
-The grammar is ``ceql.lark``; what a grammar cannot say (a window of mixed units, a clause that comes twice) is checked here too.
+The grammar is ``ceql.lark``. What it cannot express (a window of mixed units, a repeated clause) is checked here.
 
 Read next: ``scopes``, which names may be used where.
 """
@@ -24,9 +24,9 @@ from penstock.patterns.scopes import complaints
 from penstock.patterns.source_locations import Name, error_at, error_in, lines_of
 
 _UNITS_US = {"DAY": 86_400_000_000, "HOUR": 3_600_000_000, "MINUTE": 60_000_000, "SECOND": 1_000_000}
-_LONGEST = 1 << 62  # sizes are added to times and positions, and the sum must fit into 64 bits
-_DIGITS = 38  # of the widest decimal there is in a column
-_DEEPEST = 150  # trees are walked recursively, and Python's stack ends at about a thousand calls
+_LONGEST = 1 << 62  # a size plus a time or position must fit into 64 bits
+_DIGITS = 38  # of the widest decimal
+_DEEPEST = 150  # trees are walked recursively; Python's stack ends at about 1,000 calls
 _TOO_LONG = "the window is too long; leave WITHIN out if every match counts."
 _CLAUSES = {"partition_by": "PARTITION BY", "window": "WITHIN", "consume": "CONSUME BY", "limit": "LIMIT"}
 _WORDS = {
@@ -38,7 +38,7 @@ _WORDS = {
 }
 _HEADS = {"SELECT", "FROM", "WHERE"}
 _TAILS = {"PARTITION", "WITHIN", "CONSUME", "LIMIT"}
-_FILTERED = " FILTER is of all that stands before it; put parentheses around what it is of and itself: (A FILTER A[…]) ; B."
+_FILTERED = " FILTER applies to everything before it; put parentheses around the filter and its formula: (A FILTER A[…]) ; B."
 _CHOSEN = re.compile(r"\s*SELECT\s+(ALL|NEXT|LAST|MAX|STRICT|ANY|NONE|COUNT)\s*(?:FROM\b|WHERE\b|[,>\[])", re.IGNORECASE)
 _ORDER = " The order is: SELECT, FROM, WHERE, then PARTITION BY, WITHIN, CONSUME BY and LIMIT."
 
@@ -46,14 +46,11 @@ _ORDER = " The order is: SELECT, FROM, WHERE, then PARTITION BY, WITHIN, CONSUME
 def parse(text: str) -> s.Query:
     """Read a CEQL query.
 
-    Args:
-        text: The query.
-
     Returns:
         Its syntax tree; ``str`` of it gives text with the same tree.
 
     Raises:
-        QueryError: It is not CEQL, or cannot mean anything; the message shows line, column and what was expected.
+        QueryError: It is not CEQL, or has no meaning; the message shows line, column and what was expected.
 
     Example:
         >>> parse("SELECT * WHERE A ; B+ WITHIN 10 SECONDS").window
@@ -96,9 +93,9 @@ def _syntax_error(text: str, error: UnexpectedInput) -> QueryError:
 
 
 def _accepted(text: str) -> set[str]:
-    """What may stand where a text ceases to be a query, as names of the grammar's terminals.
+    """The names of the grammar's terminals that could follow where the text stops being a query.
 
-    The parser's own errors do not tell: by then it has ended what cannot go on with the wrong word, and no longer knows how it could have gone on.
+    The parser's own errors do not have them: by then it has reduced everything that the wrong word cannot continue.
     """
     parser: Any = _grammar().parse_interactive(text)
     good: list[Token] = []
@@ -115,7 +112,7 @@ def _accepted(text: str) -> set[str]:
 
 
 def _hint(text: str, found: str, wanted: set[str]) -> str:
-    """Something to add: a word of the language is meant as a variable, FILTER does not end, or a clause stands before or behind its place."""
+    """Advice: a keyword is meant as a variable, FILTER does not end, or a clause is in the wrong order."""
     chosen = _CHOSEN.match(text)
     if chosen is not None:
         return f" As a variable, {chosen[1]} needs backquotes: `{chosen[1]}`."
@@ -171,7 +168,7 @@ class _Reader(Transformer[Token, Any]):
         return (first, None) if second is None else (second, self._plain(first))
 
     def _plain(self, name: Name) -> Name:
-        """A name that could not be taken for ``stream>type``."""
+        """A name that cannot be mistaken for ``stream>type``."""
         if ">" in name:
             raise self._fail(name, f"{str(name)!r} has a '>', which names of types, variables and streams must not have.")
         return name
@@ -183,7 +180,7 @@ class _Reader(Transformer[Token, Any]):
         return s.Number(f"-{self._number(token)}")
 
     def _number(self, token: Token) -> str:
-        """A number as it is written, which SQL must be able to hold: with an exponent in a double, else in a decimal."""
+        """A number as written, which SQL must be able to hold: a double with an exponent, else a decimal."""
         text = str(token)
         if "e" in text.lower():
             if isinf(float(text)):
@@ -322,7 +319,7 @@ class _Reader(Transformer[Token, Any]):
     def item(self, variable: tuple[Name, Name | None], *attributes: Name) -> s.Item:
         for n, attribute in enumerate(attributes):
             if attribute in attributes[:n]:
-                raise self._fail(attribute, f"attribute {str(attribute)!r} is chosen twice.")
+                raise self._fail(attribute, f"attribute {str(attribute)!r} is selected twice.")
         return s.Item(*variable, attributes)
 
     def chosen(self, *items: s.Item) -> s.Chosen:
@@ -367,7 +364,7 @@ class _Reader(Transformer[Token, Any]):
     def _size(self, number: Token) -> Decimal:
         try:
             value = Decimal(str(number))
-        except ArithmeticError:  # an exponent that no computer writes out
+        except ArithmeticError:  # the exponent is too large
             raise self._fail(number, _TOO_LONG) from None
         if value < 0:
             raise self._fail(number, f"a window's size must be 0 or more, not {number}.")

@@ -1,1 +1,1 @@
-"""Matches enumerated apart from their recognition: from maximal matches, in parts, by other workers."""
+"""Matches enumerated apart from recognition: from maximal matches, in parts, by other workers."""

@@ -1,14 +1,14 @@
-"""Enumeration from maximal matches: each other match is part of one, and has as many events of each variable as its configuration says.
+"""Enumeration from maximal matches: every other match is part of one.
 
-``MaximalDisjoint``: the maximal matches of a closing event are found first. A configuration is a number of events for each variable;
-all maximal matches that hold a configuration go to one worker, which walks them together, event by event, and so tells each part of
-that size once. No match is told twice, because its sizes name the only worker that tells it. ``Maximal`` gives each maximal match to a
-worker by itself: matches that are part of several come several times, and are made one afterwards.
+``MaximalDisjoint`` first finds the maximal matches of a closing event. A configuration is a number of events per variable. All
+maximal matches with room for a configuration go to one worker, which walks them together and emits each part of that size once.
+``Maximal`` gives each maximal match to a worker by itself, so matches that are part of several are emitted several times and
+deduplicated afterwards.
 
-This is right only for a sequence ``A ; B+ ; C`` of different types with gaps: there every choice of at least one event of each variable
-that keeps the closing event is again a match. Other patterns are refused.
+This is correct only for a sequence ``A ; B+ ; C`` of different types with gaps: there, every choice of at least one event per
+variable that keeps the closing event is a match. Other patterns are refused.
 
-Next to read: ``parts`` (the walk); ``work``, which cuts ranges of ranks instead and needs none of this.
+Read next: ``parts`` (the walk); ``work``, which splits ranges of ranks instead and needs none of this.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class MaximalDisjoint:
-    """Spread enumeration by maximal matches and the sizes of their parts; for sequences of different types only.
+    """Enumerate from maximal matches, divided by the sizes of their parts; for sequences of different types only.
 
     Attributes:
         light: how many matches a worker enumerates itself before it spreads them.
@@ -53,7 +53,7 @@ class MaximalDisjoint:
 
 @dataclass(frozen=True, slots=True)
 class Maximal:
-    """Spread enumeration by maximal matches, one by one; what comes several times is made one. Kept for comparison.
+    """Enumerate from maximal matches, one by one, then deduplicate. Kept for comparison.
 
     Attributes:
         light: how many matches a worker enumerates itself before it spreads them.
@@ -63,11 +63,11 @@ class Maximal:
 
 
 def labelled(query: s.Query, name: str) -> s.Query:
-    """A query for the maximal matches of ``query`` whose marks tell which part of the sequence they belong to.
+    """A query for the maximal matches of ``query``, with a mark for each part of the sequence.
 
     Args:
         query: the query.
-        name: who asks, for the error.
+        name: the method's name, for the error.
 
     Raises:
         QueryError: parts of a maximal match need not be matches, or not all matches are parts of one.
@@ -134,15 +134,15 @@ def _has_or(condition: s.Filter) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Maximal matches and the configurations of them that one worker tells.
+    """Maximal matches, and those of their configurations that one worker enumerates.
 
     Attributes:
-        positions, kinds: the marked events of all maximal matches. ``runs``: int64[matches, variables + 1], where each match's
-            events of each variable begin.
-        groups: int64[groups + 1], where the matches begin that are walked together.
+        positions, kinds: the marked events of all maximal matches. ``runs``: int64[matches, variables + 1], the start of each
+            match's events per variable.
+        groups: int64[groups + 1], the first match of each group that is walked together.
         jobs: int64[jobs], the group of each configuration. ``sizes``: int64[jobs, variables].
         serial: int64[groups], a number for the closing event of each.
-        numbers: int32[events], by which whoever found the matches knows the events.
+        numbers: int32[events], the numbers of the events where the matches were found.
         most: more matches of one closing event are an error.
         events: event number i is row i.
     """
@@ -159,7 +159,6 @@ class Share:
     events: pa.RecordBatch
 
     def blocks(self, block_matches: int) -> Iterator[Block]:
-        """The matches."""
         deepest = int(self.sizes.sum(axis=1).max(initial=1))
         widest = int(np.diff(self.groups).max(initial=1))
         active, at = (np.empty((deepest + 1, widest), np.int64) for _ in range(2))
@@ -187,7 +186,7 @@ class Share:
                 return
 
     def identity(self, block: Block) -> Any:
-        """What tells the matches of one task apart, as bytes: the numbers of the closing event and of each event."""
+        """An identity of each match of a task, as bytes: the numbers of the closing event and of each event."""
         closing = self.positions[self.runs[self.groups[:-1], -1] - 1]
         order = np.argsort(closing, kind="stable")
         serial = self.serial[order][np.searchsorted(closing[order], block.ends)]
@@ -201,7 +200,7 @@ class Share:
         return pa.Array.from_buffers(pa.binary(), len(lengths), [None, pa.py_buffer(offsets.data), pa.py_buffer(words.data)])
 
     def part(self, chosen: Ints) -> Share:
-        """Some of the configurations, with only what they need; groups and events are numbered anew."""
+        """Some of the configurations with what they need; groups and events are renumbered."""
         groups, jobs = np.unique(self.jobs[chosen], return_inverse=True)
         matches = np.concatenate([np.arange(self.groups[g], self.groups[g + 1]) for g in groups])
         lengths = self.runs[matches, -1] - self.runs[matches, 0]
@@ -215,7 +214,6 @@ class Share:
         return Share(own, kinds, runs, begin, jobs, sizes, serial, numbers, self.most, events)
 
     def dump(self) -> bytes:
-        """The share as bytes."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.events.schema) as writer:
             writer.write_batch(self.events)
@@ -224,7 +222,7 @@ class Share:
 
 
 def load_share(raw: bytes) -> Share:
-    """A share from what ``Share.dump`` gave."""
+    """Read what ``Share.dump`` returned."""
     *values, events = pickle.loads(raw)
     events = pa.ipc.open_stream(events).read_next_batch()
     return Share(**dict(zip([field.name for field in fields(Share)], [*values, events], strict=True)))
@@ -233,21 +231,21 @@ def load_share(raw: bytes) -> Share:
 def share(
     block: Block, automaton: Automaton, events: pa.RecordBatch, serial: int, most: int, *, together: bool
 ) -> tuple[Share, Any]:
-    """All the matches that are part of some maximal ones.
+    """All matches that are part of some maximal ones.
 
     Args:
         block: the maximal matches of some closing events, all of each.
-        automaton: of the query that ``labelled`` gave.
+        automaton: that of the query from ``labelled``.
         events: event number i is row i.
-        serial: a number for the first of the closing events; the others have the next ones.
+        serial: a number for the first closing event; the others have the next ones.
         most: more matches of one closing event are an error.
-        together: whether the maximal matches of a closing event are walked together, so that each part comes once.
+        together: whether the maximal matches of a closing event are walked together, so that each part is emitted once.
 
     Returns:
-        The share of somebody who does it all, and an upper bound of each configuration's matches, float64[jobs].
+        The whole share, and an upper bound of each configuration's matches, float64[jobs].
 
     Raises:
-        OperatorError: there are more configurations than anybody wants to look at.
+        OperatorError: there are more than ``MOST_CONFIGURATIONS``.
     """
     kinds = [next(int(name[len(ITEM) :]) for name in kind if name.startswith(ITEM)) for kind in automaton.kinds]
     item = np.array([-1, *kinds], np.int64)[block.kinds]
@@ -275,7 +273,7 @@ def share(
 
 
 def spread(whole: Share, costs: Any, workers: int) -> Iterator[tuple[int, Share]]:
-    """Cut a share: the configurations of largest cost first, each to the worker that has least so far."""
+    """Divide a share: the costliest configurations first, each to the worker with the least load."""
     loads = [(0.0, worker) for worker in range(workers)]
     owner = np.empty(len(costs), np.int64)
     for job in np.argsort(-costs, kind="stable"):

@@ -1,6 +1,6 @@
-"""From maximal matches to all matches: which sizes their parts can have, and a walk that tells each part of some sizes once.
+"""From maximal matches to all matches: the sizes of their parts, and a walk that emits each part of some sizes once.
 
-Kernels only; ``maximal`` says who walks what.
+Kernels only; ``maximal`` decides who walks what.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from penstock.arrow.jit import jit
 
 DONE, BLOCK_FULL, TOO_MANY = 0, 1, 2
 # counters of a walk, shared with the caller
-JOB, LEVEL, MATCHES, MARKS, CLOSING, TOLD = 0, 1, 2, 3, 4, 5
+JOB, LEVEL, MATCHES, MARKS, CLOSING, EMITTED = 0, 1, 2, 3, 4, 5
 BEGUN = -1
 _NONE = np.int64(1 << 40)
 
@@ -29,7 +29,7 @@ def configurations(runs, groups, jobs, sizes, costs, scratch):
         scratch: int64[2, items].
 
     Returns:
-        How many were written; with an empty ``jobs``, how many there may be.
+        How many were written; with an empty ``jobs``, an upper bound.
     """
     items = runs.shape[1] - 1
     largest, now = scratch[0], scratch[1]
@@ -78,16 +78,17 @@ def submatches(
 ):
     """Write the parts of some maximal matches, configuration by configuration, each once.
 
-    Level by level an event is chosen; ``active`` holds the matches that have all the chosen ones, ``at`` where each goes on. What can be
-    chosen next is the least event of any of them that leaves enough for the levels to come, so every step leads to a match.
+    An event is chosen level by level. ``active`` holds the matches with all chosen events, ``at`` the place where each
+    continues. The next choice is the least event of any of them that leaves enough for the remaining levels, so every step
+    leads to a match.
 
     Args:
-        active, at: int64[levels + 1, matches of a group]. ``levels``: int64[5, levels + 1]: variable, events of it to come, number of
-            active matches, the event chosen, its kind.
+        active, at: int64[levels + 1, matches of a group]. ``levels``: int64[5, levels + 1]: variable, its remaining events,
+            number of active matches, the event chosen, its kind.
         counters: job, level, matches and marks written, the last job's closing event, its matches so far.
 
     Returns:
-        ``DONE``, ``BLOCK_FULL`` (come again with an empty block) or ``TOO_MANY``.
+        ``DONE``, ``BLOCK_FULL`` (call again with an empty block) or ``TOO_MANY``.
     """
     items = runs.shape[1] - 1
     item, need, many, chosen, kind = levels[0], levels[1], levels[2], levels[3], levels[4]
@@ -113,7 +114,7 @@ def submatches(
             counters[LEVEL] = 0
             closing = positions[runs[groups[g], items] - 1]
             if counters[CLOSING] != closing:
-                counters[CLOSING], counters[TOLD] = closing, 0
+                counters[CLOSING], counters[EMITTED] = closing, 0
         level = counters[LEVEL]
         i = item[level]
         best = _NONE
@@ -144,8 +145,8 @@ def submatches(
             many[level + 1] = n
             counters[LEVEL] = level + 1
             continue
-        counters[TOLD] += 1
-        if counters[TOLD] > most:
+        counters[EMITTED] += 1
+        if counters[EMITTED] > most:
             return TOO_MANY
         k, a = counters[MATCHES], counters[MARKS]
         for d in range(depth):

@@ -1,7 +1,7 @@
-"""Enumeration as work for others: counted, cut into equal parts, each with just the runs and events it needs.
+"""Enumeration as work for others: counted, divided into equal parts, each with only the runs and events that it needs.
 
-``CountedSplit``: the matches of some closing events are counted inside their windows, their ranks cut into ranges of equal length, and
-each range is enumerated directly by whoever gets it. No match is told twice or left out, and no set is needed to see to it.
+``CountedSplit`` counts the matches of some closing events inside their windows and divides their ranks into ranges of equal
+length. Whoever gets a range enumerates it directly. Ranges are disjoint, so no match is repeated or missing.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from penstock.arrow.columns import to_indices
 from penstock.patterns.recogniser.recogniser import Arena, Block, too_many_matches, walk
 
-LIGHT = 1 << 17  # so many matches are told where they are found: less than what handing them over costs
-LIGHT_JUDGED = 1 << 8  # the same where a Python function then looks at each
-PIECE = 1 << 20  # the most matches a part of the work has, unless there would be more parts than `MOST_PIECES`
+LIGHT = 1 << 17  # up to here matches are enumerated where they are found: handing over costs more
+LIGHT_JUDGED = 1 << 8  # the same if a Python function checks each
+PIECE = 1 << 20  # most matches of a part, unless there would be more parts than `MOST_PIECES`
 MOST_PIECES = 1 << 10
 
 Ints = NDArray[np.int64]
@@ -31,8 +31,8 @@ class CountedSplit:
     """Spread enumeration by ranges of ranks.
 
     Attributes:
-        light: how many matches a worker enumerates itself before it counts and spreads them; unless it is given, 256 where ``where``
-            is a Python function.
+        light: how many matches a worker enumerates itself before it counts and spreads them; by default fewer if ``where`` is a
+            Python function.
     """
 
     light: int = LIGHT
@@ -40,7 +40,7 @@ class CountedSplit:
 
 @dataclass(frozen=True, slots=True)
 class EnumerationTask:
-    """Matches to be enumerated: those with rank ``skip`` to ``skip + left`` among the matches of some closings."""
+    """Matches to enumerate: those of rank ``skip`` to ``skip + left`` among the matches of some closings."""
 
     nodes: np.ndarray
     closings: NDArray[np.int32]
@@ -59,7 +59,6 @@ class EnumerationTask:
         return walk(arena, self.closings, self.lows, block_matches=block_matches, skip=self.skip, left=self.left, totals=totals)
 
     def dump(self) -> bytes:
-        """The work as bytes."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.events.schema) as writer:
             writer.write_batch(self.events)
@@ -68,7 +67,7 @@ class EnumerationTask:
 
 
 def load_work(raw: bytes) -> EnumerationTask:
-    """Work from what ``EnumerationTask.dump`` gave."""
+    """Read what ``EnumerationTask.dump`` returned."""
     nodes, closings, lows, events, skip, left = pickle.loads(raw)
     return EnumerationTask(nodes, closings, lows, pa.ipc.open_stream(events).read_next_batch(), skip, left)
 
@@ -76,10 +75,10 @@ def load_work(raw: bytes) -> EnumerationTask:
 def split(
     arena: Arena, closings: NDArray[np.int32], lows: Ints, events: pa.RecordBatch, workers: int, most: int
 ) -> Iterator[EnumerationTask]:
-    """Cut the matches of some closings into parts of equal size.
+    """Divide the matches of some closings into parts of equal size.
 
     Args:
-        arena: the nodes; left as they are.
+        arena: the nodes; not modified.
         closings, lows: see ``matches.walk``.
         events: event number i is row i.
         workers: how many share the work; the number of parts is a multiple of it.
@@ -108,7 +107,7 @@ def split(
 def _part(
     arena: Arena, closings: NDArray[np.int32], lows: Ints, events: pa.RecordBatch, skip: int, left: int
 ) -> EnumerationTask:
-    """The work with only what it needs, numbered anew."""
+    """The work with only what it needs, renumbered."""
     own = arena.copy()
     roots = closings[1].copy()
     own.sweep(roots, lows)

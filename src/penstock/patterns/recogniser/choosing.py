@@ -1,8 +1,9 @@
 """The one match of each closing event that ``NEXT`` or ``LAST`` keeps, found without building the others.
 
-The determiniser leaves one match of each start. Of these, ``NEXT`` wants the one whose marked events come first: for every heap the earliest
-first mark of its runs is worked out, once for each node, and then only what leads to the earliest is walked. ``LAST`` wants the one whose
-marked events come last: from the closing event backwards, of the last marks in a heap only the latest are followed.
+The determiniser leaves one match of each start. ``NEXT`` selects the one whose marked events are earliest: the earliest first
+mark of the runs in every heap is computed once per node, and then only what leads to the earliest is walked. ``LAST`` selects
+the one whose marked events are latest: from the closing event backwards, only the latest of the last marks in a heap are
+followed.
 
 Kernels only. Layout of the nodes: see ``kernel``.
 """
@@ -16,26 +17,27 @@ from penstock.patterns.recogniser.kernel import descend
 from penstock.patterns.recogniser.matches import BLOCK_FULL, CLOSING, DONE, MATCHES, PATH_FULL, POSITIONS
 
 NEXT, LAST = 0, 1
-_UNMARKED = np.int64(1) << np.int64(40)  # of runs without a mark: after all that there are
+_UNMARKED = np.int64(1) << np.int64(40)  # of runs without a mark: after all others
 
 
 @jit
 def choose(closings, lows, strategy, arena, firsts, known, heaps, todo, path, found, offsets, positions, kinds, counters):
-    """Write the best match of each closing event, until all are told or the block is full.
+    """Write the best match of each closing event, until all are written or the block is full.
 
     Args:
-        closings: int32[2, n], see ``kernel.recognise``; those of one event beside each other.
+        closings: int32[2, n], see ``kernel.recognise``; those of one event are adjacent.
         lows: the least start inside the window of each closing, int64[n].
         strategy: ``NEXT`` or ``LAST``.
         arena: the nodes.
-        firsts: int64[nodes], scratch. ``known``: int64[nodes], zeros to begin. ``heaps``: int32[3 * nodes + 3], scratch.
+        firsts: int64[nodes], scratch. ``known``: int64[nodes], initially zeros. ``heaps``: int32[3 * nodes + 3], scratch.
         todo: int64[3, n], scratch.
-        path: int32[4, n], scratch: marked events and their kinds, from the last to the first.
+        path: int32[4, n], scratch: marked events and their kinds, last to first.
         found, offsets, positions, kinds: see ``matches.walk``.
-        counters: int64[COUNTERS], where the walk stands, see ``matches.begin``.
+        counters: int64[COUNTERS], the state of the walk, see ``matches.begin``.
 
     Returns:
-        ``DONE``, ``BLOCK_FULL`` (come again with an empty block) or ``PATH_FULL`` (come again with more room in ``todo`` and ``path``).
+        ``DONE``, ``BLOCK_FULL`` (call again with an empty block) or ``PATH_FULL`` (call again with larger ``todo`` and
+        ``path``).
     """
     while counters[CLOSING] < closings.shape[1]:
         begin = counters[CLOSING]
@@ -66,15 +68,15 @@ def choose(closings, lows, strategy, arena, firsts, known, heaps, todo, path, fo
 
 @jit
 def earliest(roots, low, now, arena, firsts, known, heaps, todo, path):
-    """The best match of ``NEXT`` in some heaps: the first difference decides, for whoever marks there.
+    """The best match of ``NEXT`` in some heaps: the one that marks at the first difference wins.
 
     Args:
         roots: int32[n]. ``low``: the least start inside the window.
-        now: a number above all in ``known``.
+        now: a number greater than all in ``known``.
         arena, firsts, known, heaps, todo, path: see ``choose``.
 
     Returns:
-        How many marks it has, in ``path``, and the number of its first event; -1 marks: there is no room.
+        The number of its marks, in ``path``, and the number of its first event; -1 marks: there is no room.
     """
     pos, prev, left, right, kind, _, key = arena
     target = _UNMARKED
@@ -117,7 +119,7 @@ def earliest(roots, low, now, arena, firsts, known, heaps, todo, path):
 
 @jit
 def comes_first(a, b):
-    """Whether the descending positions ``a`` win over ``b`` as ``NEXT`` has it."""
+    """Whether the descending positions ``a`` beat ``b`` for ``NEXT``."""
     for i in range(1, min(len(a), len(b)) + 1):
         if a[-i] != b[-i]:
             return a[-i] < b[-i]
@@ -133,7 +135,7 @@ def first_marks(root, low, now, arena, firsts, known, todo) -> None:
     while top > 0:
         n = todo[top - 1]
         first = pos[n] if pos[n] >= 0 else _UNMARKED
-        for other in (prev[n], left[n], right[n]):  # what is before a mark is earlier
+        for other in (prev[n], left[n], right[n]):  # what precedes a mark is earlier
             if other != -1 and key[other] >= low:
                 first = min(first, firsts[other])
         firsts[n], known[n] = first, now
@@ -144,12 +146,12 @@ def first_marks(root, low, now, arena, firsts, known, todo) -> None:
 def latest(roots, low, arena, todo, path):
     """The best match of ``LAST`` in some heaps: the last difference decides. See ``earliest``.
 
-    ``todo[0]`` holds the heaps still to look at; ``todo[1]`` the nodes with the latest mark so far of each level, one level after the other, and
-    ``todo[2]`` for each the place of the node that it goes on to.
+    ``todo[0]`` holds the heaps to visit; ``todo[1]`` the nodes with the latest mark so far, level by level; ``todo[2]`` the
+    place of the node that each continues to.
     """
     pos, prev, left, right, kind, _, key = arena
     room = todo.shape[1]
-    begin, end, level = 0, 0, 0  # the nodes of the level before
+    begin, end, level = 0, 0, 0  # the nodes of the previous level
     while True:
         latest_mark, kept = -1, end
         for parent in range(begin, end) if level > 0 else range(len(roots)):
@@ -177,9 +179,9 @@ def latest(roots, low, arena, todo, path):
         begin, end, level = end, kept, level + 1
     if level > path.shape[1]:
         return -1, 0
-    place = begin  # no heap was left, so all of them are first events
+    place = begin  # no heap is left, so all of them are first events
     first = pos[todo[1, place]]
-    for depth in range(level - 1, -1, -1):  # from the first event, which alone may be without a mark, to the last
+    for depth in range(level - 1, -1, -1):  # from the first event, the only one that may lack a mark, to the last
         n = todo[1, place]
         path[0, depth], path[1, depth] = pos[n], kind[n]
         place = todo[2, place]

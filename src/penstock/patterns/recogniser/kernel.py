@@ -1,25 +1,26 @@
 """The recogniser's inner loop: all events of a batch, all keys, one call.
 
-**Match structure.** What a run has marked so far is never copied: a *node* holds one marked event, the set of runs it extends and
-the start of its run; a set of runs is a *leftist heap* of nodes, ordered by start, newest on top. So joining two sets costs a
-few steps, and a walk that stops at the window's edge meets a node of a match at every step: enumeration has a delay linear in
-the match, whatever the window. Nodes are never changed, so a set may be part of many others. (The published structure, tECS, uses
-bounded union nodes for the same end; heaps need no nodes without an event, and half the memory. docs/decisions/0013.)
+**Match structure.** The marks of a run are never copied. A *node* holds one marked event, the set of runs that it extends and
+the start of its run. A set of runs is a *leftist heap* of nodes ordered by start, newest on top. Joining two sets takes a few
+steps, and every step of a walk that stops at the window's edge meets a node of a match: the delay of enumeration is linear in
+the match, whatever the window. Nodes never change, so sets can share them. (The published structure, tECS, uses bounded union
+nodes; heaps need no nodes without an event, and half the memory. Decision 0013.)
 
-**Layout.** Nodes are rows of parallel arrays (``pos, prev, left, right: int32; kind, rank: int16; key: int64``), owned by the caller:
+**Layout.** Nodes are rows of parallel arrays (``pos, prev, left, right: int32; kind, rank: int16; key: int64``), owned by the
+caller:
 
-* ``pos``: the number of the marked event; ``-1 - number`` when a run begins with an event that it does not mark.
-* ``kind``: which variables the event is bound to, see ``Automaton.kinds``.
+* ``pos``: the number of the marked event; ``-1 - number`` if a run begins with an event that it does not mark.
+* ``kind``: the variables that the event is bound to, see ``Automaton.kinds``.
 * ``prev``: the heap of runs that this event extends, -1 where a run begins.
-* ``key``: the greatest start among the runs through the node. ``left``, ``right``: the rest of the heap. ``rank``: leftist rank.
+* ``key``: the greatest start of the runs through the node. ``left``, ``right``: the rest of the heap. ``rank``: leftist rank.
 
 ``heads[row, d]`` is the heap of the runs of key ``row`` that are in node ``d`` of the deterministic automaton, or -1.
 
-**Expiry.** Where a run is told because its window has closed (``timeouts``), the oldest must be on top: then ``when`` and keys are starts
-times -1, nothing is left out because of its start, and what has been told is taken out of the heaps.
+**Expiry.** If runs time out (``timeouts``), the oldest must be on top: then ``when`` and keys are negated starts, no run is
+dropped because of its start, and emitted runs are removed from the heaps.
 
-**Determinism.** Which heap comes out depends only on the key's events: sets are joined in the order that the automaton's nodes have as
-tuples (``react`` is sorted so), and what has left the window counts as absent whether or not it was removed from memory.
+**Determinism.** Heaps depend only on the key's events: sets are joined in the order of the automaton's nodes as tuples (the
+order of ``react``), and runs that have left the window count as absent whether or not they were removed.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ EVENT, NODES, CLOSINGS, ASKED_NODE, ASKED_LETTER, SEGMENT, GENERATION, EXPIRIES 
 COUNTERS = 8
 KEEP, CONSUME_KEY, CONSUME_ALL, EXPIRE = 0, 1, 2, 3
 NEVER = np.iinfo(np.int64).min
-UNKNOWN = -1  # a step not yet asked for; otherwise (target + 1) * 2 + accepts
-DEPTH = 64  # of a leftist heap: the logarithm of the nodes of one arena, with room
+UNKNOWN = -1  # a step not yet computed; otherwise (target + 1) * 2 + accepts
+DEPTH = 64  # of a leftist heap: the logarithm of the arena's nodes, with room
 _NODES_PER_JOIN = DEPTH + 2
 
 
 @jit
 def join(a, b, low, arena, counters, stack):
-    """The union of two disjoint heaps, without what starts before ``low``. Cost: the logarithm of their sizes."""
+    """The union of two disjoint heaps, without runs that start before ``low``. Cost: the logarithm of their sizes."""
     pos, prev, left, right, kind, rank, key = arena
     depth = 0
     while True:
@@ -79,7 +80,7 @@ def join(a, b, low, arena, counters, stack):
 
 @inlined
 def add(heap, event, choice, before, start, low, arena, counters, stack):
-    """A heap with one more node. Cost: one step when its start is the newest, which is the rule."""
+    """A heap with one more node. Cost: one step if its start is the newest, the usual case."""
     pos, prev, left, right, kind, rank, key = arena
     n = counters[NODES]
     counters[NODES] = n + 1
@@ -94,7 +95,7 @@ def add(heap, event, choice, before, start, low, arena, counters, stack):
 
 @inlined
 def close(event, root, closings, counters) -> None:
-    """Tell that all runs of a heap end in a match at this event."""
+    """Note that all runs of a heap end in a match at this event."""
     n = counters[CLOSINGS]
     closings[0, n] = event
     closings[1, n] = root
@@ -103,14 +104,14 @@ def close(event, root, closings, counters) -> None:
 
 @inlined
 def advance(event, letter, start, low, begins, found, step, mine, live, arena, closings, counters, stack) -> None:
-    """One event of one key: take the heaps of the nodes that move, then give each to where it goes."""
+    """One event of one key: take the heaps of the nodes that move, then give each to its targets."""
     key = arena[6]
     choices = step.shape[2]
     for k in range(found):
         d = live[0, k]
         live[1, k] = mine[d]
         mine[d] = -1
-    for k in range(-1 if begins else 0, found):  # the run that begins here comes first: it has the newest start
+    for k in range(-1 if begins else 0, found):  # the run that begins here is first: it has the newest start
         root = -1 if k == -1 else live[1, k]
         d = 0 if k == -1 else live[0, k]
         since = start if k == -1 else key[root]
@@ -124,7 +125,7 @@ def advance(event, letter, start, low, begins, found, step, mine, live, arena, c
             if choice == 0 and k >= 0:
                 if goal & 1:
                     close(event, root, closings, counters)
-                if target >= 0:  # most often nothing is there, and to hand on the arena's arrays costs more than to see that
+                if target >= 0:  # usually nothing is there, and passing the arena's arrays costs more than this test
                     there = mine[target]
                     mine[target] = root if there == -1 else join(there, root, low, arena, counters, stack)
             else:
@@ -140,7 +141,7 @@ def advance(event, letter, start, low, begins, found, step, mine, live, arena, c
 
 @inlined
 def descend(top, low, now, arena, known, todo):
-    """Go down the heaps on a stack to a node that refers, from the key ``low`` on, only to nodes that are known by ``now``.
+    """Descend to a node whose references, from the key ``low`` on, are all known by ``now``.
 
     Returns:
         The stack's height, with that node on top; 0: all are known.
@@ -164,13 +165,13 @@ def descend(top, low, now, arena, known, todo):
 
 @jit
 def without(root, edge, arena, counters, stack, known, left_of, todo):
-    """A heap without the runs that have a key of at least ``edge``. Cost: what is in nodes of such runs.
+    """A heap without the runs whose key is at least ``edge``. Cost: the nodes of such runs.
 
     Args:
         root: the heap.
-        edge: the least key that is left out.
+        edge: the least key that is removed.
         arena, counters, stack: see ``recognise``.
-        known: int64[nodes], the expiry for which ``left_of`` (int32[nodes]) says what is left of a node's heap.
+        known: int64[nodes], the expiry for which ``left_of`` (int32[nodes]) has the rest of a node's heap.
         todo: int32[3 * nodes + 3], scratch.
 
     Returns:
@@ -199,10 +200,11 @@ def without(root, edge, arena, counters, stack, known, left_of, todo):
 
 @jit
 def expire(event, letter, edge, react, reacts, mine, live, arena, closings, counters, stack, known, left_of, todo):
-    """The end of a window: tell the runs with a key of at least ``edge`` in nodes that it moves, then take such runs out of all nodes.
+    """The end of a window: emit the runs with a key of at least ``edge`` in nodes that it moves, then remove such runs
+    everywhere.
 
     Returns:
-        Whether the arena had room for that; otherwise nothing was changed.
+        Whether the arena had room; otherwise nothing was changed.
     """
     key = arena[6]
     counters[EXPIRIES] += 1
@@ -226,27 +228,29 @@ def recognise(
     letters, when, low, first, segments, rows, consume, step, react, reacts, heads, seen, live, arena, closings, counters, stack,
     known, left_of, todo,
 ):  # fmt: skip
-    """Feed events until all are read or something is needed.
+    """Read events until all are read or something is needed.
 
     Args:
-        letters: what each event is to the automaton, int32[events].
+        letters: the letter of each event, int32[events].
         when: the start of a run that begins with the event, int64[events].
-        low: the least start that is inside the window when a match closes with the event, int64[events].
+        low: the least start inside the window when a match closes with the event, int64[events].
         first: the number of the first event; the i-th has ``first + i``.
-        segments: where each stretch of events of one key begins, int64[stretches + 1].
-        rows: the row of ``heads`` of each stretch, int64[stretches].
-        consume: ``KEEP``, ``CONSUME_KEY`` or ``CONSUME_ALL``; ``EXPIRE``: events with a ``low`` are ends of windows, see ``expire``.
-        step: int32[nodes, letters, choices], see ``UNKNOWN``; choice 0 skips the event. Node 0 is where runs begin.
-        react: for each letter the automaton nodes that it moves, in their order, int32[letters, nodes]; ``reacts``: how many.
-        heads: int32[rows, nodes]. ``seen``: int64[rows], the generation each row is of (for ``CONSUME_ALL``).
+        segments: the first event of each range of one key, int64[ranges + 1].
+        rows: the row of ``heads`` of each range, int64[ranges].
+        consume: ``KEEP``, ``CONSUME_KEY`` or ``CONSUME_ALL``; ``EXPIRE``: events with a ``low`` are ends of windows, see
+            ``expire``.
+        step: int32[nodes, letters, choices], see ``UNKNOWN``; choice 0 skips the event. Runs begin in node 0.
+        react: for each letter the automaton nodes that it moves, in order, int32[letters, nodes]; ``reacts``: how many.
+        heads: int32[rows, nodes]. ``seen``: int64[rows], the generation of each row (for ``CONSUME_ALL``).
         live: int32[2, nodes], scratch.
         arena: the nodes, see the module: ``(pos, prev, left, right, kind, rank, key)``.
-        closings: int32[2, n]: the matches found, as event number and heap; several columns where an event ends runs in several nodes.
-        counters: int64[COUNTERS]: where to go on, and what is asked for.
+        closings: int32[2, n]: the matches found, as event number and heap; several columns if an event ends runs in several
+            nodes.
+        counters: int64[COUNTERS]: where to continue, and what is needed.
         stack: int32[DEPTH], scratch. ``known``, ``left_of``, ``todo``: see ``without``; empty unless runs expire.
 
     Returns:
-        ``DONE``, or what is missing; then ``counters[EVENT]`` is the first event not yet read, and nothing of it was changed.
+        ``DONE``, or what is missing; then ``counters[EVENT]`` is the first unread event, and nothing of it was changed.
     """
     room = len(arena[0])
     choices = step.shape[2]
@@ -308,26 +312,26 @@ def recognise(
 
 @jit
 def sweep(roots, lows, settled, count, arena, renumbered):
-    """Keep what is reached from ``roots`` inside their windows, and close the gaps.
+    """Keep what ``roots`` reach inside their windows, and close the gaps.
 
     Args:
         roots: heaps to keep, int32[n]; replaced by their new numbers (-1: all of it has left the window).
-        lows: the least start still needed of each root, int64[n].
-        settled: so many nodes, the oldest, stay as they are; they refer only to one another.
-        count: how many nodes there are.
+        lows: the least start that each root still needs, int64[n].
+        settled: this many nodes, the oldest, stay; they refer only to each other.
+        count: the number of nodes.
         arena: the nodes; changed in place.
         renumbered: int64[count - settled], scratch.
 
     Returns:
-        How many nodes are left.
+        The number of nodes left.
     """
     pos, prev, left, right, kind, rank, key = arena
     nobody = numba.int64(0x7FFFFFFFFFFFFFFF)
-    renumbered[: count - settled] = nobody  # first: the least start anyone needs of a node
+    renumbered[: count - settled] = nobody  # first: the least start that any root needs of a node
     for k in range(len(roots)):
         if roots[k] >= settled:
             renumbered[roots[k] - settled] = min(renumbered[roots[k] - settled], lows[k])
-    for n in range(count - 1, settled - 1, -1):  # a node is younger than all that it refers to
+    for n in range(count - 1, settled - 1, -1):  # a node is younger than those it refers to
         low = renumbered[n - settled]
         if low == nobody or key[n] < low:
             renumbered[n - settled] = nobody

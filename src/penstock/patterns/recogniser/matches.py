@@ -1,9 +1,9 @@
 """From heaps of runs to matches: walk them, count them, and compare those of one closing event.
 
 A walk visits a heap in a fixed order: the root's own runs, then its right part, then its left part. That order is part of the
-contract of ``LIMIT`` and of ranks. What has left the window is never entered, so every step leads to a match.
+contract of ``LIMIT`` and of ranks. Runs outside the window are never entered, so every step leads to a match.
 
-Kernels only; who owns the arrays and when they are swept is ``recogniser``'s business. Layout of the nodes: see ``kernel``.
+Kernels only; ``recogniser`` owns the arrays and sweeps them. Layout of the nodes: see ``kernel``.
 """
 
 from __future__ import annotations
@@ -15,33 +15,34 @@ from penstock.patterns.recogniser.kernel import descend
 
 DONE, BLOCK_FULL, STACK_FULL, PATH_FULL, TOO_MANY = 0, 1, 2, 3, 4
 # counters of a walk, shared with the caller
-CLOSING, TOP, MATCHES, POSITIONS, TOLD, LAST_EVENT, SKIP, LEFT = 0, 1, 2, 3, 4, 5, 6, 7
+CLOSING, TOP, MATCHES, POSITIONS, WRITTEN, LAST_EVENT, SKIP, LEFT = 0, 1, 2, 3, 4, 5, 6, 7
 COUNTERS = 8
 NO_END = np.iinfo(np.int64).max
 
 
 @jit
 def walk(closings, lows, at_most, too_many, arena, totals, found, offsets, positions, kinds, pending, path, counters):
-    """Write matches, closing event by closing event, until all are told or the block is full.
+    """Write matches, closing event by closing event, until all are written or the block is full.
 
     Args:
         closings: int32[2, n], see ``kernel.recognise``.
         lows: the least start inside the window of each closing, int64[n].
-        at_most: the number of matches to tell of one closing event.
+        at_most: the most matches to write of one closing event.
         too_many: the number of matches of one closing event at which to give up.
         arena: the nodes.
-        totals: uint64[nodes], the number of matches of each heap, read only while matches are to be skipped.
+        totals: uint64[nodes], the number of matches of each heap, read only while matches are skipped.
         found: int64[3, matches]: index of the closing, number of the first event, number of the closing event.
-        offsets: int64[matches + 1]: where each match's events begin in ``positions``.
-        positions: int32[n], numbers of the marked events of all matches, ascending within a match. ``kinds``: int16[n], their kinds.
-        pending: int32[2, n], heaps still to visit and the number of marks before them.
-        path: int32[2, n], the marks so far, from the last to the first, and their kinds.
-        counters: int64[COUNTERS], where the walk stands, see ``begin``. The first ``SKIP`` matches are passed over, a heap at a
-            time; then at most ``LEFT`` are told.
+        offsets: int64[matches + 1]: the first of each match's events in ``positions``.
+        positions: int32[n], numbers of the marked events of all matches, ascending within a match. ``kinds``: int16[n], their
+            kinds.
+        pending: int32[2, n], heaps to visit and the number of marks before them.
+        path: int32[2, n], the marks so far, last to first, and their kinds.
+        counters: int64[COUNTERS], the state of the walk, see ``begin``. The first ``SKIP`` matches are skipped, a heap at a
+            time; then at most ``LEFT`` are written.
 
     Returns:
-        ``DONE``, ``BLOCK_FULL`` (come again with an empty block), ``STACK_FULL``, ``PATH_FULL`` (come again with more room) or
-        ``TOO_MANY``.
+        ``DONE``, ``BLOCK_FULL`` (call again with an empty block), ``STACK_FULL``, ``PATH_FULL`` (call again with larger arrays)
+        or ``TOO_MANY``.
     """
     pos, prev, left, right, kind, _, key = arena
     while True:
@@ -53,9 +54,9 @@ def walk(closings, lows, at_most, too_many, arena, totals, found, offsets, posit
                 return DONE
             if closings[0, k] != counters[LAST_EVENT]:
                 counters[LAST_EVENT] = closings[0, k]
-                counters[TOLD] = 0
+                counters[WRITTEN] = 0
             counters[CLOSING] = k + 1
-            if counters[TOLD] < at_most:
+            if counters[WRITTEN] < at_most:
                 pending[0, 0], pending[1, 0] = closings[1, k], 0
                 counters[TOP] = 1
             continue
@@ -86,7 +87,7 @@ def walk(closings, lows, at_most, too_many, arena, totals, found, offsets, posit
             at = counters[POSITIONS]
             if m == found.shape[1] or at + marks > len(positions):
                 return BLOCK_FULL
-            if counters[TOLD] == too_many:
+            if counters[WRITTEN] == too_many:
                 return TOO_MANY
             for i in range(marks):
                 positions[at + i] = path[0, marks - 1 - i]
@@ -97,9 +98,9 @@ def walk(closings, lows, at_most, too_many, arena, totals, found, offsets, posit
             offsets[m + 1] = at + marks
             counters[MATCHES] = m + 1
             counters[POSITIONS] = at + marks
-            counters[TOLD] += 1
+            counters[WRITTEN] += 1
             counters[LEFT] -= 1
-            if counters[TOLD] == at_most:
+            if counters[WRITTEN] == at_most:
                 counters[TOP] = 0
                 continue
         if left[n] != -1 and key[left[n]] >= low:
@@ -123,7 +124,7 @@ def begin(skip: int = 0, left: int = NO_END) -> np.ndarray:
 
 @jit
 def is_part(a, b) -> bool:
-    """Whether the ascending positions ``a`` are a strict part of ``b``."""
+    """Whether the ascending positions ``a`` are a strict subset of ``b``."""
     if len(a) >= len(b):
         return False
     j = 0
@@ -138,7 +139,7 @@ def is_part(a, b) -> bool:
 
 @jit
 def maximal(groups, offsets, positions, keep) -> None:
-    """Which matches of each closing event are part of no other, when those of all starts are compared.
+    """Mark the matches of each closing event that are part of no other, over all starts.
 
     Args:
         groups: the closing event of each match, ascending, int64[matches].
@@ -169,17 +170,16 @@ def block(matches: int, marks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray,
 
 @jit
 def count(roots, lows, arena, totals, done, generation, todo, words) -> None:
-    """How many matches each heap holds, inside the window and exact up to 127 bits.
+    """The number of matches of each heap inside the window, exact up to 127 bits.
 
     Args:
         roots: int32[n]. ``lows``: int64[n], the least start inside the window.
         arena: the nodes.
         totals: uint64[2, nodes], scratch: low and high word of each node's count.
-        done: int64[nodes], scratch: the generation a node was counted in; zeros to begin.
-        generation: a number above all in ``done``; root k is counted in generation + k.
+        done: int64[nodes], scratch: the generation that counted a node; initially zeros.
+        generation: a number greater than all in ``done``; root k is counted in generation + k.
         todo: int32[3 * nodes + 3], scratch.
-        words: uint64[2, n], written: low and high word of the count of each root; the high word has its top bit set if it does
-            not fit.
+        words: uint64[2, n], written: low and high word of each root's count; the top bit of the high word is set on overflow.
     """
     _, prev, left, right, _, _, key = arena
     one, zero, top_bit = np.uint64(1), np.uint64(0), np.uint64(1 << 63)

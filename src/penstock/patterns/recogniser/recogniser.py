@@ -1,10 +1,10 @@
-"""Feeds batches of events of many keys to the kernel and hands out matches in blocks.
+"""Feeds batches of events of many keys to the kernel and returns matches in blocks.
 
-Owns the memory: the arena of nodes, the heads of the keys, the numbers of the events that matches may still need. Memory is
-bounded by what is inside the windows of open runs: when the arena is full, the matches found are told first, then it is swept, and
-it grows only if more than half of it is still in use.
+Owns the memory: the arena of nodes, the heads of the keys, the numbers of the events that matches may still need. The windows
+of open runs bound it: when the arena is full, the matches found are emitted first, then it is swept. It grows only if more than
+half is still in use.
 
-Next to read: ``kernel`` (the loop), ``matches`` (the walk), ``tables`` (the automaton as arrays).
+Read next: ``kernel`` (the loop), ``matches`` (the walk), ``tables`` (the automaton as arrays).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from penstock.patterns.recogniser.tables import Tables
 NODE = np.dtype(
     [("pos", "<i4"), ("prev", "<i4"), ("left", "<i4"), ("right", "<i4"), ("kind", "<i2"), ("rank", "<i2"), ("key", "<i8")]
 )
-ARRAYS = ("pos", "prev", "left", "right", "kind", "rank", "key")  # in the order in which kernels take them
-COMPARED = 1 << 22  # so many matches of one event may be compared with one another, though fewer may be left
+ARRAYS = ("pos", "prev", "left", "right", "kind", "rank", "key")  # in the kernels' order
+COMPARED = 1 << 22  # most matches of one event that are compared, though fewer may remain
 _NO_LIMIT = np.iinfo(np.int64).max
 _CONSUME = {"NONE": kernel.KEEP, "PARTITION": kernel.CONSUME_KEY, "ANY": kernel.CONSUME_ALL, "EXPIRED": kernel.EXPIRE}
 _BEST = {"NEXT": choosing.NEXT, "LAST": choosing.LAST}
@@ -31,14 +31,14 @@ _BEST = {"NEXT": choosing.NEXT, "LAST": choosing.LAST}
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Events in the order in which the recogniser shall see them.
+    """Events in the order of recognition.
 
     Attributes:
         letters: int32[events], from ``Tables.letters``.
         when: int64[events]: the start of a run that begins with the event, in the window's unit.
         low: int64[events]: the least start inside the window of a match that ends with the event.
-        segments: int64[stretches + 1]: where each stretch of events of one key begins. ``rows``: int64[stretches], whose it is.
-        back: int64[n], ascending: events with a lesser ``when`` than the event of their key before; its ``low`` is in ``edges``.
+        segments: int64[ranges + 1]: the first event of each range of one key. ``rows``: int64[ranges], the row of its key.
+        back: int64[n], ascending: events with a lesser ``when`` than their key's previous event; its ``low`` is in ``edges``.
         refused: the error if a run was inside its window at the event before one of these.
     """
 
@@ -52,14 +52,12 @@ class Batch:
     refused: Callable[[int], Exception] | None = None
 
     def part(self, start: int, end: int) -> Batch:
-        """Some of the events, without those that step back."""
         a, b = np.searchsorted(self.segments, start, "right") - 1, np.searchsorted(self.segments, end, "left")
         here = slice(start, end)
         stretches = np.clip(self.segments[a : b + 1], start, end) - start
         return Batch(self.letters[here], self.when[here], self.low[here], stretches, self.rows[a:b])
 
     def row(self, event: int) -> int:
-        """Whose an event is."""
         return int(self.rows[np.searchsorted(self.segments, event, "right") - 1])
 
 
@@ -69,7 +67,7 @@ class Block:
 
     Attributes:
         starts, ends: int64[matches]: the first and the last event of each match's interval.
-        offsets: int64[matches + 1], where the marked events of each match begin in ``positions``.
+        offsets: int64[matches + 1], the first of each match's marked events in ``positions``.
         positions: int32[marks]: the marked events, ascending within a match. ``kinds``: int16[marks], see ``Automaton.kinds``.
     """
 
@@ -82,11 +80,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many matches each closing event has.
+    """The number of matches of each closing event.
 
     Attributes:
-        ends: int64[n], the closing events, ascending; one may come several times, and its counts are then to be added.
-        words: uint64[2, n]: low and high word of each count; the top bit is set where it has more than 127 bits.
+        ends: int64[n], the closing events, ascending; the counts of equal ones are to be added.
+        words: uint64[2, n]: low and high word of each count; the top bit is set beyond 127 bits.
     """
 
     ends: NDArray[np.int64]
@@ -102,18 +100,15 @@ class Arena:
 
     @property
     def room(self) -> int:
-        """How many nodes fit."""
         return len(self.arrays[0])
 
     def grow(self) -> None:
-        """Double the room."""
         larger = _arena(2 * self.room)
         for new, old in zip(larger, self.arrays, strict=True):
             new[: self.count] = old[: self.count]
         self.arrays = larger
 
     def copy(self) -> Arena:
-        """The same nodes in memory of their own."""
         other = Arena(max(1, self.count))
         for new, old in zip(other.arrays, self.arrays, strict=True):
             new[: self.count] = old[: self.count]
@@ -128,7 +123,7 @@ class Arena:
         return out
 
     def put(self, nodes: np.ndarray) -> None:
-        """Add nodes, given as rows; their links count from the first node here."""
+        """Add nodes, given as rows; their links count from the first of them."""
         while self.count + len(nodes) > self.room:
             self.grow()
         for name, array in zip(ARRAYS, self.arrays, strict=True):
@@ -140,9 +135,9 @@ class Arena:
         self.count = kernel.sweep(roots, lows, settled, self.count, self.arrays, np.empty(self.count - settled, np.int64))
 
     def counted(self, roots: NDArray[np.int32], lows: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """How many matches each heap holds inside its window, as low and high words (uint64[2, roots]).
+        """The number of matches of each heap inside its window, as low and high words (uint64[2, roots]).
 
-        And the low words of all heaps (uint64[heaps]), as they are for the last root.
+        And the low words of all heaps (uint64[heaps]), as for the last root.
         """
         totals, done = np.zeros((2, self.count), np.uint64), np.zeros(self.count, np.int64)
         words = np.empty((2, len(roots)), np.uint64)
@@ -166,10 +161,10 @@ class Recogniser:
         tables: the query's automaton.
         strategy: the query's selection strategy.
         consume: ``"NONE"``, ``"PARTITION"`` or ``"ANY"``; ``"EXPIRED"``: see ``kernel.EXPIRE``.
-        limit: at most so many matches of one closing event, if given.
+        limit: the most matches of one closing event, if limited.
         scope: ``"end"`` compares the matches of one closing event, ``"interval"`` only those that also begin together.
-        max_matches_per_event: more matches of one closing event than this are an error.
-        block_matches: how many matches a block holds at most.
+        max_matches_per_event: more matches of one closing event are an error.
+        block_matches: the most matches in a block.
         room: nodes to begin with.
     """
 
@@ -197,11 +192,11 @@ class Recogniser:
         self._closings = np.empty((2, 1 << 18), np.int32)
         self._expiry = _expiry(0)
         self._full_at = -1
-        self._settled = 0  # nodes that the next sweep leaves as they are
-        self.first = 0  # the number the next event gets
+        self._settled = 0  # nodes that the next sweep skips
+        self.first = 0  # the number of the next event
 
     def rows(self, count: int) -> None:
-        """Make room for the heads of ``count`` keys; those there are keep their rows."""
+        """Make room for the heads of ``count`` keys; existing keys keep their rows."""
         have, width = self.heads.shape
         if count > have or self.tables.width > width:
             larger = np.full((max(count, have), self.tables.width), -1, np.int32)
@@ -211,7 +206,7 @@ class Recogniser:
             self.heads, self._seen = larger, seen
 
     def count(self, batch: Batch) -> Iterator[Counts]:
-        """As ``feed``, but tell only how many matches there are, without looking at each where the strategy allows it."""
+        """As ``feed``, but only count the matches, without enumerating them if the strategy allows it."""
         for closings, lows in self.closings(batch):
             if self.compares:
                 for block in self._emit_matches(closings, lows):
@@ -222,11 +217,11 @@ class Recogniser:
 
     @property
     def compares(self) -> bool:
-        """Whether the matches of one closing event must be compared with one another."""
+        """Whether the matches of one closing event must be compared."""
         return self._strategy in ({"NEXT", "LAST", "MAX", "ANY"} if self._scope == "end" else {"ANY"})
 
     def feed(self, batch: Batch) -> Iterator[Block]:
-        """Read events; give the matches that end with them.
+        """Read events; yield the matches that end with them.
 
         Args:
             batch: the events. They get the numbers from ``first`` on.
@@ -235,13 +230,13 @@ class Recogniser:
             Blocks of matches; the closing events ascend in the order of the batch.
 
         Raises:
-            OperatorError: an event closes more matches than allowed. Matches of earlier events may have been given.
+            OperatorError: an event closes more matches than allowed. Matches of earlier events may have been yielded.
         """
         for closings, lows in self.closings(batch):
             yield from self._emit_matches(closings, lows)
 
     def closings(self, batch: Batch) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
-        """Read events, as ``feed`` does, and give what they close, not yet enumerated; it is gone when the next is asked for."""
+        """Read events like ``feed``; yield what they close, not enumerated. It is valid until the next is requested."""
         start = 0
         for event, edge in zip(batch.back.tolist(), batch.edges.tolist(), strict=True):
             yield from self._read(batch.part(start, event))
@@ -250,7 +245,7 @@ class Recogniser:
         yield from self._read(batch.part(start, len(batch.letters)) if start else batch)
 
     def _step_back(self, batch: Batch, event: int, edge: int) -> None:
-        """What a run's start is compared with falls: right only where no run is open, as those that had left their windows might be back."""
+        """A decrease of ``when`` is allowed only without open runs: those that had left their windows might be inside again."""
         row = batch.row(event)
         self._forget_consumed()
         heads = self.heads[row]
@@ -294,24 +289,24 @@ class Recogniser:
         if self._consume != kernel.EXPIRE:
             stretch = int(self._counters[kernel.SEGMENT])
             ended = batch.segments[1 : stretch + 1] - 1
-            lows[batch.rows[:stretch]] = batch.low[ended]  # later stretches of a row overwrite earlier ones
+            lows[batch.rows[:stretch]] = batch.low[ended]  # later ranges of a row overwrite earlier ones
             lows[batch.rows[stretch]] = batch.low[self._counters[kernel.EVENT]]
-        self.sweep(lows, self._settled)  # most nodes of a batch are needed for a moment only, and those that are not, for long
+        self.sweep(lows, self._settled)  # most nodes of a batch are needed briefly, the others for long
         if self._settled and self.arena.count > self.arena.room // 2:
             self.sweep(lows)
         self._settled = self.arena.count
-        # A second time at one event: what it needs is more than the sweep can free.
+        # The second time at one event: it needs more than a sweep can free.
         again = self._full_at == self.first + self._counters[kernel.EVENT]
         self._full_at = self.first + int(self._counters[kernel.EVENT])
         if again or self.arena.count > self.arena.room // 2:
             self.arena.grow()
 
     def sweep(self, lows: NDArray[np.int64], settled: int = 0) -> None:
-        """Forget nodes that no run needs.
+        """Remove nodes that no run needs.
 
         Args:
-            lows: for each row the least start that may still be inside a window, int64[rows].
-            settled: so many nodes, the oldest, are kept.
+            lows: the least start that may still be inside a window, per row, int64[rows].
+            settled: this many nodes, the oldest, stay.
         """
         rows, nodes = np.nonzero(self.heads >= settled)
         roots = self.heads[rows, nodes]
@@ -319,10 +314,10 @@ class Recogniser:
         self.heads[rows, nodes] = roots
 
     def keep(self, rows: NDArray[np.int64], lows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """End a batch: go on with some keys only, and renumber the events that their runs need.
+        """End a batch: keep some keys only, and renumber the events that their runs need.
 
         Args:
-            rows: the rows to go on with, int64[n]; the i-th becomes row i.
+            rows: the rows to keep, int64[n]; the i-th becomes row i.
             lows: the least start that may still be inside a window, for each of them, int64[n].
 
         Returns:
@@ -340,7 +335,7 @@ class Recogniser:
         return needed.astype(np.int64)
 
     def _forget_consumed(self) -> None:
-        """What all keys forgot when one of them had a match is still there where no event came since."""
+        """Drop runs that a match of any key has consumed, in rows that no event has reached since."""
         if self._consume == kernel.CONSUME_ALL:
             self.heads[self._seen != self._counters[kernel.GENERATION]] = -1
 
@@ -358,7 +353,7 @@ class Recogniser:
         return walk(self.arena, closings, lows, at_most=at_most, too_many=most, block_matches=self._block_matches)
 
     def _best(self, closings: NDArray[np.int32], lows: NDArray[np.int64]) -> Iterator[Block]:
-        """The one match that the strategy keeps of each closing event."""
+        """The one match of each closing event that the strategy keeps."""
         nodes, counters = self.arena.count, matches.begin()
         firsts, known = np.empty(nodes, np.int64), np.zeros(nodes, np.int64)
         heaps, todo, path = np.empty(3 * nodes + 3, np.int32), np.empty((3, 1024), np.int64), np.empty((4, 256), np.int32)
@@ -375,7 +370,7 @@ class Recogniser:
         return _blocks(fill, counters, self._block_matches)
 
     def _chosen(self, block: Block) -> Block:
-        """What stays of the matches of each closing event when they are compared with one another."""
+        """The matches of each closing event that remain after comparison."""
         keep = np.zeros(len(block.ends), np.bool_)
         if self._strategy == "ANY":  # the first of each interval
             keep[np.unique(np.stack([block.ends, block.starts]), axis=1, return_index=True)[1]] = True
@@ -403,10 +398,10 @@ def walk(
     Args:
         arena: the nodes.
         closings, lows: see ``matches.walk``.
-        at_most: the number of matches to tell of one closing event, if limited.
+        at_most: the most matches of one closing event, if limited.
         too_many: the number of matches of one closing event at which to give up.
-        block_matches: how many matches a block holds at most.
-        skip: how many matches to pass over first. ``left``: how many to tell after that.
+        block_matches: the most matches in a block.
+        skip: how many matches to skip first. ``left``: how many to return after that.
         totals: uint64[nodes], needed to skip: the number of matches of each heap.
 
     Raises:
@@ -434,7 +429,7 @@ def walk(
 
 
 def _blocks(fill: Callable[..., int], counters: np.ndarray, block_matches: int) -> Iterator[Block]:
-    """What a kernel tells, block by block: ``fill`` has it write into the arrays of one and says whether that is all."""
+    """A kernel's output, block by block. ``fill`` writes into the arrays of one and returns whether it is done."""
     marks = 8 * block_matches
     while True:
         found, offsets, positions, kinds = matches.block(block_matches, marks)
@@ -454,7 +449,7 @@ def _doubled(array: np.ndarray) -> np.ndarray:
 
 
 def check_number(ends: NDArray[np.int64], most: int) -> None:
-    """Refuse more than ``most`` matches of one closing event, given that of each.
+    """Refuse more than ``most`` matches of one closing event.
 
     Raises:
         OperatorError: There are more.
@@ -493,7 +488,7 @@ def filtered(block: Block, keep: NDArray[np.bool_]) -> Block:
 
 
 def _place_in_group(groups: NDArray[np.int64], keep: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """How many kept ones stand before each in its group."""
+    """For each match, the number of kept ones before it in its group."""
     before: NDArray[np.int64] = np.cumsum(keep) - keep
     first = np.concatenate([[True], groups[1:] != groups[:-1]])
     return before - np.maximum.accumulate(np.where(first, before, 0))

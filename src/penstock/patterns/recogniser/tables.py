@@ -1,4 +1,4 @@
-"""The deterministic automaton as arrays for the kernel, filled in as the events ask for steps."""
+"""The deterministic automaton as arrays for the kernel, filled in as events need steps."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from penstock.patterns.automaton.determine import Follower, Node
 from penstock.patterns.recogniser import kernel
 
-BITS = 62  # tests in a word of a mask: engines sum them, and words stay positive
+BITS = 62  # tests per word: engines sum them, and words stay positive
 
 
 class Tables:
     """Steps from node to node, for the nodes and masks met so far.
 
-    One for a query and a worker; a table holds no state of keys, only what any event would do.
+    One per query and worker. It holds no state of keys.
 
     Attributes:
-        step, react, reacts: see ``kernel.recognise``. Replaced by larger ones as nodes and letters come.
+        step, react, reacts: see ``kernel.recognise``. Replaced by larger ones as nodes and letters are added.
     """
 
     def __init__(self, follower: Follower) -> None:
@@ -36,16 +36,16 @@ class Tables:
 
     @property
     def width(self) -> int:
-        """How many nodes the arrays have room for."""
+        """The number of nodes that fit."""
         return int(self.step.shape[0])
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes met so far; a node's number is its place."""
+        """The nodes met so far, by number."""
         return tuple(self._nodes)
 
     def number(self, node: Node) -> int:
-        """The number of a node, which is given one if it is new."""
+        """The number of a node; a new node gets one."""
         known = self._numbers.get(node)
         if known is not None:
             return known
@@ -60,7 +60,7 @@ class Tables:
         """The letter of each event.
 
         Args:
-            words: the true tests of each event, 62 to a word (``BITS``), each of whole numbers [events] of any width.
+            words: the true tests of each event, 62 per word (``BITS``), whole numbers [events] of any width.
 
         Returns:
             int32[events]; a letter stands for one combination of true tests.
@@ -74,7 +74,7 @@ class Tables:
         return np.array([self.letter(value) for value in values], np.int32)[inverse.reshape(-1)]
 
     def _letters_of(self, masks: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The letters of masks of one word, by a table where they are small: a sort costs more than the recognition itself."""
+        """The letters of masks of one word. Small masks use a table, because a sort costs more than the recognition."""
         top = int(masks.max())
         if top >= 1 << 16:
             kinds, inverse = np.unique(masks, return_inverse=True)
@@ -91,7 +91,7 @@ class Tables:
         return bool(self.step[0, letter].any())
 
     def learn(self, number: int, letter: int) -> None:
-        """Fill in one step, and the same node's steps for the other letters met, which are likely to be asked for next."""
+        """Compute one step, and the node's steps for the other letters met, which are likely to be needed next."""
         for other in {letter, *range(min(len(self._masks), 64))}:
             if self.step[number, other, 0] == kernel.UNKNOWN:
                 self._fill(number, other)

@@ -312,8 +312,8 @@ def _number(order: Sequence[str]) -> Column:
         F.lit(f"{OURS}Two events at ("),
         where,
         F.lit(
-            f") have the same place in the order by {', '.join(order)}, but WITHIN n EVENTS counts the events of all keys; name a "
-            "further column in order_by that tells them apart, or use events_window='key'."
+            f") have the same position in the order by {', '.join(order)}, but WITHIN n EVENTS counts the events of all keys; name a "
+            "further column in order_by that distinguishes them, or use events_window='key'."
         ),
     )
     return F.when(F.rank().over(everything) == number, number.cast("bigint")).otherwise(F.raise_error(complaint).cast("bigint"))
