@@ -158,6 +158,11 @@ class _Reader(Transformer[Token, Any]):
     def _fail(self, token: Token | Name, message: str) -> QueryError:
         return error_at(self._text, token.line or 1, token.column or 1, message)
 
+    # Rules whose parts are the fields of their node.
+    attribute, minus, negation, both, either = s.Attribute, s.Minus, s.Negation, s.Both, s.Either
+    any_of, all_of, or_, filtered = s.AnyOf, s.AllOf, s.Or, s.Filtered
+    everything, nothing, count_all = s.Everything, s.Nothing, s.CountAll
+
     # names and values
 
     def name(self, token: Token) -> Name:
@@ -194,26 +199,8 @@ class _Reader(Transformer[Token, Any]):
     def text(self, token: Token) -> s.Text:
         return s.Text(_unescaped(token))
 
-    def attribute(self, name: Name) -> s.Attribute:
-        return s.Attribute(name)
-
-    def minus(self, inner: s.Operand) -> s.Minus:
-        return s.Minus(inner)
-
-    def add(self, left: s.Operand, right: s.Operand) -> s.Arithmetic:
-        return s.Arithmetic("+", left, right)
-
-    def subtract(self, left: s.Operand, right: s.Operand) -> s.Arithmetic:
-        return s.Arithmetic("-", left, right)
-
-    def multiply(self, left: s.Operand, right: s.Operand) -> s.Arithmetic:
-        return s.Arithmetic("*", left, right)
-
-    def divide(self, left: s.Operand, right: s.Operand) -> s.Arithmetic:
-        return s.Arithmetic("/", left, right)
-
-    def modulo(self, left: s.Operand, right: s.Operand) -> s.Arithmetic:
-        return s.Arithmetic("%", left, right)
+    def calculation(self, left: s.Operand, op: Token, right: s.Operand) -> s.Arithmetic:
+        return s.Arithmetic(str(op), left, right)
 
     # conditions
 
@@ -251,25 +238,10 @@ class _Reader(Transformer[Token, Any]):
     def at_most(self, name: Name, high: s.Number) -> s.Between:
         return s.Between(name, None, high)
 
-    def negation(self, inner: s.Predicate) -> s.Negation:
-        return s.Negation(inner)
-
-    def both(self, left: s.Predicate, right: s.Predicate) -> s.Both:
-        return s.Both(left, right)
-
-    def either(self, left: s.Predicate, right: s.Predicate) -> s.Either:
-        return s.Either(left, right)
-
     # filters
 
     def bound(self, variable: tuple[Name, Name | None], predicate: s.Predicate) -> s.Bound:
         return s.Bound(variable[0], predicate, variable[1])
-
-    def any_of(self, left: s.Filter, right: s.Filter) -> s.AnyOf:
-        return s.AnyOf(left, right)
-
-    def all_of(self, left: s.Filter, right: s.Filter) -> s.AllOf:
-        return s.AllOf(left, right)
 
     # formulas
 
@@ -294,27 +266,12 @@ class _Reader(Transformer[Token, Any]):
     def adjacent(self, left: s.Formula, right: s.Formula) -> s.Then:
         return s.Then(left, right, contiguous=True)
 
-    def or_(self, left: s.Formula, right: s.Formula) -> s.Or:
-        return s.Or(left, right)
-
-    def filtered(self, inner: s.Formula, condition: s.Filter) -> s.Filtered:
-        return s.Filtered(inner, condition)
-
     # clauses
 
     @v_args(inline=True, meta=True)
     def projection(self, place: Any, shown: s.Projection) -> s.Projection:
         self._clauses["projection"] = Name("", place.line, place.column)
         return shown
-
-    def everything(self) -> s.Everything:
-        return s.Everything()
-
-    def nothing(self) -> s.Nothing:
-        return s.Nothing()
-
-    def count_all(self) -> s.CountAll:
-        return s.CountAll()
 
     def item(self, variable: tuple[Name, Name | None], *attributes: Name) -> s.Item:
         for n, attribute in enumerate(attributes):
