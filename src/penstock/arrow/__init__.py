@@ -1,1 +1,1 @@
-"""Arrays, sorting, grouping and pages: tools for columns that know nothing of streams."""
+"""Arrays, sorting, grouping and pages: tools for columns that know no streams."""

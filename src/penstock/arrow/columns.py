@@ -1,4 +1,4 @@
-"""Small helps with Arrow's columns and batches."""
+"""Arrow columns and batches: convert, join, sort."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from penstock.errors import OperatorError
 from penstock.types import FIRST_MOMENT, LAST_MOMENT
 
 _UTC: Final = pa.timestamp("us", "UTC")
-_FEW: Final = 1 << 12  # below, one sort by comparing is as fast
-MANY: Final = 1 << 16  # from so many on it pays to count equal ones
-_LONG_RUNS: Final = 64  # of so many values on average, that sort has little to do
+_FEW: Final = 1 << 12  # below, one comparing sort is as fast
+MANY: Final = 1 << 16  # from here on counting pays
+_LONG_RUNS: Final = 64  # average run length from which that sort is cheap
 GATHERED_ROWS: Final = 1 << 16
 GATHERED_BYTES: Final = 64 << 20
 Integers = NDArray[np.int64] | NDArray[np.bool_]
@@ -24,22 +24,18 @@ _EPOCH: Final = pa.scalar(0, _UTC).as_py()
 
 
 class HasColumns(Protocol):
-    """What columns can be had of by name: an Arrow batch, or the rows of an operator."""
+    """An Arrow batch, or another table with columns by name."""
 
     def column(self, name: str, /) -> Any:
-        """A column, of which values can be taken."""
+        """A column, from which values can be taken."""
 
 
 def values_of(column: Any) -> list[Any]:
-    """A column's values as Python has them: just what ``to_pylist`` gives, but times thirty times as fast.
-
-    (Arrow looks up the time zone again for every value.)
-
-    Args:
-        column: An array, chunked or not.
+    """A column's values as `to_pylist` gives them, but times thirty times as fast (Arrow looks up the time zone for every
+    value).
 
     Raises:
-        OverflowError: A time is none that Python has, as of ``to_pylist``.
+        OverflowError: Python cannot represent a time.
     """
     if column.type != _UTC:
         try:
@@ -64,7 +60,7 @@ def _beyond(error: Exception) -> OverflowError:
 
 
 def within_calendar(column: Any) -> Any:
-    """A column of times with those that Python does not have replaced by the nearest that it has; any other column as it is."""
+    """A column whose times beyond Python's range are replaced by the nearest within it; other columns as they are."""
     if not pa.types.is_timestamp(column.type) or column.type.unit != "us":
         return column
     micros = column.cast(pa.int64())
@@ -73,12 +69,12 @@ def within_calendar(column: Any) -> Any:
 
 
 def to_indices(index: Any) -> Any:
-    """Row numbers as Arrow's ``take`` wants them."""
+    """Row numbers for Arrow's ``take``."""
     return pa.array(index)
 
 
 def key_values(column: Any) -> Any:
-    """A column of keys as keys are shown: −0.0 and 0.0 are one key, so that either of its rows may be at hand, and it is 0.0."""
+    """A column of keys for output: −0.0 and 0.0 are one key, shown as 0.0."""
     return pc.add(column, pa.scalar(0, column.type)) if pa.types.is_floating(column.type) else column
 
 
@@ -86,11 +82,11 @@ def concat_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema | None =
     """The rows of all batches, one after the other.
 
     Args:
-        batches: Of one schema.
-        schema: Which, if there may be no batch.
+        batches: All of one schema.
+        schema: The schema, if there may be no batch.
 
     Raises:
-        OperatorError: A column of text is more than an Arrow array can address. (A table would go on in a second chunk.)
+        OperatorError: A column of text exceeds what an Arrow array can address. (A table would use a second chunk.)
     """
     if len(batches) == 1:
         return batches[0]
@@ -111,11 +107,11 @@ def concat_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema | None =
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows in the columns of `schema`, found by name: one that they lack is null, one that `schema` lacks is left out.
+    """Rows in the columns of `schema`, found by name: a missing column is null, a further one is dropped.
 
     Args:
         rows: The rows; not modified.
-        schema: The columns wanted; one that the rows have, too, is cast to its type.
+        schema: The columns; existing ones are cast to its types.
     """
     if rows.schema.equals(schema):
         return rows
@@ -130,12 +126,12 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def coalesce_batches(
     batches: Iterable[pa.RecordBatch], rows: int = GATHERED_ROWS, size: int = GATHERED_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows in larger batches: Spark hands over small ones, see `penstock.spark.session.local.HANDING`.
+    """The same rows in larger batches. Spark hands over small ones, see `penstock.spark.session.local.HANDING`.
 
     Args:
-        batches: Of one schema; empty ones are left out.
-        rows: A batch is given when it has at least so many rows,
-        size: or so many bytes.
+        batches: All of one schema; empty ones are dropped.
+        rows: A batch has at least this many rows,
+        size: or this many bytes.
     """
     held: list[pa.RecordBatch] = []
     count = filled = 0
@@ -152,7 +148,7 @@ def coalesce_batches(
 
 
 def _emptied(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """The rows of a list of batches, which holds on to none of them while somebody looks at the rows."""
+    """The rows of a list of batches, which is emptied first so that it holds no reference to them."""
     joined = concat_batches(held)
     held.clear()
     return joined
@@ -164,9 +160,9 @@ def concat(*parts: Any) -> Any:
 
 
 def lexicographic(columns: Sequence[Integers]) -> NDArray[np.int64]:
-    """The permutation that sorts rows by several columns, the first counting most; rows that are equal stay in order.
+    """The stable permutation that sorts rows by several columns, the first being most significant.
 
-    As ``numpy.lexsort`` with the columns the other way round, which takes two or three times as long.
+    As ``numpy.lexsort`` with the columns reversed, which takes two or three times as long.
     """
     *before, index = columns
     index = ascending(index)
@@ -176,16 +172,16 @@ def lexicographic(columns: Sequence[Integers]) -> NDArray[np.int64]:
 
 
 def in_long_runs(values: Integers) -> bool:
-    """Whether values are not in order but ascend for long stretches, so that sorting them costs little."""
+    """Whether values are unsorted but ascend in long runs, so that sorting them is cheap."""
     return 0 < int(np.count_nonzero(values[1:] < values[:-1])) < len(values) // _LONG_RUNS
 
 
 def ascending(values: Integers) -> NDArray[np.int64]:
-    """The permutation that sorts values and keeps the order of equal ones.
+    """The stable permutation that sorts values.
 
-    Of many values few of which are distinct, equal ones are counted. Otherwise: NumPy sorts 16 bits by counting and 64 by comparing, which
-    is quick only for what is almost sorted. Two passes bring values to their place by the upper 32 of the bits in which they differ; where
-    more differ, the sort of what is then almost sorted costs little.
+    Many values with few distinct ones are sorted by counting. Otherwise: NumPy sorts 16 bits by counting and 64 by comparing,
+    which is fast only for almost sorted input. Two passes sort by the upper 32 of the bits that differ; a comparing sort does
+    the rest.
     """
     values = values.astype(np.int64, copy=False)
     if not (values[1:] < values[:-1]).any():

@@ -1,6 +1,6 @@
-"""Sorting of values of which few are distinct, compiled: they are numbered as they are met, counted, and each brought to its place.
+"""Sorting of values with few distinct ones, compiled: number them as they are met, count them, and write each to its position.
 
-Apart from `penstock.arrow.columns`, as numba takes a fifth of a second to load.
+Separate from `penstock.arrow.columns`, because numba takes a fifth of a second to load.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from penstock.arrow.jit import inlined, jit
 
-_DISTINCT: Final = 1 << 17  # of more, what is counted no longer fits in a processor's cache, and numpy's sorts are as fast
-_SHARE: Final = 4  # values for each distinct one, or nothing is won
-_RUNS: Final = 64  # or stretches of them; more are sorted
-_PROBES: Final = 4  # for each value, on average; random values need one or two
+_DISTINCT: Final = 1 << 17  # beyond, counters exceed the processor's cache, and NumPy's sorts are as fast
+_SHARE: Final = 4  # least values per distinct one for a gain
+_RUNS: Final = 64  # or ranges; more are sorted
+_PROBES: Final = 4  # per value, on average; random values need one or two
 _WIDTHS: Final = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multiplicative hashing
 
@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 
 
 def by_counting(values: Ints) -> Ints | None:
-    """The permutation that sorts values and keeps the order of equal ones; None if more are distinct than pays.
+    """The stable permutation that sorts values; None if too many are distinct.
 
     Args:
         values: int64, n.
@@ -41,8 +41,8 @@ def scattered(column: NDArray[Any], numbers: NDArray[np.int32], firsts: Ints) ->
 
     Args:
         column: Whole numbers, n.
-        numbers: int32, n: of each row, from 0.
-        firsts: int64: the first place of each number.
+        numbers: int32, n: the number of each row, from 0.
+        firsts: int64: the first position of each number.
     """
     placed = np.empty(len(numbers), column.dtype)
     _place(column, numbers, firsts.copy(), placed)
@@ -50,14 +50,14 @@ def scattered(column: NDArray[Any], numbers: NDArray[np.int32], firsts: Ints) ->
 
 
 class GroupLayout(NamedTuple):
-    """Where rows go that come in a few runs, each in order, so that those of a value are together and in order.
+    """The positions of rows that arrive in a few ordered runs, grouped by value and in order.
 
     Attributes:
         numbers: int32, n: the number of each row's value.
-        firsts: int64, g: the first place of each value, by number.
-        stretches: The rows, from one to the next stretch that comes before all others that are left.
+        firsts: int64, g: the first position of each value, by number.
+        stretches: Ranges of rows, in the order in which they are merged.
         values: int64, g: the values, ascending.
-        starts: int64, g + 1: the first place of each, and n.
+        starts: int64, g + 1: the first position of each, and n.
     """
 
     numbers: NDArray[np.int32]
@@ -67,7 +67,7 @@ class GroupLayout(NamedTuple):
     starts: Ints
 
     def put(self, column: NDArray[Any], rows: Ints | None = None) -> NDArray[Any]:
-        """A column of any whole numbers in the rows' places: n, or with more where `rows` (int64, n) tells which are meant."""
+        """A column of whole numbers scattered to the rows' positions: n values, or more if `rows` (int64, n) selects them."""
         placed, nexts = np.empty(len(self.numbers), column.dtype), self.firsts.copy()
         for stretch in self.stretches:
             if rows is None:
@@ -77,26 +77,26 @@ class GroupLayout(NamedTuple):
         return placed
 
     def at(self) -> Ints:
-        """int64, n: which row comes where."""
+        """int64, n: the row at each position."""
         return self.put(np.arange(len(self.numbers)))
 
     def put_arrow(self, column: Any, rows: Ints | None = None) -> Any:
-        """A column of Arrow in the rows' places, as `put`; None if its values are not of a fixed width, or if there are nulls."""
+        """An Arrow column scattered like `put`; None if its values have no fixed width, or if there are nulls."""
         if not _is_fixed(column):
             return None
         return pa.array(self.put(column.view(_WIDTHS[column.type.bit_width]).to_numpy(), rows)).view(column.type)
 
 
 def placing(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> GroupLayout | None:
-    """Place rows that come in a few runs, each in order, as those of files do: they are merged by whole stretches, not one by one.
+    """Lay out rows that arrive in a few ordered runs, as those of files do. They are merged by whole ranges, not one by one.
 
     Args:
-        values: int64, n: what the chosen rows are grouped by.
-        rows: int64, n: which rows these are.
+        values: int64, n: the values that group the selected rows.
+        rows: int64, n: the selected rows.
         position: Time, part, offset and sub-index of all rows, int64 each; compared from left to right.
 
     Returns:
-        None if the rows are not such, or if more values are distinct than pays.
+        None if the rows do not arrive so, or if too many values are distinct.
     """
     stretches = _stretches(rows, position)
     counted = None if stretches is None else _counted(values)
@@ -109,11 +109,11 @@ def placing(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -
 
 
 class Grouped(NamedTuple):
-    """Rows grouped by a value, and each group's in order.
+    """Rows grouped by a value, each group in order.
 
     Attributes:
-        rows: int64, n: which rows, as they come; None: all.
-        placing: Where they go.
+        rows: int64, n: the rows, as they arrive; None: all.
+        placing: Their positions.
         heads: int64, g: one row of each group.
     """
 
@@ -122,15 +122,15 @@ class Grouped(NamedTuple):
     heads: Ints
 
     def at(self) -> Ints:
-        """int64, n: which row comes where."""
+        """int64, n: the row at each position."""
         return self.placing.at() if self.rows is None else self.placing.put(self.rows)
 
     def numbers(self, column: Ints) -> Ints:
-        """A column of all rows, int64, in order; of one that is the same everywhere (of stride 0) just that."""
+        """A column of all rows, int64, in order; a constant one (of stride 0) stays so."""
         return self.placing.put(column, self.rows) if column.strides[0] else column[: len(self.placing.numbers)]
 
     def arrow(self, column: Any) -> Any:
-        """A column of all rows, of Arrow, in order; None as `GroupLayout.put_arrow`."""
+        """An Arrow column of all rows, in order; None as `GroupLayout.put_arrow`."""
         return self.placing.put_arrow(column, self.rows)
 
 
@@ -138,10 +138,10 @@ def grouped_runs(values: Ints, rows: Ints | None, position: tuple[Ints, Ints, In
     """Group rows as `placing` does.
 
     Args:
-        values: int64, n: what the chosen rows are grouped by.
-        rows: int64, n: which rows these are; None: all.
+        values: int64, n: the values that group the selected rows.
+        rows: int64, n: the selected rows; None: all.
         position: As there.
-        key: int64 of all rows: must be one within a group.
+        key: int64 of all rows: must be constant within a group.
 
     Returns:
         None as there, or if a group has two keys.
@@ -157,9 +157,9 @@ def grouped_runs(values: Ints, rows: Ints | None, position: tuple[Ints, Ints, In
 
 
 def _stretches(rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> list[slice] | None:
-    """The stretches of rows that come one after the other; None if there are many.
+    """The ranges of rows in merged order; None if there are many.
 
-    Of two runs with a row at one position neither gets on, so there are too many: which comes first is for a stable sort to say.
+    If two runs have a row at one position, neither advances, so there are too many: a stable sort must decide.
     """
     begins = np.empty(_RUNS, np.int64)
     count = _begins(rows, *position, begins)
@@ -180,7 +180,7 @@ def _stretches(rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> list[slic
 
 
 def _counted(values: Ints) -> tuple[NDArray[np.int32], Ints, Ints] | None:
-    """Each value's number in the order in which they are first met; the distinct values; how often each is there. None as `by_counting`."""
+    """Each value's number in order of appearance; the distinct values; their counts. None as `by_counting`."""
     n = len(values)
     most = max(1, min(_DISTINCT, n // _SHARE))
     bits = most.bit_length() + 1  # at most half of the table is filled
@@ -191,7 +191,7 @@ def _counted(values: Ints) -> tuple[NDArray[np.int32], Ints, Ints] | None:
 
 
 def _places(by_value: Ints, counts: Ints) -> Ints:
-    """The first place of each value, once they are sorted."""
+    """The first position of each value, once they are sorted."""
     nexts = np.empty(len(counts), np.int64)
     nexts[by_value] = np.cumsum(counts[by_value]) - counts[by_value]
     return nexts
@@ -205,17 +205,17 @@ def _is_fixed(column: Any) -> bool:
 
 @jit
 def _number(values: Ints, shift: int, table: NDArray[np.int32], distinct: Ints, numbers: NDArray[np.int32]) -> Any:
-    """Number values in the order in which they are first met.
+    """Number values in order of appearance.
 
     Args:
         values: n.
-        shift: 64 less the bits of a place in the table.
+        shift: 64 less the bits of a slot in the table.
         table: -1 everywhere, of a power of two; holds the numbers afterwards, with linear probing.
         distinct: Room for the distinct values.
         numbers: n; holds each value's number afterwards.
 
     Returns:
-        How many are distinct; -1 if there is no room for them, or if too many of them want the same places.
+        The number of distinct values; -1 if there is no room for them, or if too many collide.
     """
     count, mask = 0, len(table) - 1
     left = _PROBES * len(values)
@@ -241,7 +241,7 @@ def _number(values: Ints, shift: int, table: NDArray[np.int32], distinct: Ints, 
 
 @jit
 def _place(column: NDArray[Any], numbers: NDArray[np.int32], nexts: Ints, placed: NDArray[Any]) -> None:
-    """Write what each row has to the next place of its value; `nexts` is changed."""
+    """Write each row to the next position of its value; `nexts` is changed."""
     for i in range(len(numbers)):
         number = numbers[i]
         placed[nexts[number]] = column[i]
@@ -250,7 +250,7 @@ def _place(column: NDArray[Any], numbers: NDArray[np.int32], nexts: Ints, placed
 
 @jit
 def _place_some(column: NDArray[Any], rows: Ints, numbers: NDArray[np.int32], nexts: Ints, placed: NDArray[Any]) -> None:
-    """Write what some rows have to the next place of each one's value; `nexts` is changed."""
+    """Write the selected rows to the next position of each one's value; `nexts` is changed."""
     for i in range(len(numbers)):
         number = numbers[i]
         placed[nexts[number]] = column[rows[i]]
@@ -271,7 +271,7 @@ def _is_before(a: Any, b: Any, time: Ints, part: Ints, offset: Ints, sub: Ints) 
 
 @jit
 def _begins(rows: Ints, time: Ints, part: Ints, offset: Ints, sub: Ints, begins: Ints) -> Any:
-    """Write where each run of rows that do not descend begins. Returns how many there are; -1 if there is no room."""
+    """Write the first row of each run that does not descend. Returns how many there are; -1 if there is no room."""
     count = 0
     for i in range(len(rows)):
         if i == 0 or _is_before(rows[i], rows[i - 1], time, part, offset, sub):
@@ -284,7 +284,7 @@ def _begins(rows: Ints, time: Ints, part: Ints, offset: Ints, sub: Ints, begins:
 
 @jit
 def _upto(rows: Ints, time: Ints, part: Ints, offset: Ints, sub: Ints, begin: int, end: int, bound: int) -> Any:
-    """The first place of a run, from `begin` to `end`, whose row does not come before the row `bound`."""
+    """The first row of a run, from `begin` to `end`, that is not before the row `bound`."""
     while begin < end:
         middle = (begin + end) // 2
         if _is_before(rows[middle], bound, time, part, offset, sub):
@@ -296,7 +296,7 @@ def _upto(rows: Ints, time: Ints, part: Ints, offset: Ints, sub: Ints, begin: in
 
 @jit
 def _is_alike(key: Ints, numbers: NDArray[np.int32], heads: Ints) -> Any:
-    """Whether all rows of each group have one key. `heads`, -1 everywhere, holds the first row of each number afterwards."""
+    """Whether all rows of each group have one key. `heads`, initially -1, holds the first row of each number afterwards."""
     for i in range(len(numbers)):
         number = numbers[i]
         if heads[number] < 0:

@@ -1,10 +1,11 @@
 """How the kernels are compiled.
 
-numba counts references to every array that a function is given, unpacks or hands on, with an atomic instruction each: two thirds
-and more of the recogniser's time went there. The kernels are compiled without; in return they cannot make arrays, so all that they
-write to is the caller's. (numba refuses one that does make an array.)
+numba counts the references to every array that a function receives, unpacks or passes on, with an atomic instruction each. That
+took two thirds of the recogniser's time. The kernels are compiled without it. In return they cannot allocate arrays (numba
+refuses), so the caller owns all that they write to.
 
-What they are compiled to is kept on disk: beside the module, in the user's cache, or, where neither can be written to, in a temporary folder of this user's.
+Compiled code is kept on disk: beside the module, in the user's cache or, if neither can be written to, in a temporary folder of
+this user.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def jit(function: Callable[..., Any]) -> Any:
 
 
 def _own_folder() -> Path:
-    """A temporary folder that nobody else can put code into."""
+    """A temporary folder into which nobody else can put code."""
     folder = Path(tempfile.gettempdir(), f"penstock-kernels-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     about = folder.lstat()

@@ -1,11 +1,12 @@
-"""Rows cut into pages, one column after the other, for workers of a shuffle: Spark then moves pages instead of rows.
+"""Rows divided into pages, one column after the other, for the workers of a shuffle: Spark moves pages instead of rows.
 
-Spark spends most of a shuffle on each row: it writes it, reads it and takes it to Arrow one value at a time. A page holds some thousand
-rows of one worker; Spark moves it as one row. Whole numbers take as many bytes in it as their range needs (frame of reference).
+Spark spends most of a shuffle on each row: it writes it, reads it and converts it to Arrow value by value. A page holds some
+thousand rows of one worker; Spark moves it as one row. Whole numbers take only the bytes that their range needs (frame of
+reference).
 
-A page, in machine words: the number of rows; for each column its least value, and 16 times the bytes of a value plus whether nulls are
-marked; then each column's values, less the least one, its marks of a byte for each row, and of text, whose values are lengths, its
-bytes. Each begins at a whole word.
+A page, in machine words: the number of rows; for each column its least value, and 16 times the bytes of a value plus whether
+nulls are marked; then each column's values, less the least one, its marks of a byte per row, and for text, whose values are
+lengths, its bytes. Each part begins at a whole word.
 
 Source: J. Goldstein, R. Ramakrishnan, U. Shaft, "Compressing Relations and Indexes" (1998), for the frame of reference.
 """
@@ -39,7 +40,7 @@ Values = NDArray[Any]
 
 
 def is_paged(kind: pa.DataType) -> bool:
-    """Whether a column of the type can be in a page: text, bytes, or values of one fixed width of at most eight bytes.
+    """Whether a column of the type fits in pages: text, bytes, or values of one fixed width of at most eight bytes.
 
     Times only in µs: Spark hands over no others, and a page has numbers, not units.
     """
@@ -50,7 +51,7 @@ def is_paged(kind: pa.DataType) -> bool:
 
 
 def page_overhead(columns: int) -> int:
-    """Bytes of a page of so many columns that are not its rows, at most: its head, and what fills up words."""
+    """The most bytes of a page of so many columns that are not rows: its head and padding."""
     return _WORD * (1 + 2 * columns + 3 * columns)
 
 
@@ -59,12 +60,12 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _bits(kind: pa.DataType) -> int:
-    """Of the whole number that stands for a value; for text it is the length."""
+    """The bits of the whole number that represents a value; for text that is the length."""
     return 32 if _is_text(kind) else 8 if pa.types.is_boolean(kind) else kind.bit_width
 
 
 def _small(column: Any) -> Any:
-    """Text and bytes with offsets of 32 bits, where the session has Spark use more (``useLargeVarTypes``)."""
+    """Text and bytes with 32-bit offsets, also in sessions with ``useLargeVarTypes``."""
     kind = column.type
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         return column.cast(pa.string() if pa.types.is_large_string(kind) else pa.binary())
@@ -76,10 +77,10 @@ class _Column:
     """A column of a block, with the rows of each worker together.
 
     Attributes:
-        least: The least value; values are less it.
-        values: Whole numbers, n; of text its lengths. None: all are the least.
+        least: The least value, which is subtracted from the others.
+        values: Whole numbers, n; lengths for text. None: all are the least.
         marks: int8, n: whether there is a value; None: always.
-        ends: int64, n + 1, of text: where each row's begins, and the last one's ends.
+        ends: int64, n + 1, for text: the start of each row, and the end.
         text: uint8: the bytes.
     """
 
@@ -91,11 +92,11 @@ class _Column:
 
     @property
     def how(self) -> int:
-        """What a page says of it."""
+        """The column's encoding, as a page states it."""
         return (0 if self.values is None else self.values.itemsize) + (0 if self.marks is None else _MARKED)
 
     def pieces(self, begin: int, end: int) -> Iterator[Values]:
-        """The bytes of some rows, as they come in a page."""
+        """The bytes of some rows, as a page has them."""
         for part in (self.values, self.marks):
             if part is not None:
                 yield part[begin:end].view(np.uint8)
@@ -106,13 +107,13 @@ class _Column:
 def encode_pages(
     batches: Iterable[pa.RecordBatch], worker_of: Callable[[pa.RecordBatch], Values], workers: int, page_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Cut rows into pages for workers; the rows of one worker stay in order.
+    """Divide rows into pages for workers; the rows of one worker stay in order.
 
     Args:
         batches: Rows of columns all of which `is_paged`.
-        worker_of: Gives the worker of each row of a batch, whole numbers from 0.
-        workers: How many there are.
-        page_bytes: How large a page may be; larger ones have one row.
+        worker_of: The worker of each row of a batch, whole numbers from 0.
+        workers: The number of workers.
+        page_bytes: The largest size of a page; larger ones have one row.
 
     Yields:
         Batches of `PAGES`.
@@ -126,7 +127,7 @@ def encode_pages(
 
 
 def _placed(block: pa.RecordBatch, to: NDArray[np.int32], begins: NDArray[np.int64]) -> list[_Column]:
-    """A block's columns with the rows of each worker together. `begins`: the first place of each worker."""
+    """A block's columns with the rows of each worker together. `begins`: the first row of each worker."""
     from penstock.arrow.grouping import scattered  # noqa: PLC0415  (numba takes a fifth of a second to load)
 
     index: Any = None
@@ -147,7 +148,7 @@ def _placed(block: pa.RecordBatch, to: NDArray[np.int32], begins: NDArray[np.int
 
 
 def _text(column: Any, marks: Values | None) -> _Column:
-    """Text whose rows are in their places."""
+    """Text with its rows grouped by worker."""
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, np.int32)[column.offset :][: len(column) + 1].astype(np.int64)
     values, least = _narrowed(np.diff(ends).astype(np.int32))
@@ -155,7 +156,7 @@ def _text(column: Any, marks: Values | None) -> _Column:
 
 
 def _narrowed(values: Values) -> tuple[Values | None, int]:
-    """Values less the least of them, in as few bytes as they need, and that one. None: all are the least."""
+    """Values less the least of them, in as few bytes as they need, and the least. None: all are the least."""
     least, most = int(values.min()), int(values.max())
     if least == most:
         return None, least
@@ -169,7 +170,7 @@ def _narrowed(values: Values) -> tuple[Values | None, int]:
 
 
 def _filled(column: Any) -> Values:
-    """The bits of a column's values as whole numbers; in the places of nulls those of one that is there, or 0."""
+    """A column's values as whole numbers; nulls get the bits of an existing value, or 0."""
     truth = pa.types.is_boolean(column.type)
     whole = column.cast(pa.int8()) if truth else column.view(_ARROW[column.type.bit_width])
     if column.null_count:
@@ -182,7 +183,7 @@ def _filled(column: Any) -> Values:
 def _written(head: Values, columns: Sequence[_Column], counts: Values, page_bytes: int) -> Iterator[pa.RecordBatch]:
     """The pages of a block, some at a time."""
     fixed = sum(part.itemsize for column in columns for part in (column.values, column.marks) if part is not None)
-    weights = np.arange(int(counts.sum()) + 1) * fixed  # of the rows before each
+    weights = np.arange(int(counts.sum()) + 1) * fixed  # of the previous rows
     for column in columns:
         weights += 0 if column.ends is None else column.ends
     room = page_bytes - head.nbytes - 3 * _WORD * len(columns)
@@ -239,7 +240,7 @@ def decode_pages(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterat
         rows = size = 0
         for begin, end in pairwise(at):
             head = whole[begin : begin + words * _WORD].view(np.int64).tolist()
-            here = head[0] * row_bytes + has_text * (end - begin)  # as it will be; of the text a page has more than all
+            here = head[0] * row_bytes + has_text * (end - begin)  # an upper bound: of the text it counts all
             if held and (rows >= OPENED_ROWS or size + here > GATHERED_BYTES):
                 yield _read(whole, held, rows, schema)
                 held, rows, size = [], 0, 0
@@ -251,7 +252,7 @@ def decode_pages(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterat
 
 
 def _read(whole: Values, pages: Sequence[tuple[list[int], int]], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of some pages, given as their heads and where their values begin."""
+    """The rows of some pages, given their heads and the start of their values."""
     begins = [begin for _, begin in pages]
     arrays = []
     for i, field in enumerate(schema):

@@ -1,7 +1,7 @@
-"""Rows of an Arrow batch as bytes, one value for each group of rows, column by column.
+"""Rows of an Arrow batch as bytes, one value per group of rows, column by column.
 
-Columns of fixed width travel as they lie in memory; text and bytes as lengths and data; anything else as one pickle per group. Nulls
-are told by a byte per value, only where a group has any. NumPy prepares a column once, so a group costs a few slices.
+Columns of fixed width keep their memory layout; text and bytes are lengths and data; anything else is one pickle per group.
+Nulls take a byte per value, only in groups that have any. NumPy prepares a column once, so a group costs a few slices.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Bytes = NDArray[np.uint8]
 
 
 def encode_rows(rows: pa.RecordBatch, bounds: Ints) -> Any:
-    """One value for each group, as an Arrow array (large_binary).
+    """One value per group, as an Arrow array (large_binary).
 
     Args:
-        rows: the rows, those of a group together.
-        bounds: int64[groups + 1], where each group begins.
+        rows: the rows, grouped.
+        bounds: int64[groups + 1], the first row of each group.
     """
     parts = [part for column in rows.columns for part in _encode(column, bounds)]
     return concat(*parts) if parts else stretches(b"", np.zeros(len(bounds), np.int64))
 
 
 def stretches(raw: Any, bounds: Ints) -> Any:
-    """Stretches of some bytes as an Arrow array (large_binary); the i-th goes from ``bounds[i]`` to ``bounds[i + 1]``."""
+    """Ranges of some bytes as an Arrow array (large_binary); the i-th goes from ``bounds[i]`` to ``bounds[i + 1]``."""
     ends: Any = np.ascontiguousarray(bounds, np.int64)
     return pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(ends), pa.py_buffer(raw)])
 
@@ -46,15 +46,15 @@ def decode_rows(schema: pa.Schema, raw: Bytes, at: Ints, counts: Ints) -> pa.Rec
 
     Args:
         schema: the columns.
-        raw: uint8, all bytes there are.
-        at: int64[groups], where in them what ``encode_rows`` gave for each group begins; moved to where it ends.
-        counts: int64[groups], how many rows each group has.
+        raw: uint8, all bytes.
+        at: int64[groups], the start of each group's value from ``encode_rows``; moved to its end.
+        counts: int64[groups], the number of rows per group.
     """
     return pa.RecordBatch.from_arrays([_decode(field.type, raw, at, counts) for field in schema], schema=schema)
 
 
 def pieces(raw: Bytes, at: Ints, sizes: Ints) -> Bytes:
-    """The bytes of several stretches, one after the other."""
+    """The bytes of several ranges, one after the other."""
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
     found: Bytes = raw[np.arange(total) + np.repeat(at - (ends - sizes), sizes)]
@@ -75,7 +75,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _encode(column: Any, bounds: Ints) -> list[Any]:
-    """What each group has of a column, in parts that are to be joined."""
+    """Each group's bytes of a column, in parts to be joined."""
     column = pa.concat_arrays([column])  # from offset 0
     width = _width(column.type)
     if width is None and not _is_text(column.type):

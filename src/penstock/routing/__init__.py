@@ -1,1 +1,1 @@
-"""Where a record goes: hashing of keys and the table from key groups to workers."""
+"""Which worker has a key: hashes, the table from bins to workers, strategies."""

@@ -1,8 +1,8 @@
-"""Where a key goes: Spark's ``xxhash64``, computed the same way in Python.
+"""Spark's ``xxhash64`` in Python.
 
-The JVM hashes keys before the shuffle; the in-process harness and readers of state hash them here. Both must agree on every
-value of every type, so this is Spark's function to the bit: XXH64 of the value's bytes, seeded with 42, each further column
-seeded with the hash so far, a null leaving the seed as it is. Python's own salted ``hash`` must never decide where a key goes.
+The JVM hashes keys before the shuffle; workers, the in-process harness and readers of state hash them here. Both must agree on
+every value of every type: XXH64 of the value's bytes, seeded with 42; each further column is seeded with the hash so far; a
+null leaves the hash as it is. Python's salted ``hash`` must never decide where a key goes.
 
 Source: Spark SQL's ``XxHash64`` expression; Y. Collet's XXH64. Checked against Spark in ``tests/spark/test_hashing.py``.
 """
@@ -55,7 +55,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _numbers(array: Any) -> npt.NDArray[Any]:
-    """What Spark hashes of each value: uint64 or uint32."""
+    """The number that Spark hashes for each value: uint64 or uint32."""
     kind = array.type
     numbers: npt.NDArray[Any]
     if pa.types.is_int64(kind) or pa.types.is_timestamp(kind):
@@ -76,13 +76,13 @@ def _numbers(array: Any) -> npt.NDArray[Any]:
 
 
 def _words(array: Any) -> npt.NDArray[np.uint64]:
-    """Decimals without their point, in two's complement: of shape (n, 2), the lower word first; of a null, anything."""
+    """Unscaled decimals in two's complement: shape (n, 2), low word first; undefined for nulls."""
     exact = array.cast(pa.decimal128(array.type.precision, array.type.scale))
     return np.frombuffer(exact.buffers()[1], np.uint64).reshape(-1, 2)[exact.offset :][: len(exact)]
 
 
 def _decimal_bytes(words: npt.NDArray[np.uint64]) -> tuple[Any, Any, Any]:
-    """The shortest big-endian form, as Java's ``BigInteger.toByteArray``: all bytes, and where each decimal's begin and end."""
+    """The shortest big-endian form, as Java's ``BigInteger.toByteArray``: all bytes, and the start and end of each decimal."""
     all_16 = np.ascontiguousarray(words).view(np.uint8).reshape(-1, 16)[:, ::-1]
     sign = np.where(all_16[:, :1] >= 128, 255, 0)
     unneeded = (all_16[:, :-1] == sign) & ((all_16[:, 1:] >= 128) == (sign == 255))

@@ -1,7 +1,7 @@
-"""How rows of a region are spread over its workers: the contract of ``key_by(distribute=…)``.
+"""How rows of a region are distributed over its workers: the contract of ``key_by(distribute=…)``.
 
-A strategy is a frozen value in a file of its own in this folder. The plan, the driver and the engines know it by this contract only;
-rows go by the table that it gives, which a rescale then changes.
+A strategy is a frozen value in its own file in this folder. The plan, the driver and the engines know it only by this contract.
+Its table routes rows until a rescale changes it.
 
 Read next: `penstock.routing.key_grouping`, `penstock.routing.table`.
 """
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Strategy(ABC):
-    """A distribution strategy; deterministic, as an epoch that runs again must route alike."""
+    """A distribution strategy. It is deterministic, so that a re-run of an epoch routes alike."""
 
     def describe(self) -> str:
-        """Its name and settings as text. A checkpoint keeps it, and a flow that is started again with another one is refused."""
+        """Its name and settings as text. The checkpoint keeps it, and a flow that is started with another one is refused."""
         return repr(self)
 
     @abstractmethod
     def table(self, workers: int) -> Routing:
-        """The table with which a region of so many workers begins."""
+        """The first table of a region with so many workers."""

@@ -1,9 +1,9 @@
-"""Which worker a key belongs to: the routing table of a region.
+"""The routing table of a region: which worker has a key.
 
-The usual unit of placement is the bin; a bin in motion is split by a range of hashes, and single keys can be placed apart. All
-three are looked up by the key's hash alone, so a table says the same in the JVM, in a task and in a simulator.
+The usual unit is the bin. A moving bin is split by a range of hashes, and single keys can be pinned. All three are looked up by
+the key's hash alone, so the JVM, a task and a simulator agree.
 
-Invariant: a key has exactly one worker in every table; a table is a frozen value and a change gives a new one.
+Invariant: a key has exactly one worker in every table. A table is a frozen value; a change returns a new one.
 
 Read next: `penstock.protocol.rescale`, which changes tables.
 """
@@ -29,13 +29,13 @@ _SHIFT: Final = 12
 
 
 def sub_of(key: Any) -> Any:
-    """Which part of its bin a hash (an int or an int64 array) belongs to."""
+    """The part of its bin that a hash (an int or an int64 array) belongs to."""
     return (key >> _SHIFT) & (SUBS - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A bin of which the keys with ``sub < upto`` belong to worker `to` already and the others still to the bin's owner."""
+    """A moving bin: keys with ``sub < upto`` already belong to worker `to`, the others still to the bin's owner."""
 
     to: int
     upto: int
@@ -46,9 +46,9 @@ class Routing:
     """A region's table.
 
     Attributes:
-        owners: By bin, its worker.
-        splits: By bin, for bins in motion.
-        pinned_keys: By hash, the worker of single keys that do not go with their bin.
+        owners: The worker of each bin.
+        splits: By bin, for moving bins.
+        pinned_keys: By hash, the worker of single keys that do not follow their bin.
 
     Example:
         >>> table = Routing.even(2)
@@ -66,7 +66,7 @@ class Routing:
         return Routing(tuple(b * workers // bins for b in range(bins)))
 
     def home_of(self, key: int) -> int:
-        """The worker of a hash if it goes with its bin."""
+        """The worker of a hash if it follows its bin."""
         at = key % len(self.owners)
         split = self.splits.get(at)
         return split.to if split is not None and sub_of(key) < split.upto else self.owners[at]
@@ -79,7 +79,7 @@ class Routing:
     def workers_of(self, hashes: Ints) -> Ints:
         """The worker of each hash (int64, n)."""
         count = len(self.owners)
-        bins = hashes & (count - 1) if count.bit_count() == 1 else hashes % count  # numpy divides, ten times as long
+        bins = hashes & (count - 1) if count.bit_count() == 1 else hashes % count  # NumPy would divide, ten times slower
         out = self._owners[bins]
         for at, split in self.splits.items():
             out[(bins == at) & (sub_of(hashes) < split.upto)] = split.to
@@ -93,11 +93,11 @@ class Routing:
 
     @property
     def used(self) -> int:
-        """Least number of workers that the table needs: 1 + the greatest worker in it."""
+        """The number of workers that the table needs: 1 + the greatest worker in it."""
         return 1 + max(*self.owners, *(s.to for s in self.splits.values()), *self.pinned_keys.values(), 0)
 
     def with_owners(self, bins: Mapping[int, int]) -> Routing:
-        """The table with some bins, wholly, at other workers."""
+        """The table with some whole bins at other workers."""
         owners = list(self.owners)
         for at, worker in bins.items():
             owners[at] = worker
@@ -108,7 +108,7 @@ class Routing:
         return replace(self, splits={**self.splits, at: split})
 
     def keeping_apart(self, keys: Mapping[int, int]) -> Routing:
-        """The table with single keys placed, also those that are at home for now."""
+        """The table with single keys pinned, also those that are at home for now."""
         return replace(self, pinned_keys={**self.pinned_keys, **keys})
 
     def to_json(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Routing:
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> Routing:
-        """Read what `to_json` gave."""
+        """Read what `to_json` returned."""
         owners: list[int] = []
         for run in raw["owners"].split():
             worker, _, count = run.partition("*")

@@ -1,6 +1,6 @@
-"""XXH64, compiled: for whole columns, each value with a seed of its own.
+"""XXH64, compiled: for whole columns, each value with its own seed.
 
-Apart from `penstock.routing.hashing`, as numba takes a fifth of a second to load.
+Separate from `penstock.routing.hashing`, because numba takes a fifth of a second to load.
 
 Source: Y. Collet's XXH64.
 """
@@ -52,7 +52,7 @@ def _with_4(h: Any, half: Any) -> Any:
 
 @inlined
 def _read(data: Any, at: Any, size: Any) -> Any:
-    """Bytes as a number, the least first."""
+    """Bytes as a little-endian number."""
     word = np.uint64(0)
     for i in range(size):
         word |= np.uint64(data[at + i]) << np.uint64(8 * i)
@@ -65,7 +65,7 @@ def hash_longs(values: Words, missing: npt.NDArray[np.bool_], hashes: Words) -> 
 
     Args:
         values: n numbers.
-        missing: Which of them leave their hash as it is: n, or none if all are there.
+        missing: Values that leave their hash as it is: n, or empty if there are none.
         hashes: n seeds; holds the hashes afterwards.
     """
     for i in range(len(values)):
@@ -75,7 +75,7 @@ def hash_longs(values: Words, missing: npt.NDArray[np.bool_], hashes: Words) -> 
 
 @jit
 def hash_ints(values: npt.NDArray[np.uint32], missing: npt.NDArray[np.bool_], hashes: Words) -> None:
-    """Hash numbers of four bytes; arguments as of `hash_longs`."""
+    """Hash numbers of four bytes; arguments as in `hash_longs`."""
     for i in range(len(values)):
         if not len(missing) or not missing[i]:
             hashes[i] = _avalanche(_with_4(hashes[i] + _P5 + np.uint64(4), np.uint64(values[i])))
@@ -89,14 +89,14 @@ def hash_bytes(
     missing: npt.NDArray[np.bool_],
     hashes: Words,
 ) -> None:
-    """Hash runs of bytes.
+    """Hash ranges of bytes.
 
     Args:
         data: All bytes.
-        begins: Where each of n runs begins.
-        ends: Where it ends.
-        missing: As of `hash_longs`.
-        hashes: Likewise.
+        begins: The start of each of n ranges.
+        ends: Their ends.
+        missing: As in `hash_longs`.
+        hashes: As in `hash_longs`.
     """
     for i in range(len(begins)):
         if len(missing) and missing[i]:

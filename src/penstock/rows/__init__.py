@@ -1,1 +1,1 @@
-"""The rows of one worker: keys as bytes, rows grouped by key and in order, rows made of what users' functions return."""
+"""The rows of one worker: keys as bytes, rows grouped by key and in order, rows from users' functions."""

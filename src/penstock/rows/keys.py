@@ -1,7 +1,7 @@
 """Keys as bytes: an injective encoding of the key columns, and the layout of a state key.
 
-A state key is ``bin (2 bytes) ‖ operator (1) ‖ length of the key (2) ‖ key ‖ sub-key``, so that a bin is a range and so is
-one key of one operator. Null is a key like any other.
+A state key is ``bin (2 bytes) ‖ operator (1) ‖ length of the key (2) ‖ key ‖ sub-key``, so a bin is a range, and so is one key
+of one operator. Null is a key like any other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NULL: Final = b"\x00"
 
 
 def biased(times: Ints) -> list[bytes]:
-    """Times as 8 bytes whose byte order is the order of time."""
+    """Times as 8 bytes each in sort order."""
     raw = (times.view(np.uint64) ^ np.uint64(1 << 63)).astype(">u8").tobytes()
     return [raw[i : i + 8] for i in range(0, len(raw), 8)]
 
@@ -85,13 +85,13 @@ def _decode_scalars(raw: list[bytes], kind: pa.DataType) -> Any:
 
 
 def _length(part: bytes) -> bytes:
-    """In two bytes what a key may have; what only `KeyCodec.bodies` takes is marked by a length that no key has."""
+    """The length in two bytes; lengths beyond a key's limit, which only `KeyCodec.bodies` accepts, have a marker."""
     return _LENGTHS[len(part)] if len(part) <= _LONGEST_BODY else b"\xff\xff" + len(part).to_bytes(8, "big")
 
 
 @dataclass(frozen=True)
 class KeyCodec:
-    """Encodes the key columns of a region and decodes them again.
+    """Encodes and decodes the key columns of a region.
 
     Attributes:
         schema: The key columns, in order.
@@ -106,10 +106,10 @@ class KeyCodec:
             columns: One Arrow array per key column, of equal length.
 
         Raises:
-            StateError: The values of a key have more than 400 bytes together (fewer from 21 columns on). Nothing was changed.
+            StateError: A key's values have more than 400 bytes together (fewer from 21 columns on). Nothing was changed.
         """
         bodies = self.bodies(columns)
-        frame = len(columns) if len(columns) == 1 else 3 * len(columns)  # what is stored beside the values
+        frame = len(columns) if len(columns) == 1 else 3 * len(columns)  # stored beside the values
         most = min(LONGEST_KEY, _LONGEST_BODY - frame)
         longest = max(bodies, key=len, default=b"")
         if len(longest) > most + frame:
@@ -121,7 +121,7 @@ class KeyCodec:
         return [_LENGTHS[len(b)] + b for b in bodies]
 
     def bodies(self, columns: Sequence[Any]) -> list[bytes]:
-        """As `encode`, but of any length and without it."""
+        """As `encode`, without a limit and without the length."""
         parts = [_encode_scalars(c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c) for c in columns]
         if len(parts) == 1:
             return parts[0]
@@ -129,7 +129,7 @@ class KeyCodec:
         return [b"".join(row) for row in zip(*framed, strict=True)]
 
     def decode(self, encoded: Sequence[bytes]) -> list[Any]:
-        """The key columns again, as Arrow arrays; `encoded` may carry sub-keys behind."""
+        """The key columns as Arrow arrays; `encoded` may have sub-keys at its end."""
         bodies = [e[2 : 2 + int.from_bytes(e[:2], "big")] for e in encoded]
         if len(self.schema) == 1:
             return [_decode_scalars(bodies, self.schema.field(0).type)]

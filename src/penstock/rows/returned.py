@@ -1,7 +1,7 @@
-"""What users' functions return, as rows and columns of a declared schema.
+"""Return values of users' functions as rows and columns of a declared schema.
 
-Rows become columns in bulk, since that is many times as fast; only if some value does not fit are the rows looked at again, so that the
-error is that of the record whose row it was.
+Rows become columns in bulk, which is many times as fast. Only if a value does not fit are rows checked one by one, so that the
+error names the record.
 
 Read next: `penstock.operators.stateful_map`.
 """
@@ -22,11 +22,11 @@ _MIDNIGHT: Final = dt.time()
 
 
 class Unfit(TypeError):  # noqa: N818  (not an error of ours: it becomes the record's)
-    """What a function returned does not fit its schema; the text goes on after "it" or the function's name."""
+    """A return value does not fit its schema; the text continues after "it" or the function's name."""
 
 
 class Returned:
-    """Makes rows of what one function returns.
+    """Makes rows from the return values of one function.
 
     Args:
         schema: The declared columns.
@@ -42,12 +42,12 @@ class Returned:
         """Whether no column is nested, so that a tuple is a row as it is."""
 
     def rows(self, outputs: Any) -> Sequence[tuple[Any, ...]]:
-        """The rows in what was returned: None, one row (tuple, dict, or a value alone) or an iterable of rows.
+        """The rows in a return value: None, one row (tuple, dict, or a single value) or an iterable of rows.
 
-        A dict becomes a tuple here, and nested values are copied: the function may go on to change what it has returned.
+        A dict becomes a tuple, and nested values are copied, because the function may change them later.
 
         Raises:
-            Unfit: A dict has other keys than there are columns.
+            Unfit: A dict's keys are not the columns.
         """
         if type(outputs) is tuple:
             given: Sequence[tuple[Any, ...]] = (outputs,)
@@ -92,7 +92,7 @@ class Returned:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def unfit(self, rows: Sequence[tuple[Any, ...]], first: int = 0) -> list[int]:
-        """Which rows do not fit, counted from `first`. Looks at halves, so few of them are found in a few passes."""
+        """Indices, from `first`, of rows that do not fit. Bisects, so a few are found in a few passes."""
         try:
             self.batch(rows)
         except Unfit:
@@ -116,10 +116,10 @@ def to_column(values: Sequence[Any], field: pa.Field[Any]) -> Any:
 
 
 def to_array(values: Sequence[Any], kind: Any) -> Any:
-    """As `to_column`, of a type without a name.
+    """As `to_column`, for a type without a name.
 
     Raises:
-        Exception: A value does not fit. (What converts it may raise anything.)
+        Exception: A value does not fit. (A conversion may raise anything.)
     """
     array: Any = pa.array(values, kind)
     if pa.types.is_integer(kind):
@@ -133,11 +133,11 @@ def to_array(values: Sequence[Any], kind: Any) -> Any:
 def _check_whole(values: Iterable[Any]) -> None:
     for value in values:
         if type(value) in _FRACTIONS and value % 1:
-            raise TypeError(f"{value!r} is no whole number")  # Arrow would cut it
+            raise TypeError(f"{value!r} is no whole number")  # Arrow would truncate it
 
 
 def _check_rest(array: Any, values: Sequence[Any], kind: Any) -> None:
-    """What Arrow takes although it changes it, or cannot give it back."""
+    """Refuse what Arrow would change, or could not return."""
     if pa.types.is_nested(kind):
         for inner, below in _inner(kind, values):
             if pa.types.is_integer(inner):
@@ -145,7 +145,7 @@ def _check_rest(array: Any, values: Sequence[Any], kind: Any) -> None:
         array.validate(full=True)
     elif pa.types.is_date(kind):
         for value in set(map(type, values)) - {dt.date, type(None)} and values:
-            if isinstance(value, dt.datetime) and value.time() != _MIDNIGHT:  # pandas' NaT has no time
+            if isinstance(value, dt.datetime) and value.time() != _MIDNIGHT:  # pandas' NaT is no time
                 raise TypeError(f"{value!r} has a time of day")
     elif not pa.types.is_temporal(kind) and set(map(type, values)) - {str, type(None)}:
         array.validate(full=True)  # bytes that are not UTF-8
@@ -175,7 +175,7 @@ def _holds_integer(kind: Any) -> bool:
 
 
 def _copier(kind: Any) -> Callable[[Any], Any] | None:
-    """How a value of a type is copied so that nobody else can change it; None: nobody can."""
+    """A copy function for values of a type that could be changed; None: they cannot be."""
     if not pa.types.is_nested(kind):
         return None
     if kind.num_fields == 1 and not pa.types.is_struct(kind) and not pa.types.is_nested(kind.field(0).type):

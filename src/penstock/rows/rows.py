@@ -1,7 +1,7 @@
-"""Rows of one worker, grouped by key and in order: what an operator gets and gives.
+"""Rows of one worker, grouped by key and in order: the input and output of operators.
 
-Invariants: rows of one key stand together; within a key they ascend by (time, part, offset, sub); `starts` has one entry per
-key and a last one with the number of rows. Everything is columnar: Arrow for the user's columns, NumPy for the hidden ones.
+Invariants: rows of one key are adjacent; within a key they ascend by (time, part, offset, sub); `starts` has one entry per key
+and a last one with the number of rows. Everything is columnar: Arrow for the user's columns, NumPy for the hidden ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Order:
         return Order(self.time[index], self.part[index], self.offset[index], self.sub[index])
 
     def narrow(self) -> Order:
-        """The same; where all of a column are equal, one number stands for it, which is quicker to take from."""
+        """The same with a constant column as one number, which is faster to take from."""
         return Order(*(np.broadcast_to(c[:1], c.shape) if len(c) and (c == c[0]).all() else c for c in self.columns()))
 
     def columns(self) -> tuple[Ints, Ints, Ints, Ints]:
@@ -61,7 +61,7 @@ class Keys:
     Attributes:
         columns: One Arrow array per key column, one entry per key.
         hashes: int64, xxhash64 of each key.
-        codec: How they become bytes.
+        codec: Encodes them as bytes.
     """
 
     columns: tuple[Any, ...]
@@ -102,11 +102,11 @@ class Keys:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows grouped by key and in order. Columns are put into order when somebody asks for them.
+    """Rows grouped by key and in order. A column is sorted when it is requested.
 
     Attributes:
         source: The user's columns, in another order and maybe with further rows.
-        index: int64, n: which row of the source comes where, or what tells it; None: they are these rows.
+        index: int64, n: the source's row at each position, or a layout of that; None: the same rows.
         order: Position of each row.
         keys: The g distinct keys.
         starts: int64, g + 1: first row of each key, and n.
@@ -125,7 +125,7 @@ class Rows:
     def column(self, name: str) -> Any:
         """One of the user's columns as an Arrow array, n values."""
         if name not in self._columns:
-            column = self.source.column(name)  # by name: by index, one that is missing would be the last
+            column = self.source.column(name)  # by name: an index of −1 would be the last column
             self._columns[name] = column if self.index is None else self._in_order(column)
         return self._columns[name]
 
@@ -135,7 +135,7 @@ class Rows:
 
     @cached_property
     def _at(self) -> Ints:
-        """int64, n: which row of the source comes where."""
+        """int64, n: the source's row at each position."""
         assert self.index is not None
         return self.index if isinstance(self.index, np.ndarray) else self.index.at()
 
@@ -146,7 +146,7 @@ class Rows:
         return self.source.column(name).take(to_indices(self._at[at]))
 
     def timed(self, name: str | None) -> Rows:
-        """These rows, one of whose columns is the event time: it need not be put into order once more."""
+        """These rows, with a column that is the event time and so need not be sorted again."""
         if name is not None:
             self._columns[name] = pa.array(self.order.time).view(self.source.schema.field(name).type)
         return self
@@ -157,25 +157,25 @@ class Rows:
         if self.index is not None:
             columns = [self.column(name) for name in self.source.schema.names]
             object.__setattr__(self, "source", pa.RecordBatch.from_arrays(columns, schema=self.source.schema))
-            object.__setattr__(self, "index", None)  # those out of order are not needed any more
+            object.__setattr__(self, "index", None)  # the unsorted ones are no longer needed
             self.__dict__.pop("_at", None)
         return self.source
 
     @cached_property
     def group(self) -> Ints:
-        """int64, n: which key each row belongs to."""
+        """int64, n: the key of each row."""
         return np.repeat(np.arange(len(self.keys)), np.diff(self.starts))
 
     def emit(self, columns: pa.RecordBatch | Mapping[str, Any], trigger: Any = None) -> Emitted:
-        """Rows that these rows give rise to.
+        """Output rows.
 
         Args:
             columns: The output's columns.
-            trigger: int64 ascending, for each output row the index of the row that triggered it; None if there is
-                exactly one output row per row.
+            trigger: int64 ascending, for each output row the index of the row that triggered it; None if there is exactly one
+                output row per row.
 
         Returns:
-            What an operator's `on_data` returns. Several rows of one trigger are told apart by their sub-index.
+            The return value of an operator's `on_data`. The sub-index distinguishes rows of one trigger.
 
         Raises:
             OperatorError: The number of rows does not fit, or one record triggered more than 65,536 rows.
@@ -193,7 +193,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Emitted:
-    """Rows that an operator gives: not yet grouped, each with its position and its key (an index into `keys`)."""
+    """An operator's output: not yet grouped, each row with its position and its key (an index into `keys`)."""
 
     data: pa.RecordBatch
     order: Order
@@ -205,7 +205,7 @@ class Emitted:
 
 
 def numbered(order: Order, trigger: Ints) -> Order:
-    """Give the outputs of one trigger ascending sub-indexes below the trigger's own."""
+    """Give the outputs of one trigger ascending sub-indexes after the trigger's own."""
     if not len(trigger):
         return order
     new = np.flatnonzero(np.concatenate(([True], trigger[1:] != trigger[:-1])))
@@ -220,17 +220,17 @@ def numbered(order: Order, trigger: Ints) -> Order:
 def grouped(hashes: Ints, order: Order, chosen: Ints | None = None, codes: Ints | None = None) -> tuple[Ints, Ints, Order]:
     """Group rows by key, and sort each key's rows.
 
-    Rows mostly arrive in order, so a stable sort by hash often suffices; only if not are all columns sorted by. Rows of several files come in
-    a few long runs, and sorting these by all costs little more.
+    Rows mostly arrive in order, so a stable sort by hash often suffices. If not, all columns are sorted. Rows of several files
+    arrive in a few long runs, which are cheap to sort.
 
     Args:
         hashes: int64, n: xxhash64 of each row's key.
         order: Their positions.
-        chosen: The rows to take (ascending); None for all.
-        codes: int64, n: numbers that tell keys of one hash apart.
+        chosen: The selected rows (ascending); None for all.
+        codes: int64, n: numbers that distinguish keys of one hash.
 
     Returns:
-        Which row comes where (int64), and the hashes and the positions of these rows.
+        The row at each position (int64), and the hashes and positions of these rows.
     """
 
     def permuted(by: list[Ints]) -> Ints:
@@ -273,10 +273,10 @@ def group_rows(
         data: The user's columns, n rows in any order.
         order: Their positions.
         hashes: int64, n: xxhash64 of each row's key.
-        key_columns: The key's columns: their names if they are among the user's, or n rows each.
+        key_columns: The key's columns: names of the user's columns, or n rows each.
         codec: The region's key codec.
-        chosen: The rows to take (ascending); None for all.
-        timed_by: The one of the user's columns, of times, that the positions' times are.
+        chosen: The selected rows (ascending); None for all.
+        timed_by: The user's column that has the times of the positions.
     """
     n = len(hashes) if chosen is None else len(chosen)
     if n == 0:
@@ -293,7 +293,7 @@ def group_rows(
         return index, there, ordered, keys, *_changes(there, keys)
 
     index, there, ordered, keys, new_hash, new_key = in_groups()
-    if (new_key & ~new_hash).any():  # two different keys of one hash: tell them apart by their values
+    if (new_key & ~new_hash).any():  # two keys with one hash: distinguish them by their values
         codes = pc.rank(pa.array(codec.encode(unsorted), pa.binary()), tiebreaker="dense").to_numpy().astype(np.int64)
         index, there, ordered, keys, new_hash, new_key = in_groups(codes)
     first = np.flatnonzero(new_hash | new_key)
@@ -306,7 +306,7 @@ def group_rows(
 def _in_runs(
     data: pa.RecordBatch, order: Order, hashes: Ints, keys: Sequence[Any], codec: KeyCodec, chosen: Ints | None
 ) -> Rows | None:
-    """As `group_rows`, of many rows in a few runs by one key of whole numbers; None if they are not such."""
+    """As `group_rows`, for many rows in a few runs and a key of one whole number; None if they are not such."""
     from penstock.arrow.grouping import grouped_runs  # noqa: PLC0415  (numba takes a fifth of a second to load)
 
     if len(keys) > 1 or not pa.types.is_integer(keys[0].type) or keys[0].null_count:
@@ -320,7 +320,7 @@ def _in_runs(
 
 
 def _changes(hashes: Ints, keys: Sequence[Any]) -> tuple[Any, Any]:
-    """For each row: does its hash, does its key differ from the row before."""
+    """For each row: whether its hash, and whether its key differs from the previous row's."""
     new_hash = np.concatenate(([True], hashes[1:] != hashes[:-1]))
     new_key = np.zeros(len(hashes), bool)
     for key in keys:
@@ -333,7 +333,7 @@ def _changes(hashes: Ints, keys: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def regroup(parts: Sequence[Emitted], schema: pa.Schema, codec: KeyCodec) -> Rows:
-    """Group what an operator gave, for the next one of the chain."""
+    """Group an operator's output for the next operator."""
     parts = [p for p in parts if len(p)]
     if not parts:
         return group_rows(
@@ -352,7 +352,7 @@ def regroup(parts: Sequence[Emitted], schema: pa.Schema, codec: KeyCodec) -> Row
 
 
 def _already(part: Emitted) -> bool:
-    """Whether rows are grouped and in order. Not if a key may be there twice, as in `KeyedState.keys_of`."""
+    """Whether rows are grouped and in order. Not if a key may occur twice, as in `KeyedState.keys_of`."""
     hashes, group = part.keys.hashes, part.group
     if not (hashes[1:] > hashes[:-1]).all() or not (group[1:] >= group[:-1]).all():
         return False
@@ -373,7 +373,7 @@ def running_max(group: Ints, values: Ints) -> Any:
     rank = np.cumsum(np.concatenate(([0], group[1:] != group[:-1])))
     least = int(values.min())
     width = int(values.max()) - least + 1
-    if width * (int(rank[-1]) + 1) < 1 << 62:  # each run in a range of its own, so that one running maximum serves all
+    if width * (int(rank[-1]) + 1) < 1 << 62:  # each run in its own range, so that one running maximum serves all
         lift = rank * width
         return np.maximum.accumulate(values - least + lift) - lift + least
     out = values.copy()

@@ -1,7 +1,7 @@
-"""Column types as people write them, and SQL checked when a flow is declared.
+"""Column types as people write them, and SQL that is checked when a flow is declared.
 
-Declaring a flow starts no Spark. Expressions are parsed as Spark SQL (sqlglot) and their columns checked; their types are
-asked of an embedded DuckDB. What neither can tell stays unknown (``pa.null()``) until Spark analyses the plan at start.
+Declaring a flow starts no Spark. sqlglot parses expressions as Spark SQL and their columns are checked; an embedded DuckDB
+gives their types. A type that it does not know stays unknown (``pa.null()``) until Spark analyses the plan at start.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def as_text(value: Any, what: str) -> str:
     """A value that must be text, such as a name.
 
     Raises:
-        DeclarationError: It is something else, or empty, or has half a character, which cannot be stored.
+        DeclarationError: It is not text, or empty, or has half a surrogate pair, which cannot be stored.
     """
     if not isinstance(value, str) or not value.strip() or any("\ud800" <= c <= "\udfff" for c in value):
         raise DeclarationError(f"{what} must be text, not {value!r}.")
@@ -68,7 +68,7 @@ def as_number(value: Any, what: str, least: int = 1) -> int:
     """A value that must be a whole number.
 
     Raises:
-        DeclarationError: It is something else, or less than `least`.
+        DeclarationError: It is not, or it is less than `least`.
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise DeclarationError(f"{what} must be a whole number from {least}, not {value!r}.")
@@ -87,7 +87,7 @@ def as_float(value: Any, what: str) -> float:
 
 
 def as_function(value: Any, what: str, form: str, arguments: int = 1) -> None:
-    """Check that something can be called with so many arguments.
+    """Check that a value can be called with so many arguments.
 
     Raises:
         DeclarationError: It cannot.
@@ -101,7 +101,7 @@ def as_function(value: Any, what: str, form: str, arguments: int = 1) -> None:
             f"{what} calls its function as {form}; {getattr(value, '__name__', value)!r} does not take these ({error})."
         ) from error
     except ValueError:
-        return  # built in, no signature to look at
+        return  # built in, without a signature
 
 
 @lru_cache(maxsize=256)
@@ -110,7 +110,7 @@ def parse_schema(text: str, what: str) -> pa.Schema:
 
     Args:
         text: The columns.
-        what: What it is the schema of, for the error.
+        what: What the schema describes, for the error.
 
     Raises:
         DeclarationError: The text is not a schema, or two columns have one name.
@@ -157,7 +157,7 @@ def as_schema(given: str | pa.Schema, what: str) -> pa.Schema:
     """A schema given as text or as Arrow.
 
     Raises:
-        DeclarationError: It is neither, or no schema, or has a column whose name is penstock's own.
+        DeclarationError: It is not a schema, or has a column name that is reserved for penstock.
     """
     schema = parse_schema(given, what) if isinstance(given, str) else given
     if not isinstance(schema, pa.Schema):
@@ -174,7 +174,7 @@ def as_schema(given: str | pa.Schema, what: str) -> pa.Schema:
 
 
 def in_micros(schema: pa.Schema) -> pa.Schema:
-    """The schema with times in µs, as Spark has all of them, also within lists, structs and maps.
+    """The schema with times in µs, as in Spark, also within lists, structs and maps.
 
     Example:
         >>> in_micros(pa.schema([("at", pa.timestamp("ms", "UTC"))])).field("at").type
@@ -208,7 +208,7 @@ def quoted(name: str | None) -> str:
 
 
 def sql_text(text: str) -> str:
-    """Text for between single quotes in Spark SQL."""
+    """Text for a literal in Spark SQL, without its quotes."""
     return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
@@ -220,7 +220,7 @@ def unknown_column(name: str, there: list[str], what: str) -> DeclarationError:
 
 
 def as_sql(text: str, schema: pa.Schema) -> str:
-    """What a user wrote where an expression is wanted: a column's name just as it is, or SQL.
+    """A user's expression as SQL: the exact name of a column, or SQL.
 
     Example:
         >>> as_sql("a b", pa.schema([("a b", pa.int64())]))
@@ -234,20 +234,20 @@ def check_expression(sql: str, schema: pa.Schema, what: str) -> pa.Field[Any]:
 
     Args:
         sql: The expression; may end in ``AS name``.
-        schema: The columns there are; types may be unknown (``pa.null()``).
+        schema: The columns; types may be unknown (``pa.null()``).
         what: Where it stands, for the error.
 
     Returns:
-        A field with the result's name (``""`` if it has none) and its type, ``pa.null()`` if that is not known.
+        A field with the result's name (``""`` if it has none) and its type, ``pa.null()`` if unknown.
 
     Raises:
-        DeclarationError: It is not SQL, or names a column that does not exist, or its value is not that of the row alone.
+        DeclarationError: It is not SQL, names a column that does not exist, or depends on more than its row.
     """
     return _checked(sql, schema, what)[1]
 
 
 def _checked(sql: str, schema: pa.Schema, what: str) -> tuple[Any, pa.Field[Any]]:
-    """The expression as it was parsed, and what `check_expression` returns."""
+    """The parsed expression, and the result of `check_expression`."""
     import sqlglot  # noqa: PLC0415
     from sqlglot import exp  # noqa: PLC0415
 
@@ -277,9 +277,9 @@ def trouble_of(error: Exception, text: str, before: int) -> str:
     """What is wrong with SQL, in plain words.
 
     Args:
-        error: What the parser raised.
-        text: What it was given.
-        before: So many characters of it the user did not write.
+        error: The parser's error.
+        text: The parser's input.
+        before: The length of its beginning that the user did not write.
     """
     found = getattr(error, "errors", None)
     if not found:  # of the tokens
@@ -310,7 +310,7 @@ def _spot(text: str, at: int, before: int) -> str:
 
 
 def _open_quote(text: str) -> int:
-    """Where a quote begins that nothing ends; −1: there is none."""
+    """Where an unclosed quote begins; −1: there is none."""
     opened, skip = -1, False
     for i, letter in enumerate(text):
         if skip:
@@ -327,7 +327,7 @@ def check_condition(sql: str, schema: pa.Schema, what: str) -> None:
     """Check a Spark SQL condition against columns, as `check_expression` does an expression.
 
     Raises:
-        DeclarationError: It is not one expression that is true or false of a row.
+        DeclarationError: It is not one expression that is true or false for a row.
     """
     import sqlglot  # noqa: PLC0415
     from sqlglot import exp  # noqa: PLC0415
@@ -337,7 +337,7 @@ def check_condition(sql: str, schema: pa.Schema, what: str) -> None:
     if isinstance(plain, exp.Alias):
         raise DeclarationError(f"{what} needs a condition, which has no name, but {sql!r} gives one; leave the name out.")
     last = sqlglot.tokenize(sql, dialect="spark")[-1]
-    if last.text == ";" or "--" in sql[last.end + 1 :]:  # which would hide what is put behind
+    if last.text == ";" or "--" in sql[last.end + 1 :]:  # which would hide what follows
         raise DeclarationError(f"{what} needs a condition alone, but {sql!r} ends in a ';' or a comment; leave it out.")
     if not pa.types.is_boolean(kind) and not pa.types.is_null(kind):
         raise DeclarationError(f"{what} needs a condition, but {sql!r} is of type {kind}.")
@@ -368,7 +368,7 @@ _BY_CHANCE = frozenset(
 
 
 def _check_by_row(parsed: Any, what: str) -> None:
-    """Refuse what depends on other rows, on the clock or on chance: an epoch that runs again would give something else."""
+    """Refuse what depends on other rows, on the clock or on chance, because a re-run would give another value."""
     from sqlglot import exp  # noqa: PLC0415
 
     for part in parsed.find_all(exp.Window, exp.Func, exp.Select):
@@ -389,14 +389,14 @@ def _check_by_row(parsed: Any, what: str) -> None:
 
 
 def to_duckdb(sql: str) -> str:
-    """A Spark SQL expression in DuckDB's words."""
+    """A Spark SQL expression in DuckDB's dialect."""
     import sqlglot  # noqa: PLC0415
 
     return str(sqlglot.transpile(f"SELECT {sql}", read="spark", write="duckdb")[0])[len("SELECT ") :]
 
 
 def run_sql(table: pa.Table, query: str) -> pa.Table:
-    """Run a DuckDB query over ``t``. Timestamps are UTC on both sides (DuckDB's own time zones need an extension)."""
+    """Run a DuckDB query over ``t``. Timestamps are UTC on both sides (DuckDB's time zones need an extension)."""
     naive = [c.cast(pa.timestamp("us")) if pa.types.is_timestamp(c.type) else c for c in table.columns]
     cursor = _connection().cursor()
     cursor.register("t", pa.table(naive, names=table.column_names))

@@ -1,7 +1,8 @@
-"""What a key remembers: state in files of the checkpoint, cached in LMDB on the executors, seen by operators through `WorkerState`.
+"""What a key remembers: state in files of the checkpoint, cached in LMDB on the executors, which operators see through
+`WorkerState`.
 
-Read in this order: `files` (durable files), `deltas` (what is in them, what makes a version), `overlay` and `worker` (what operators see),
-`environment`, `layers` and `store` (the local cache), `compact` (merging).
+Read in this order: `files` (durable files), `deltas` (their content, and versions), `overlay` and `worker` (what operators
+see), `environment`, `recent_changes` and `store` (the local cache), `compaction` (merging).
 """
 
 from penstock.state.compaction import compact, iterate, should_compact

@@ -1,6 +1,6 @@
 """Merging: one sorted stream of live entries from a base and its deltas, and new bases made of it.
 
-Invariant: of every file at most two record batches are in memory at a time, so memory does not depend on the size of the state.
+Invariant: at most two record batches of each file are in memory, so memory does not depend on the size of the state.
 
 Read next: `penstock.state.deltas`.
 """
@@ -28,8 +28,8 @@ def should_compact(version: Version, *, least_bytes: int = COMPACT_BYTES, most_d
 
     Args:
         version: The version to restore from.
-        least_bytes: Deltas smaller than this together are left alone, however small the base.
-        most_deltas: So many deltas are compacted, however small.
+        least_bytes: Deltas whose sum is smaller are not compacted, however small the base.
+        most_deltas: This many deltas are compacted, however small.
 
     Example:
         >>> should_compact(Version())
@@ -46,7 +46,7 @@ def iterate(fs: pafs.FileSystem, root: str, version: Version) -> Iterator[pa.Rec
     Args:
         fs: File system of the checkpoint.
         root: Root of the checkpoint.
-        version: Which files make it.
+        version: The version.
 
     Yields:
         Record batches of at most `penstock.state.deltas.BATCH_ROWS` rows of its `SCHEMA`, sorted by key, no value null.
@@ -76,14 +76,14 @@ def compact(
     Args:
         fs: File system of the checkpoint.
         root: Root of the checkpoint.
-        version: What to compact; its files are read, never changed or deleted.
-        out_path: Where to, relative to the root.
-        metadata: What the base says about itself.
-        suffix: Tells this attempt's temporary file from another's.
-        pace: Hands the batches on as they are to be written, and may take its time.
+        version: The version; its files are read, never changed or deleted.
+        out_path: The new file, relative to the root.
+        metadata: The base's description of itself.
+        suffix: Distinguishes this attempt's temporary file.
+        pace: Passes on the batches to write, and may pause.
 
     Returns:
-        The base; `Version.with_base` puts it in place of the files, also in a later version.
+        The base; `Version.with_base` replaces the files with it, also in a later version.
 
     Raises:
         TornFileError: A file of the version is missing or altered. No base was written.
@@ -93,7 +93,7 @@ def compact(
 
 
 class _Reader:
-    """The rows of a file that have not been taken. What is left of one batch is at hand, and the next one has been read."""
+    """The rows of a file that have not been taken: the rest of one batch, and the next batch."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = (batch for batch in batches if batch.num_rows)
@@ -104,11 +104,11 @@ class _Reader:
 
     @property
     def bound(self) -> bytes | None:
-        """The last key at hand; None if there is none beyond it in the file."""
+        """The last key in memory; None if the file has no further keys."""
         return None if self._head is None or self._next is None else self._head.column("key")[-1].as_py()
 
     def take(self, upto: bytes | None) -> list[pa.RecordBatch]:
-        """Take the rows at hand whose keys are at most `upto` (None: all), in one batch if there are any."""
+        """Take the rows in memory whose keys are at most `upto` (None: all), in one batch if there are any."""
         if self._head is None:
             return []
         head, keys = self._head, self._head.column("key")
@@ -124,14 +124,14 @@ def _merged(fs: pafs.FileSystem, root: str, version: Version) -> Iterator[pa.Tab
     files = version.files()
     readers = [_Reader(read_batches(fs, root, file, len(files))) for file in files]
     while any(readers):
-        # Of every file, whatever is not beyond this is at hand.
+        # All rows up to this key are in memory, for every file.
         upto = min((bound for reader in readers if (bound := reader.bound) is not None), default=None)
         merged = _last_wins([batch for reader in readers for batch in reader.take(upto)])
         yield merged.filter(merged["value"].is_valid()) if merged["value"].null_count else merged
 
 
 def _last_wins(batches: list[pa.RecordBatch]) -> pa.Table:
-    """Merge sorted batches, oldest first, into one table that is sorted by key and has of each key the newest row."""
+    """Merge sorted batches, oldest first, into one table sorted by key with the newest row of each key."""
     if len(batches) > 1:
         keys: Any = pa.chunked_array([batch.column("key") for batch in batches])
         starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
@@ -144,7 +144,7 @@ def _last_wins(batches: list[pa.RecordBatch]) -> pa.Table:
         order = order.to_numpy()[newest]
         chosen = np.zeros(len(keys), bool)
         chosen[order] = True
-        # The values that are no longer needed go first: of one large key there may be as many as there are files.
+        # Drop outdated values first: a large key may have one in every file.
         left = [b.filter(pa.array(chosen[at : at + b.num_rows])) for b, at in zip(batches, starts, strict=False)]
         return pa.Table.from_batches(left).take(pa.array(np.cumsum(chosen)[order] - 1))
     return pa.Table.from_batches(batches)

@@ -1,11 +1,11 @@
 """The files that are the truth about keyed state: bases (everything) and deltas (one epoch's changes).
 
 A file is an Arrow IPC stream (zstd) with our metadata in its schema, then a footer of 32 bytes: magic, length of the stream,
-xxh3-128 of the stream. Nothing in a file says whether it counts: a `Version` names the files that do, so files of failed attempts
+xxh3-128 of the stream. A file does not say whether it is valid: a `Version` names the valid ones, so files of failed attempts
 are harmless.
 
-Invariants: rows are sorted by key and no key occurs twice in a file; the `lineage` of a version depends only on the files that led to
-it, and compacting does not change it.
+Invariants: rows are sorted by key and no key occurs twice in a file. The `lineage` of a version depends only on the files that
+led to it, and compaction does not change it.
 
 Read next: `penstock.state.store`.
 """
@@ -48,17 +48,17 @@ _CHUNK_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileRef:
-    """A file that counts, and how to tell that it is the one that was written.
+    """A valid file, and how to recognise it.
 
     Attributes:
         path: Relative to the checkpoint's root.
-        version: Version that the state has after this file.
+        version: Version of the state after this file.
         bytes: Size, footer included.
         rows: Number of rows.
         checksum: xxh3-128 of the Arrow stream, hexadecimal.
-        lineage: For a base that replaces older files: the lineage it stands for. Empty for all others.
-        role: ``"came"``: another worker gave this state up to this one; ``"gone"``: this worker gave it up, so the file's keys are
-            deletions here; empty: a worker's own file.
+        lineage: For a base that replaces older files: their lineage. Empty for all others.
+        role: ``"came"``: another worker gave this state up to this one; ``"gone"``: this worker gave it up, so the file's keys
+            are deletions here; empty: a worker's own file.
     """
 
     path: str
@@ -75,13 +75,13 @@ class FileRef:
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> FileRef:
-        """Read what `to_json` gave."""
+        """Read what `to_json` returned."""
         return FileRef(**raw)
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Which files make one version of a worker's state: a base, then deltas in order.
+    """The files of one version of a worker's state: a base, then deltas in order.
 
     Attributes:
         version: The epoch after which the state was so; −1 before the first.
@@ -100,7 +100,7 @@ class Version:
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> Version:
-        """Read what `to_json` gave."""
+        """Read what `to_json` returned."""
         base = FileRef.from_json(raw["base"]) if raw["base"] else None
         return Version(raw["version"], base, tuple(map(FileRef.from_json, raw["deltas"])))
 
@@ -147,13 +147,13 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a file says about itself.
+    """A file's description of itself.
 
     Attributes:
         kind: ``"base"`` or ``"delta"``.
-        identity: Whose state it is: checkpoint, region and worker.
-        version: Version that the state has after this file.
-        report: Anything JSON that the writer wants to travel with the file, such as a worker's report.
+        identity: The state's owner: checkpoint, region and worker.
+        version: Version of the state after this file.
+        report: JSON that travels with the file, such as a worker's report.
     """
 
     kind: str
@@ -163,7 +163,7 @@ class Metadata:
 
 
 class _Hashing:
-    """A file object that passes bytes on and keeps their digest and length."""
+    """A file object that passes bytes on and computes their digest and length."""
 
     closed = False
 
@@ -200,17 +200,17 @@ def write_file(
     Args:
         fs: File system of the checkpoint.
         root: Root of the checkpoint.
-        path: Where, relative to the root. Give every attempt its own path.
+        path: The file, relative to the root. Give every attempt its own path.
         batches: Rows of `SCHEMA`, sorted by key over all batches, no key twice.
-        metadata: What the file says about itself.
-        suffix: Tells this attempt's temporary file from another's.
+        metadata: The file's description of itself.
+        suffix: Distinguishes this attempt's temporary file.
         lineage: For a base that replaces older files: their lineage.
 
     Returns:
         The reference with which the file is read.
 
     Raises:
-        StateError: The disk is full. No file of that name exists because of this call.
+        StateError: The disk is full. This call left no file of that name.
     """
     text = json.dumps({name: getattr(metadata, name) for name in metadata.__slots__}, sort_keys=True)
     schema = SCHEMA.with_metadata({_META: text.encode()})
@@ -237,7 +237,7 @@ def read_file(fs: pafs.FileSystem, root: str, ref: FileRef) -> tuple[Metadata, p
         ref: The file.
 
     Returns:
-        What it says about itself, and its rows.
+        Its description of itself, and its rows.
 
     Raises:
         TornFileError: The file is missing, truncated or altered. Nothing was changed.
@@ -247,13 +247,14 @@ def read_file(fs: pafs.FileSystem, root: str, ref: FileRef) -> tuple[Metadata, p
 
 
 def read_batches(fs: pafs.FileSystem, root: str, ref: FileRef, among: int = 1) -> Iterator[pa.RecordBatch]:
-    """The rows of a file as changes to the state whose version names it, checked as a whole before the first one is given.
+    """The rows of a file as changes to the state whose version names it. The whole file is checked before the first row is
+    yielded.
 
     Args:
         fs: File system of the checkpoint.
         root: Root of the checkpoint.
-        ref: The file. If it has `gone`, its rows are deletions.
-        among: How many files are read side by side. A file that is large for their number is not kept in memory but read twice.
+        ref: The file. If its role is `gone`, its rows are deletions.
+        among: The number of files read at once. A file that is large for that is not kept in memory but read twice.
 
     Yields:
         Record batches of `SCHEMA`, sorted by key.
@@ -268,7 +269,7 @@ def read_batches(fs: pafs.FileSystem, root: str, ref: FileRef, among: int = 1) -
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts that are no larger than a batch of a file may be."""
+    """The batch in parts no larger than a batch of a file may be."""
     rest = [batch.slice(at, BATCH_ROWS) for at in reversed(range(0, batch.num_rows, BATCH_ROWS))]
     while rest:
         part = rest.pop()
@@ -280,7 +281,7 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _checked(fs: pafs.FileSystem, root: str, ref: FileRef, among: int = 1) -> Any:
-    """Open a file at its start once its footer, length and checksum have been found right."""
+    """Open a file at its start after its footer, length and checksum were checked."""
     path = join(root, ref.path)
     try:
         source: Any = fs.open_input_file(path)
@@ -301,7 +302,7 @@ def _checked(fs: pafs.FileSystem, root: str, ref: FileRef, among: int = 1) -> An
     for start in range(0, length, _CHUNK_BYTES):
         digest.update(source.read_buffer(min(_CHUNK_BYTES, length - start)))
     footer = bytes(source.read(_FOOTER.size))
-    # The reference and the footer must both agree: a whole file of another attempt has a good footer of its own.
+    # Reference and footer must agree: a complete file of another attempt has a valid footer, too.
     if digest.hexdigest() != ref.checksum or footer != _FOOTER.pack(_MAGIC, length, digest.digest()):
         source.close()
         raise _torn(path, "was altered: its checksum differs")
@@ -329,12 +330,12 @@ def _link(lineage: str, ref: FileRef) -> str:
 
 
 def read_ref(fs: pafs.FileSystem, root: str, path: str) -> tuple[FileRef, Metadata]:
-    """The reference of a file that its writer did not hand over, from its head and footer; its rows are checked when read.
+    """The reference of a file, made from its head and footer; its rows are checked when they are read.
 
     Args:
         fs: File system of the checkpoint.
         root: Root of the checkpoint.
-        path: The file, relative to the root. Its report, if there is one, says the number of ``rows``.
+        path: The file, relative to the root. Its report, if there is one, has the number of ``rows``.
 
     Raises:
         TornFileError: The file is missing or truncated.

@@ -1,10 +1,9 @@
-"""The LMDB environment under a local store: opened once per process, never trusted without cause.
+"""The LMDB environment under a local store: opened once per process, and checked before it is trusted.
 
-An environment is written without fsync, so it is worth something only under the boot of the machine that wrote it. A small file beside
-it says whose it is; that file and the size of the data are checked before LMDB maps the data, because reading a truncated map kills
-the process. What does not fit is removed, never repaired: the truth is in the checkpoint.
-
-What cannot be seen is a page in the middle that somebody overwrote in place; nothing but LMDB itself writes there.
+An environment is written without fsync, so it is valid only until the machine reboots. A small file beside it names its owner
+and boot. That file and the size of the data are checked before LMDB maps the data, because reading a truncated map kills the
+process. An invalid environment is removed, never repaired: the truth is in the checkpoint. A page that another program
+overwrote in place is not noticed.
 
 Read next: `penstock.state.store`.
 """
@@ -45,8 +44,8 @@ class Environment:
         env: The LMDB environment.
         state: key → timer (8 bytes, big-endian) ‖ value.
         timers: operator byte ‖ timer (8 bytes, in order) ‖ key → nothing; an index over `state`.
-        meta: One record: whose state this is and of which version.
-        inode: Tells whether the file of that name is still the one that is open.
+        meta: One record: the state's owner and version.
+        inode: Shows whether the file of that name is still the open one.
     """
 
     env: Any
@@ -56,23 +55,23 @@ class Environment:
     inode: tuple[int, int]
 
 
-# LMDB forbids opening an environment twice in a process. The process id keeps a forked child from using, or closing, its parent's.
-_open: dict[tuple[int, str], Environment] = {}  # the one that was used last goes last
+# LMDB forbids opening an environment twice in a process. The process id keeps a forked child from using or closing its parent's.
+_open: dict[tuple[int, str], Environment] = {}  # most recently used last
 MOST_OPEN: Final = 64
 """So many environments a process keeps open. Each takes its map size of address space, of which a process has some 128 TiB, and two files."""
 
 
 def open_environment(directory: str, identity: str, boot_id: str, map_size: int) -> Environment:
-    """Open the environment in a directory, emptied first if it is another's, damaged or from before the last boot.
+    """Open the environment in a directory. It is emptied first if it is another's, damaged or from before the last boot.
 
     Args:
-        directory: Directory on a local disk; made if missing.
-        identity: Whose state it must be.
-        boot_id: Under which boot of the machine it must have been written.
+        directory: Directory on a local disk; created if missing.
+        identity: The owner that it must have.
+        boot_id: The boot of the machine under which it must have been written.
         map_size: Most bytes it may ever have.
 
     Raises:
-        StateError: The directory cannot be used, or the disk is full. Nothing that is trusted was changed.
+        StateError: The directory cannot be used, or the disk is full. Nothing trusted was changed.
     """
     path = os.path.realpath(directory)
     owner = json.dumps({"format": FORMAT, "identity": identity, "boot": boot_id}, sort_keys=True)
@@ -95,10 +94,7 @@ def open_environment(directory: str, identity: str, boot_id: str, map_size: int)
 
 
 def remove_environment(directory: str) -> None:
-    """Remove a directory with its environment. Other processes that have it open keep their own view until they open it again.
-
-    Args:
-        directory: The directory.
+    """Remove a directory with its environment. Processes that have it open keep their view until they open it again.
 
     Raises:
         StateError: The files cannot be deleted.
@@ -113,14 +109,14 @@ def remove_environment(directory: str) -> None:
 
 
 def close_environment(directory: str) -> None:
-    """Close this process's environment of a directory, if it has one. Snapshots of it can no longer be read."""
+    """Close this process's environment of a directory, if open. Its snapshots can no longer be read."""
     opened = _open.pop((os.getpid(), os.path.realpath(directory)), None)
     if opened:
         opened.env.close()
 
 
 def close_below(directory: str) -> list[str]:
-    """Close this process's environments in a directory and below it; gives their directories."""
+    """Close this process's environments in a directory and below it; returns their directories."""
     below = os.path.realpath(directory)
     found = [path for pid, path in _open if pid == os.getpid() and Path(path).is_relative_to(below)]
     for path in found:
@@ -129,11 +125,11 @@ def close_below(directory: str) -> list[str]:
 
 
 def fill_up(path: str, opened: Environment) -> None:
-    """Make the data file as long as its own header says, so that a shorter one is always a damaged one.
+    """Extend the data file to the length in its header, so that a shorter one is always damaged.
 
-    LMDB does not write pages that a transaction took and freed again; at the end of the file they leave it short.
+    LMDB does not write pages that a transaction allocated and freed, so the file may end before them.
     """
-    # Another process may have removed the files meanwhile; then there is nothing to fill.
+    # Another process may have removed the files meanwhile.
     with contextlib.suppress(FileNotFoundError, ValueError):
         if _missing_bytes(path) == 0 or _inode(path) != opened.inode:
             return
@@ -147,13 +143,14 @@ def fill_up(path: str, opened: Environment) -> None:
 def moving(directory: str) -> contextlib.ExitStack:
     """Keep other processes of this host from moving the store in a directory to another version, or distrusting it, meanwhile.
 
-    Only for fairness, nothing rests on it: a damaged store, or that of a worker that is no more, is removed without it.
+    This is for fairness; correctness does not depend on it. A damaged store, or that of a removed worker, is removed without
+    it.
 
     Args:
-        directory: The directory; made if missing. It is locked itself, as a file beside it would outlive it.
+        directory: The directory; created if missing. It is locked itself, because a file beside it would outlive it.
 
     Returns:
-        Open; lets go when it is closed.
+        A stack that unlocks when it is closed.
 
     Raises:
         StateError: The directory cannot be used.
@@ -166,16 +163,16 @@ def moving(directory: str) -> contextlib.ExitStack:
                 fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
                 held.callback(os.close, fd)
                 fcntl.flock(fd, fcntl.LOCK_EX)
-                if os.path.samestat(os.fstat(fd), path.stat()):  # else it was removed while this waited
+                if os.path.samestat(os.fstat(fd), path.stat()):  # otherwise it was removed while this waited
                     return held.pop_all()
     except OSError as wrong:
         raise unusable(str(path), wrong) from wrong
 
 
 def is_full(wrong: Exception) -> bool:
-    """Whether an error of LMDB or of the system means that there is no room, rather than that something is broken."""
+    """Whether an error of LMDB or of the system means that there is no room."""
     number = getattr(wrong, "errno", None) or getattr(wrong, "code", None)
-    # LMDB calls a write that was cut short EIO, and a full disk cuts writes short.
+    # LMDB reports a short write as EIO, and a full disk causes short writes.
     return isinstance(wrong, lmdb.MapFullError) or number in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -204,7 +201,7 @@ def _reuse_or_open(path: str, map_size: int) -> Environment:
         path, map_size=map_size, max_dbs=3, max_readers=512, sync=False, metasync=False, writemap=False, readahead=False
     )
     try:
-        env.reader_check()  # readers that were killed would pin old pages for ever
+        env.reader_check()  # killed readers would pin old pages for ever
         trees = [env.open_db(tree) for tree in (b"state", b"timers", b"meta")]
         opened = Environment(env, trees[0], trees[1], trees[2], _inode(path) or (0, 0))
     except BaseException:
@@ -237,7 +234,7 @@ def _read_owner(path: str) -> str | None:
 
 
 def _is_whole(path: str) -> bool:
-    """Whether the data file looks like one and is not shorter than it says."""
+    """Whether the data file is valid and not shorter than its header says."""
     try:
         return _missing_bytes(path) == 0
     except (OSError, ValueError):
@@ -245,7 +242,7 @@ def _is_whole(path: str) -> bool:
 
 
 def _missing_bytes(path: str) -> int:
-    """How many bytes the data file lacks of what the newer of its two headers says."""
+    """By how many bytes the data file is shorter than the newer of its two headers says."""
     with Path(path, _DATA).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         heads = []

@@ -1,7 +1,7 @@
-"""Small durable files on any file system that pyarrow knows: local, HDFS, S3, GCS.
+"""Small durable files on any file system of pyarrow: local, HDFS, S3, GCS.
 
-Invariant: a file under its final name is whole. On file systems with a rename, bytes go to a temporary name, are forced to disk
-and renamed; on object stores an object appears only when its upload is complete, so it is written in place.
+Invariant: a file under its final name is complete. On file systems with a rename, bytes go to a temporary name, are forced to
+disk and renamed. On object stores an object appears only when its upload is complete, so it is written in place.
 
 Read next: `penstock.state.deltas`.
 """
@@ -45,7 +45,7 @@ def resolve(uri: str) -> tuple[pafs.FileSystem, str]:
         >>> resolve("/tmp/checkpoint/")[1]
         '/tmp/checkpoint'
     """
-    # Spark writes file:/ for file:///, s3a:// for what everyone else calls s3://, and letters beyond ASCII as they are.
+    # Spark writes file:/ for file:///, s3a:// for s3://, and does not escape letters beyond ASCII.
     local = re.match("^file:(?://)?(?=/(?!/))", uri)
     if local or ("://" not in uri and not uri.startswith("file:")):
         path = unquote(uri[local.end() :]) if local else uri
@@ -67,12 +67,12 @@ def join(root: str, path: str) -> str:
 
 @contextlib.contextmanager
 def atomic_output(fs: pafs.FileSystem, path: str, suffix: str) -> Iterator[Any]:
-    """Write a file that appears under its name only when it is whole and on disk.
+    """Write a file that appears under its name only when it is complete and on disk.
 
     Args:
         fs: The file system.
-        path: Final path; missing parent directories are made.
-        suffix: Tells this writer's temporary file from any other writer's.
+        path: Final path; missing parent directories are created.
+        suffix: Distinguishes this writer's temporary file.
 
     Yields:
         A file object with ``write``.
@@ -81,7 +81,7 @@ def atomic_output(fs: pafs.FileSystem, path: str, suffix: str) -> Iterator[Any]:
         StateError: The disk is full. The temporary file is gone and ``path`` is as before.
     """
     renames = fs.type_name not in _OBJECT_STORES
-    # Spark follows folders that are written to, such as the control log; it looks at no name that begins with a dot.
+    # Spark watches folders such as the control log, but ignores names that begin with a dot.
     target = f"{_parent(path)}/.{posixpath.basename(path)}.{suffix}{TEMPORARY}" if renames else path
     try:
         if renames:
@@ -109,8 +109,8 @@ def write_atomic(fs: pafs.FileSystem, path: str, data: bytes, suffix: str | None
         fs: The file system.
         path: The file.
         data: Its whole content.
-        suffix: Tells this writer's temporary file from another's; by default the process id, so give one
-            where several hosts may write the same file.
+        suffix: Distinguishes this writer's temporary file; by default the process id, so give one if several hosts may write
+            the same file.
 
     Raises:
         StateError: The disk is full. ``path`` is as before.
@@ -122,7 +122,7 @@ def write_atomic(fs: pafs.FileSystem, path: str, data: bytes, suffix: str | None
 def create_exclusive(fs: pafs.FileSystem, path: str, data: bytes, suffix: str | None = None) -> bool:
     """Write a small file unless one of that name exists. Exact on local file systems, best effort elsewhere.
 
-    Elsewhere two writers may both find the name free; the later one wins, so a caller who needs certainty reads the file back.
+    Elsewhere two writers may both find the name free. The later one wins, so a caller that needs certainty reads the file back.
 
     Args:
         fs: The file system.
@@ -144,7 +144,7 @@ def create_exclusive(fs: pafs.FileSystem, path: str, data: bytes, suffix: str | 
     mine = f"{path}.{suffix or os.getpid()}.new"
     write_atomic(fs, mine, data, suffix)
     try:
-        # A link is the one local call that fails on an existing name and never shows a half-written file.
+        # Only a link fails on an existing name and never shows a half-written file.
         os.link(mine, path)
         _force(fs, _parent(path))
     except FileExistsError:
@@ -174,10 +174,10 @@ def list_dir(fs: pafs.FileSystem, path: str) -> list[str]:
 
 
 def delete_quietly(fs: pafs.FileSystem, path: str) -> bool:
-    """Delete a file or a whole directory if that is possible.
+    """Try to delete a file or a whole directory.
 
     Returns:
-        Whether it is gone because of this call. A failure is no error: leftovers cost space, never correctness.
+        Whether this call deleted it. A failure is no error: leftovers cost space, never correctness.
     """
     try:
         kind = fs.get_file_info(path).type

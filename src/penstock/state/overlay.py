@@ -1,6 +1,7 @@
-"""Changes to keyed state in memory, over a version of it that stays as it is: an epoch's own, and committed ones that the local store lacks.
+"""Changes to keyed state in memory, over a fixed version of it: an epoch's own changes, and committed ones that the local store
+lacks.
 
-Read next: `penstock.state.worker` for the first, `penstock.state.store` for the second.
+Read next: `penstock.state.worker` for the former, `penstock.state.store` for the latter.
 """
 
 from __future__ import annotations
@@ -31,28 +32,30 @@ class Snapshot(Protocol):
         """Values in the order of the keys, None where there is none."""
 
     def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """Keys that begin so, with values, sorted by key."""
+        """Keys with the prefix, and their values, sorted by key."""
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
-        """Keys that begin so, with values and timers, sorted by key."""
+        """Keys with the prefix, their values and timers, sorted by key."""
 
     def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
-        """Bytes of each bin from `start` up to `stop`, until so many entries were seen; and the bin to go on from."""
+        """Bytes of each bin from `start` up to `stop`, until so many entries were seen; and the next bin."""
 
     def due(self, operator: int, upto_us: int, apart: Sequence[AbstractSet[bytes]]) -> list[tuple[int, bytes, bytes]]:
-        """Timer, key and value of an operator's entries with a timer before ``upto_us``, without keys of `apart`; sorted by (timer, key)."""
+        """Timer, key and value of an operator's entries with a timer before ``upto_us``, without keys of `apart`; sorted by
+        (timer, key).
+        """
 
     def close(self) -> None:
-        """Let go of the version."""
+        """Release the version."""
 
 
 class Overlay:
-    """Changed entries. No key ever leaves it: one that was deleted stays as a deletion."""
+    """Changed entries. No key ever leaves it: a deleted one remains as a deletion."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes | None] = {}  # None: deleted
-        self.timers: dict[bytes, int] = {}  # of the entries that have a timer
-        self._sorted: list[bytes] = []  # the oldest so many keys, in order
+        self.timers: dict[bytes, int] = {}  # of entries with a timer
+        self._sorted: list[bytes] = []  # this many of the oldest keys, in order
 
     def copy(self) -> Overlay:
         """The same changes, to which others may be added."""
@@ -61,18 +64,18 @@ class Overlay:
         return other
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Drop all changes."""
         self.values.clear()
         self.timers.clear()
         self._sorted.clear()
 
     def put(self, keys: Sequence[bytes], values: Iterable[bytes | None], timers: Any = None) -> None:
-        """Change entries; of a repeated key the last one counts.
+        """Change entries; the last one of a repeated key counts.
 
         Args:
             keys: The keys.
-            values: One for each; None: it is deleted.
-            timers: int64, µs, one for each, `MAX_TIME` for none; None: none has any.
+            values: One per key; None deletes it.
+            timers: int64, µs, one per key, `MAX_TIME` for none; None: no entry has one.
         """
         self.values.update(zip(keys, values, strict=True))
         if timers is not None and (timers != MAX_TIME).all():
@@ -85,7 +88,7 @@ class Overlay:
                     self.timers[key] = timer
 
     def put_rows(self, rows: pa.RecordBatch) -> None:
-        """Change entries as the rows of a delta say (`penstock.state.deltas.SCHEMA`)."""
+        """Apply the rows of a delta (`penstock.state.deltas.SCHEMA`)."""
         columns: list[Any] = rows.columns
         keys, values, timers = columns
         self.put(keys.to_pylist(), values.to_pylist(), timers.to_numpy())
@@ -122,7 +125,7 @@ class Overlay:
         return sorted((key, value, timer) for key, (value, timer) in merged.items() if value is not None)
 
     def measure(self, start: int, stop: int, entries: int, below: Snapshot) -> tuple[list[tuple[int, int]], int]:
-        """As `Snapshot.measure`; so many entries are seen of `below`, and as many changed ones."""
+        """As `Snapshot.measure`; counts entries of `below` and changed ones separately."""
         found, after = below.measure(start, stop, entries)
         sizes = dict(found)
         changed: dict[int, int] = {}
@@ -132,13 +135,13 @@ class Overlay:
             sizes[at] = sizes.get(at, 0) + _size(key, self.values[key]) - _size(key, old)
             changed[at] = changed.get(at, 0) + 1
         seen = 0
-        told: list[tuple[int, int]] = []
+        found: list[tuple[int, int]] = []
         for at in sorted(sizes):
             if seen >= entries:
-                return told, at
+                return found, at
             seen += changed.get(at, 0)
-            told += [(at, sizes[at])] if sizes[at] else []
-        return told, after
+            found += [(at, sizes[at])] if sizes[at] else []
+        return found, after
 
     def due(
         self, operator: int, upto_us: int, below: Snapshot, apart: Sequence[AbstractSet[bytes]] = ()
@@ -169,11 +172,11 @@ class Overlay:
         return pa.RecordBatch.from_arrays([keys, values, pa.array(timers)], schema=SCHEMA)
 
     def _under(self, prefix: bytes) -> list[bytes]:
-        """Changed keys that begin so, sorted."""
-        # A dict keeps the order of first insertion, so the keys that `_sorted` lacks are its last ones.
+        """Changed keys with the prefix, sorted."""
+        # A dict keeps insertion order, so the keys that `_sorted` lacks are its last ones.
         fresh = list(islice(reversed(self.values), len(self.values) - len(self._sorted)))
         if len(fresh) < _FEW:
-            # An operator that writes and scans in turn must not sort everything each time.
+            # An operator that alternates writes and scans must not sort everything each time.
             for key in fresh:
                 bisect.insort(self._sorted, key)
         else:
@@ -191,7 +194,7 @@ class Layered:
 
     Args:
         below: The older version.
-        layer: What was committed since; it is not changed any more.
+        layer: What was committed since; never changed.
     """
 
     def __init__(self, below: Snapshot, layer: Overlay) -> None:
@@ -219,7 +222,7 @@ class Layered:
         return self._layer.due(operator, upto_us, self._below, apart)
 
     def close(self) -> None:
-        """Let go of the older version."""
+        """Release the older version."""
         self._below.close()
 
 

@@ -1,10 +1,10 @@
-"""Committed changes that a local store does not hold yet, in the memory of the process that runs the tasks.
+"""Committed changes that a local store does not have yet, in the memory of the process that runs the tasks.
 
-An epoch mostly changes what the last one changed. To put each epoch's changes into LMDB took a task a tenth of its time; held back for a few
-epochs, most are replaced before they get there. Nothing is lost with a process: the deltas are in the checkpoint.
+An epoch mostly changes what the last one changed. Writing each epoch's changes to LMDB took a tenth of a task's time. After a
+few epochs most of them have been replaced. The deltas are in the checkpoint, so nothing is lost with a process.
 
-Invariant: a layer is never changed, so a state that reads from one may go on while the next is made. What it holds, and over what, is told by
-lineages, as of the store itself.
+Invariant: a layer is never changed, so a state can read from one while the next is made. Lineages identify what it holds, and
+over what.
 
 Read next: `penstock.state.store`.
 """
@@ -26,8 +26,8 @@ READ_DELTAS: Final = 4
 """So many a process reads that does not hold them; of more it is cheaper to put them into the store, once for all processes of the host."""
 _HELD_ROWS: Final = 1 << 16
 _HELD_FILES: Final = 4 << 20  # bytes
-_HELD_BYTES: Final = 8 << 20  # of keys and values
-_LAYERS: Final = 8  # of a process; the one that was used last goes last
+_HELD_BYTES: Final = 8 << 20  # keys and values
+_LAYERS: Final = 8  # per process; most recently used last
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Layer:
         below: Lineage of the version under it.
         lineage: Lineage of the version with it.
         changes: What was committed between the two.
-        bytes: Of the keys and values that came; some may have been replaced since.
+        bytes: Size of the keys and values added; some may have been replaced since.
     """
 
     below: str
@@ -47,7 +47,7 @@ class Layer:
     bytes: int = 0
 
     def with_rows(self, batches: Iterable[pa.RecordBatch], lineage: str) -> Layer | None:
-        """The layer with the rows of further deltas, after which the state has `lineage`; None if that is too much to hold."""
+        """The layer with the rows of further deltas, after which the state has `lineage`; None if that is too large."""
         changes, size = self.changes.copy(), self.bytes
         for batch in batches:
             size += batch.nbytes
@@ -61,18 +61,18 @@ _held: dict[str, Layer] = {}
 
 
 def may_be_held(deltas: Sequence[FileRef]) -> bool:
-    """Whether these are few enough, as far as their references tell. If so, the last of them are."""
+    """Whether the deltas are few enough to hold, by their references. If so, the last of them are."""
     rows, size = sum(delta.rows for delta in deltas), sum(delta.bytes for delta in deltas)
     return len(deltas) <= HELD_DELTAS and rows <= _HELD_ROWS and size <= _HELD_FILES
 
 
 def held(directory: str) -> Layer | None:
-    """What this process holds over the store in a directory."""
+    """The layer that this process holds over the store in a directory."""
     return _held.get(directory)
 
 
 def hold(directory: str, layer: Layer) -> Layer:
-    """Hold a layer instead of the one before."""
+    """Hold a layer instead of the previous one."""
     _held.pop(directory, None)
     _held[directory] = layer
     if len(_held) > _LAYERS:

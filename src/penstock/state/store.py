@@ -1,9 +1,9 @@
-"""A worker's state on an executor's local disk: a cache in LMDB of the files in the checkpoint.
+"""A worker's state on an executor's local disk: an LMDB cache of the files in the checkpoint.
 
-Invariant: the local store never holds an uncommitted version. An epoch's task reads from exactly the last committed version, and writes its
-own changes to a new delta file; later tasks apply that file here if it was committed. So nothing is ever rolled back. The last few
-deltas are held in memory over the store, see `penstock.state.recent_changes`, and put into it together. Which version the store holds is told by
-its lineage; one that is not on the way to the wanted version is rebuilt from the files.
+Invariant: the local store never holds an uncommitted version. An epoch's task reads from exactly the last committed version,
+and writes its own changes to a new delta file; later tasks apply that file here if it was committed. So nothing is ever rolled
+back. The last few deltas stay in memory over the store (`penstock.state.recent_changes`) and are written to it together. The
+lineage identifies the store's version; a store that is not on the way to the wanted version is rebuilt from the files.
 
 Read next: `penstock.state.worker` for what operators see, `penstock.state.compaction` for how bases are made.
 """
@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """What catching up took: whether the store was emptied first, and how many files and rows were applied."""
+    """The cost of catching up: whether the store was emptied first, and how many files and rows were applied."""
 
     rebuilt: bool
     files: int
@@ -63,13 +63,15 @@ class CatchUp:
 
 
 def close_stores(directory: str) -> None:
-    """Close, in this process, all stores in a directory and below it. Snapshots of them can no longer be read; opened again, they go on."""
+    """Close, in this process, all stores in a directory and below it. Their snapshots can no longer be read; they can be
+    reopened.
+    """
     for path in close_below(directory):
         recent_changes.evict(path)
 
 
 class LocalStore:
-    """The local cache of one (region, worker). Several processes of a host may open the same one. Make it with `open`."""
+    """The local cache of one (region, worker). Several processes of a host may open the same one. Create it with `open`."""
 
     def __init__(self, directory: str, identity: str, boot_id: str, map_size: int) -> None:
         self._directory = os.path.realpath(directory)
@@ -80,16 +82,16 @@ class LocalStore:
 
     @classmethod
     def open(cls, directory: str, identity: str, boot_id: str, map_size: int = MAP_SIZE) -> LocalStore:
-        """Open the store in a directory; it is emptied first if it is another's, damaged or from before the last boot.
+        """Open the store in a directory. It is emptied first if it is another's, damaged or from before the last boot.
 
         Args:
-            directory: Directory on a local disk; made if missing.
-            identity: Whose state it is: checkpoint, region and worker.
-            boot_id: Which boot of the machine this is; the store is written without fsync and worth nothing after another one.
+            directory: Directory on a local disk; created if missing.
+            identity: The state's owner: checkpoint, region and worker.
+            boot_id: The boot of the machine; the store is written without fsync and invalid after another boot.
             map_size: Most bytes the store may ever have; costs address space only.
 
         Raises:
-            StateError: The directory cannot be used or the disk is full. Nothing that is trusted was changed.
+            StateError: The directory cannot be used or the disk is full. Nothing trusted was changed.
         """
         return cls(directory, identity, boot_id, map_size)
 
@@ -99,7 +101,7 @@ class LocalStore:
         close_environment(self._directory)
 
     def at(self, fs: pafs.FileSystem, root: str, version: Version) -> WorkerState:
-        """Give the state at exactly that version: of the store, caught up as far as need be, and of what is held over it.
+        """The state at exactly one version: from the store, caught up if necessary, and from the layer over it.
 
         Args:
             fs: File system of the checkpoint.
@@ -114,7 +116,7 @@ class LocalStore:
         for _ in range(_ATTEMPTS):
             if state is not None:
                 break
-            # Or processes that want different versions could take it from one another between the two for ever.
+            # Otherwise processes that want different versions could take it from each other for ever.
             with moving(self._directory):
                 self._safely(lambda: self._apply_missing(fs, root, version))
                 state = self._safely(lambda: self._seen(fs, root, version))
@@ -133,9 +135,6 @@ class LocalStore:
             root: Root of the checkpoint.
             version: The wanted version.
 
-        Returns:
-            What it took.
-
         Raises:
             TornFileError: A file of the version is missing or altered. The store holds an earlier version.
             StateError: The store cannot hold it. It holds an earlier version.
@@ -144,7 +143,7 @@ class LocalStore:
             return self._safely(lambda: self._apply_missing(fs, root, version))
 
     def distrust(self) -> None:
-        """Remove the local files, so that the next one to open the store rebuilds it."""
+        """Remove the local files, so that the next process to open the store rebuilds it."""
         with moving(self._directory):
             self._distrust()
 
@@ -153,7 +152,7 @@ class LocalStore:
         remove_environment(self._directory)
 
     def _safely(self, action: Callable[[], _T]) -> _T:
-        """Do something with the store as it is now on disk."""
+        """Use the store as it is now on disk."""
         try:
             try:
                 self._env = self._open()
@@ -161,7 +160,7 @@ class LocalStore:
             except lmdb.Error as wrong:
                 if is_full(wrong):
                     raise
-                # Whatever LMDB stumbled over, the files are the truth.
+                # Whatever the cause, the files are the truth.
                 self._distrust()
                 self._env = self._open()
                 return action()
@@ -169,7 +168,7 @@ class LocalStore:
             raise unusable(self._directory, wrong) from wrong
 
     def _seen(self, fs: pafs.FileSystem, root: str, version: Version) -> WorkerState | None:
-        """The state at a version, if what the store lacks of it may be held over it."""
+        """The state at a version, if what the store lacks may stay in memory over it."""
         env, chain = self._env, version.lineages()
         txn = env.env.begin()
         stored = _LmdbSnapshot(self, env, txn)
@@ -190,7 +189,7 @@ class LocalStore:
         return None
 
     def _held_over(self, have: str | None, chain: Sequence[str]) -> Layer | None:
-        """What this process holds, if it is over just what the store has, and on the way to a version."""
+        """This process's layer, if it is over the store's version and on the way to the wanted one."""
         layer = recent_changes.held(self._directory)
         return layer if layer is not None and layer.below == have and layer.lineage in chain else None
 
@@ -201,7 +200,7 @@ class LocalStore:
         env = self._env
         chain = version.lineages()
         rebuilt, files, rows = False, 0, 0
-        # Every pass is one transaction, so that other processes may help or hinder between two; the bound is for the latter.
+        # Every pass is one transaction, and other processes may move the store between two; the bound covers that.
         for _ in range(2 * len(chain) + _ATTEMPTS):
             with env.env.begin() as txn:
                 have = self._lineage(env, txn)
@@ -231,7 +230,7 @@ class LocalStore:
         return CatchUp(rebuilt, files, rows)
 
     def _nearer(self, fs: pafs.FileSystem, root: str, version: Version, have: str | None) -> Layer | None:
-        """What takes the store from what it has towards a version in one go: what is held over it, and the next deltas. None: there is none."""
+        """The changes that take the store towards a version in one transaction: the layer and the next deltas. None: none."""
         chain = version.lineages()
         layer = self._held_over(have, chain)
         if layer is None and have is not None and have in chain:
@@ -247,7 +246,7 @@ class LocalStore:
         return layer if layer.lineage != layer.below else None
 
     def _lineage(self, env: Environment, txn: Any) -> str | None:
-        """Lineage of what the store holds; None if that is nothing of use."""
+        """Lineage of the store's content; None if it is invalid."""
         raw = txn.get(_META_KEY, db=env.meta)
         meta = json.loads(raw) if raw else {}
         mine = (FORMAT, self._identity, self._boot_id)
@@ -376,14 +375,14 @@ def _load(env: Environment, txn: Any, fs: pafs.FileSystem, root: str, base: File
 
 
 def _put_index(env: Environment, txn: Any, parts: list[Any]) -> None:
-    # Sorted, because LMDB fills pages in order many times faster than at random.
+    # Sorted: LMDB fills pages many times faster in order.
     keys = pa.chunked_array(parts, pa.binary())
     ordered = keys.take(pc.array_sort_indices(keys)).to_pylist()
     txn.cursor(env.timers).putmulti((key, b"") for key in ordered)
 
 
 def _apply_changes(env: Environment, txn: Any, changes: pa.RecordBatch) -> None:
-    """Put and delete what some rows of a delta say."""
+    """Apply the rows of a delta."""
     columns: list[Any] = changes.columns
     key, value, timer = columns
     live = value.is_valid()
@@ -391,7 +390,7 @@ def _apply_changes(env: Environment, txn: Any, changes: pa.RecordBatch) -> None:
     cursor = txn.cursor(env.state)
     before: set[bytes] = set()
     if txn.stat(env.timers)["entries"]:
-        # Only a store that has timers pays for reading what it overwrites.
+        # Only a store with timers reads what it overwrites.
         old = cursor.getmulti(key.to_pylist())
         old_timers = np.frombuffer(b"".join(raw[:8] for _, raw in old), ">i8")
         before = set(
@@ -414,7 +413,7 @@ def _state_items(key: Any, value: Any, timer: Any) -> Iterator[tuple[bytes, byte
 
 
 def _index_keys(key: Any, timer: Any) -> Any:
-    """Keys of the index of timers, for the entries that have one."""
+    """Keys of the index of timers, for entries with a timer."""
     timed = pc.not_equal(timer, pa.scalar(MAX_TIME, pa.int64()))
     key, timer = key.filter(timed), timer.filter(timed)
     return concat(pc.binary_slice(key, 2, 3), order_bytes(timer.to_numpy()), key)

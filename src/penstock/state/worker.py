@@ -1,7 +1,7 @@
-"""What operators see of keyed state during one epoch: a snapshot of the committed version and their own changes over it.
+"""What operators see of keyed state during one epoch: a snapshot of the committed version, and their own changes over it.
 
-Invariant: the snapshot never changes under a `WorkerState`; all of its own writes are in an overlay in memory until `changes` gives
-them out, so abandoning an epoch is forgetting the object.
+Invariant: the snapshot never changes under a `WorkerState`. All writes are in an overlay in memory until `changes` returns
+them, so abandoning an epoch only drops the object.
 
 Keys are ``bin (2 bytes, big-endian) ‖ operator (1 byte) ‖ anything``, at most 480 bytes. Read next: `penstock.state.store`.
 """
@@ -29,7 +29,7 @@ MIN_KEY_BYTES: Final = 3
 
 @dataclass(slots=True)
 class Stats:
-    """What a `WorkerState` has done: entries and bytes (keys and values), read and written."""
+    """Entries and bytes (keys and values) that a `WorkerState` has read and written."""
 
     read_entries: int = 0
     read_bytes: int = 0
@@ -56,17 +56,17 @@ class WorkerState:
         self.close()
 
     def close(self) -> None:
-        """Let go of the snapshot. The changes remain readable, the state does not."""
+        """Release the snapshot. The changes remain readable, the state does not."""
         self._snapshot.close()
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Read many values, own changes first. Sorted keys are read faster.
+        """Read many values, own changes first. Sorted keys are faster.
 
         Args:
             keys: The keys; may repeat.
 
         Returns:
-            Values in the order of the keys, None where there is none.
+            Values in the order of the keys, None for missing ones.
 
         Raises:
             StateError: A key is too long or too short. Nothing was changed.
@@ -80,13 +80,13 @@ class WorkerState:
     def put_many(
         self, keys: Sequence[bytes], values: Sequence[bytes], timers: np.typing.NDArray[np.int64] | None = None
     ) -> None:
-        """Write many entries; of a repeated key the last one counts.
+        """Write many entries; the last one of a repeated key counts.
 
         Args:
             keys: The keys.
-            values: One for each key.
-            timers: int64, µs, one for each key: when the entry falls due, `MAX_TIME` for never. None: no entry has a timer, and one
-                that had loses it.
+            values: One per key.
+            timers: int64, µs, one per key: when the entry is due, `MAX_TIME` for never. None: no entry has a timer, and an
+                existing timer is removed.
 
         Raises:
             StateError: A key is too long or too short, or the lengths differ. Nothing was changed.
@@ -102,10 +102,7 @@ class WorkerState:
         self._stats.written_bytes += sum(map(len, keys)) + sum(map(len, values))
 
     def delete_many(self, keys: Sequence[bytes]) -> None:
-        """Delete many entries, with their timers; absent ones are no error.
-
-        Args:
-            keys: The keys.
+        """Delete many entries and their timers; absent ones are no error.
 
         Raises:
             StateError: A key is too long or too short. Nothing was changed.
@@ -116,31 +113,25 @@ class WorkerState:
         self._stats.written_bytes += sum(map(len, keys))
 
     def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """All entries whose key begins so, own changes included.
+        """Keys and values of all entries with the prefix, own changes included, sorted by key.
 
         Args:
             prefix: Any number of bytes; a bin is its first two.
-
-        Returns:
-            Keys and values, sorted by key.
         """
         found = self._overlay.scan(prefix, self._snapshot)
         self._count_read(found)
         return found
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
-        """All entries whose key begins so, own changes included, with their timers.
+        """Keys, values and timers (µs, `MAX_TIME`: none) of all entries with the prefix, own changes included, sorted by key.
 
         Args:
             prefix: Any number of bytes; a bin is its first two.
-
-        Returns:
-            Keys, values and timers (µs, `MAX_TIME`: none), sorted by key.
         """
         return self._overlay.entries(prefix, self._snapshot)
 
     def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
-        """Sizes of bins as of the committed version, own changes left out.
+        """Sizes of bins as of the committed version, without own changes.
 
         Args:
             start: First bin.
@@ -148,29 +139,27 @@ class WorkerState:
             entries: Stop after the bin in which so many entries have been seen.
 
         Returns:
-            Bin and bytes of every bin that holds anything, and the bin to go on from; `stop` when there is no more.
+            Bin and bytes of every bin that has entries, and the next bin; `stop` at the end.
         """
         return self._snapshot.measure(start, stop, entries)
 
     def due(self, operator: int, upto_us: int) -> list[tuple[bytes, bytes]]:
-        """Entries of one operator that have fallen due. They stay due until they are written again or deleted.
+        """Keys and values of an operator's due entries, sorted by (timer, key). They stay due until they are rewritten or
+        deleted.
 
         Args:
             operator: The operator's byte, third of the key.
             upto_us: Entries with a timer before this, in µs.
-
-        Returns:
-            Keys and values, sorted by (timer, key).
         """
         entries = [(key, value) for _, key, value in self._overlay.due(operator, upto_us, self._snapshot)]
         self._count_read(entries)
         return entries
 
     def changes(self) -> pa.RecordBatch:
-        """Everything that was written since the snapshot, as the rows of a delta.
+        """Everything written since the snapshot, as the rows of a delta.
 
-        A key that was written and deleted again is a deletion, even if the snapshot never had it: finding out would cost a read, and
-        deleting what is absent is harmless.
+        A key that was written and deleted again is a deletion even if the snapshot never had it. Deleting an absent key is
+        harmless, and finding out would cost a read.
 
         Returns:
             Rows of `penstock.state.deltas.SCHEMA`, sorted by key; a null value is a deletion.
@@ -190,7 +179,7 @@ class WorkerState:
 
 
 class _MemorySnapshot:
-    """A version held in a dict and a sorted list of its keys."""
+    """A version in a dict with a sorted list of its keys."""
 
     def __init__(self) -> None:
         self.entries_by_key: dict[bytes, tuple[bytes, int]] = {}
@@ -244,7 +233,7 @@ class _MemorySnapshot:
 
 
 class MemoryState(WorkerState):
-    """State that lives in memory only, for tests of flows without Spark: epochs follow one another in the same object.
+    """State in memory only, for tests of flows without Spark: epochs follow each other in the same object.
 
     Example:
         >>> state = MemoryState()
@@ -259,10 +248,10 @@ class MemoryState(WorkerState):
         super().__init__(self._committed)
 
     def apply(self, changes: pa.RecordBatch) -> None:
-        """Commit an epoch and begin the next one from there.
+        """Commit an epoch; the next one begins from there.
 
         Args:
-            changes: What `changes` gave, of this object or of another; any further own changes are forgotten.
+            changes: From `changes` of this object or of another; any other own changes are dropped.
         """
         entries = self._committed.entries_by_key
         columns = (changes.column(name).to_pylist() for name in ("key", "value", "timer"))
@@ -275,7 +264,7 @@ class MemoryState(WorkerState):
         self._overlay.clear()
 
     def discard(self) -> None:
-        """Abandon the epoch: forget all changes since the last `apply`."""
+        """Abandon the epoch: drop all changes since the last `apply`."""
         self._overlay.clear()
 
     def iterate(self) -> Iterator[pa.RecordBatch]:
@@ -284,13 +273,13 @@ class MemoryState(WorkerState):
 
 
 def order_bytes(timers: Any) -> Any:
-    """NumPy timers as 8 bytes each whose byte order is the order of the timers, as an Arrow binary array."""
+    """Timers as 8 bytes each in sort order, as an Arrow binary array."""
     biased = timers.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)
     return _fixed(biased.astype(">u8"))
 
 
 def timer_bytes(timers: Any) -> Any:
-    """NumPy timers as 8 big-endian bytes each, as an Arrow binary array."""
+    """Timers as 8 big-endian bytes each, as an Arrow binary array."""
     return _fixed(timers.astype(">i8"))
 
 
