@@ -1,1 +1,1 @@
-"""What a region does with rows and state: one operator a file, all on `penstock.operators.base.Operator`; no Spark."""
+"""Operators of a region: one per file, all on `penstock.operators.base.Operator`; no Spark."""

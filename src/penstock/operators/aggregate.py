@@ -1,9 +1,8 @@
 """Aggregates per key, or per key and window: partial states in columns, merged in bulk.
 
-Aggregates are commutative, so their input needs no order and does not wait for the frontier; only their *results* do (input of
-users' own aggregates, which need not be commutative, waits). Rows, or
-the partial aggregates that the JVM computed before the shuffle, are reduced to one row per (key, window), merged with the
-stored ones, and stored again. A window is given out once, when the frontier has reached its end.
+Aggregates are commutative, so their input needs no order and does not wait for the frontier; only their *results* do. (Input of
+users' own aggregates, which need not be commutative, waits.) Rows, or the JVM's partial aggregates, are reduced to one row per
+(key, window), merged with the stored ones, and stored. A window is emitted once, when the frontier has reached its end.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 
 
 def bind_kernels(kernels: Sequence[tuple[str, Kernel]], source: pa.Schema) -> tuple[Bound, ...]:
-    """Check each aggregate against its column.
+    """Bind each aggregate to its column.
 
     Raises:
-        DeclarationError: The column does not exist or has a type the aggregate cannot work on.
+        DeclarationError: The column does not exist or has a type that the aggregate does not accept.
     """
     bounds = []
     for name, kernel in kernels:
@@ -48,7 +47,7 @@ def bind_kernels(kernels: Sequence[tuple[str, Kernel]], source: pa.Schema) -> tu
 
 
 def check_names(names: Sequence[str], keys: pa.Schema, *, window: bool) -> None:
-    """Refuse aggregates named like a column that the output has anyway."""
+    """Refuse aggregates named like another column of the output."""
     taken = {*keys.names, *(("window_start", "window_end") if window else ())}
     for name in names:
         if name in taken:
@@ -64,15 +63,15 @@ def result_schema(
 
 
 def as_times(values: Ints) -> Any:
-    """Bounds of windows (µs) as an Arrow timestamp column: what lies beyond the year 9999 is its last moment.
+    """Bounds of windows (µs) as Arrow timestamps; those beyond the year 9999 become its last microsecond.
 
-    The window of the last day of 9999 would end in a year that SQLite and Python's times do not have.
+    SQLite and Python have no later times.
     """
     return pa.array(np.minimum(values, LAST_MOMENT), pa.int64()).cast(TIMESTAMP)
 
 
 def concat_columns(parts: Sequence[Sequence[Columns]]) -> list[Columns]:
-    """States below one another: ``parts[i][aggregate][field]``."""
+    """States one after the other: ``parts[i][aggregate][field]``."""
     return [tuple(np.concatenate(fields) for fields in zip(*states, strict=True)) for states in zip(*parts, strict=True)]
 
 
@@ -83,12 +82,12 @@ def take_columns(states: Sequence[Columns], index: Any) -> list[Columns]:
 
 @contextlib.contextmanager
 def telling(step: Operator, key_of: Callable[[int], tuple[Keys, int]], rows: Rows | None = None) -> Iterator[None]:
-    """What a user's aggregate raises becomes an error that names the step, the key and, if rows are added, the position.
+    """Raise an exception of a user's aggregate as an error with step, key and, when rows are added, position.
 
     Args:
         step: The step.
-        key_of: Of the number of a row, state or result the keys, and which of them it belongs to.
-        rows: What is added.
+        key_of: From the number of a row, state or result: the keys, and the index of its key.
+        rows: The rows that are added.
 
     Raises:
         OperatorError: A function of the aggregate raised.
@@ -120,13 +119,13 @@ def finished(
         step: The step.
         bounds: Its aggregates.
         states: The state columns of each.
-        key_of: Of the number of a result the keys, and which of them it belongs to.
-        running: Whether more may come: then a sum that does not fit in its type is null, since how often it is looked at depends on
-            the cut into epochs, and a later record may bring it back.
+        key_of: From the number of a result: the keys, and the index of its key.
+        running: Whether more may follow: then a sum that does not fit its type is null, because epochs decide which values are
+            seen, and a later record may make it fit again.
 
     Raises:
         OperatorError: A function of a user's aggregate raised.
-        StateError: A result that is final does not fit in its type.
+        StateError: A final result does not fit its type.
     """
     results = []
     with telling(step, key_of):
@@ -145,7 +144,7 @@ def finished(
 
 
 class Aggregating(Operator):
-    """What steps that aggregate have in common, whatever their window.
+    """The common part of steps that aggregate, whatever their window.
 
     Attributes:
         kernels: Output name and aggregate function, in order.
@@ -184,7 +183,8 @@ class AggregateStep(Aggregating):
     Attributes:
         kernels: Output name and aggregate function, in order.
         window: The window, or None for one running value per key.
-        emit: ``"final"``: a window's result once, when it is complete; ``"update"``: the value after each epoch in which it changed.
+        emit: ``"final"``: a window's result once, when it is complete; ``"update"``: the value after each epoch in which it
+            changed.
     """
 
     kernels: tuple[tuple[str, Kernel], ...]
@@ -215,12 +215,11 @@ class AggregateStep(Aggregating):
         return Partials(tuple(columns), "" if self.window is None else f"{TIME} - pmod({TIME}, {self.window.pane_us}L)")
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
-        """Reduce rows to one partial per key (and pane), then merge."""
         panes = np.zeros(len(rows), np.int64) if self.window is None else self.window.panes(rows.order.time)
         new = np.concatenate(([True], (rows.group[1:] != rows.group[:-1]) | (panes[1:] != panes[:-1])))
         starts = np.flatnonzero(new)
         time, part, offset, sub = rows.order.columns()
-        # When a record came must not count: the result would depend on the cut into epochs.
+        # The arrival epoch must not matter.
         order = (time if self.context.timed else np.zeros_like(time), part, offset, sub)
         with telling(self, lambda row: (rows.keys, rows.group[row]), rows):
             states = [
@@ -230,7 +229,6 @@ class AggregateStep(Aggregating):
         return self._merge(rows.keys, rows.group[starts], panes[starts], states, state)
 
     def on_partials(self, batch: pa.RecordBatch, keys: Keys, group: Ints, state: KeyedState) -> Output:
-        """Merge partial aggregates; a pane is its start (µs)."""
         at, states = len(self.context.codec.schema), []
         panes = np.zeros(batch.num_rows, np.int64)
         if self.window is not None:
@@ -242,10 +240,10 @@ class AggregateStep(Aggregating):
         return self._merge(keys, group, panes, states, state)
 
     def _merge(self, keys: Keys, group: Ints, panes: Ints, states: list[Columns], state: KeyedState) -> Output:
-        """Merge partial states, sorted by (key, pane), with the stored ones; give out what is complete."""
+        """Merge partial states, sorted by (key, pane), with the stored ones; emit what is complete."""
         subs = None
         new = np.flatnonzero(np.concatenate(([True], (group[1:] != group[:-1]) | (panes[1:] != panes[:-1]))))
-        if len(new) < len(group):  # those of several epochs, queued while a key was on hold
+        if len(new) < len(group):  # of several epochs, queued while a key was on hold
             states = [b.reduce(c, new) for b, c in zip(self._bounds, states, strict=True)]
             group, panes = group[new], panes[new]
         starts = panes
@@ -275,7 +273,7 @@ class AggregateStep(Aggregating):
         return self._rows(keys, group[shown], starts[shown], take_columns(states, shown), state)
 
     def _with_stored(self, names: list[bytes], states: list[Columns], state: KeyedState) -> tuple[list[Columns], Any]:
-        """Merge each state with the stored one; also says which were stored."""
+        """Merge each state with the stored one; also returns which were stored."""
         old = state.get(names)
         held = np.fromiter((v is not None for v in old), bool, len(old))
         at = np.flatnonzero(held)
@@ -290,7 +288,6 @@ class AggregateStep(Aggregating):
             return [b.reduce(c, first) for b, c in zip(self._bounds, take_columns(both, index), strict=True)], held
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
-        """Give out the stored windows that are complete now."""
         if self.window is None:
             return None
         entries = state.due(t)
@@ -304,7 +301,6 @@ class AggregateStep(Aggregating):
         return self._rows(keys, np.arange(len(keys)), unbiased(subs), self._codec.decode([v for _, v in entries]), state)
 
     def show_state(self, value: bytes) -> Any:
-        """The aggregates as they stand."""
         states = self._codec.decode([value])
         shown = [b.shown(c) for b, c in zip(self._bounds, states, strict=True)]
         return {n: values.to_pylist()[0] for (n, _), values in zip(self.kernels, shown, strict=True)}

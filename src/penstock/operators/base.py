@@ -1,11 +1,11 @@
-"""The one operator all others are sugar over: what it is told, what it may keep, what it gives.
+"""The one operator that all others are built on: its messages, its state, its output.
 
-Inside a task a region's operators form a chain. Messages travel along it; an operator handles what concerns it:
+In a task a region's operators form a chain. Messages travel along it; an operator handles those that concern it:
 
     Load(version) · Data(rows) · Frontier(t) · Interrogate(bins) · Collect(keys) · Acquire(states) · Barrier(epoch) · Shutdown
 
 State is keyed: it belongs to one key of the region and moves with it. An operator never sees another worker's keys and keeps
-nothing outside `KeyedState`, so it is rescalable, recoverable and replayable with no code of its own.
+nothing outside `KeyedState`, so it can be rescaled, recovered and replayed without code of its own.
 
 Read next: `penstock.operators.stateful_map` (the simplest operator), `penstock.worker.task`.
 """
@@ -34,7 +34,7 @@ Layout = Mapping[str, str]
 
 
 class StateView(Protocol):
-    """State of one worker in one epoch, as `penstock.state.store.WorkerState` gives it."""
+    """State of one worker in one epoch, see `penstock.state.worker.WorkerState`."""
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]: ...
     def put_many(self, keys: list[bytes], values: list[bytes], timers: Ints | None = None) -> None: ...
@@ -45,21 +45,21 @@ class StateView(Protocol):
 
 @dataclass
 class Context:
-    """What an operator knows of the task it runs in.
+    """What an operator knows about its task.
 
     Attributes:
         region: The region's name.
-        operator: The number under which the operator's state is kept; it separates the state of two operators of a region.
+        operator: The number that separates the operator's state from that of the region's other operators.
         ordinal: The region's index within the flow.
         codec: Codec of the region's key columns.
         inputs: Schema of each input.
         output: Schema of the output.
-        frontier: Frontier (µs) of this epoch: every record before it is here.
+        frontier: Frontier (µs) of this epoch: all earlier records have arrived.
         sources: Names of the flow's sources by ordinal, to name positions in errors.
-        timed: Whether rows have an event time. If not, that in their order says how many epochs ago they came into the flow.
-        skipped: Records whose function raised and that were left out, as (key, position, error, record as text).
-        files: By the number of a source of files, names of files by their numbers; files that are not there are told by their number.
-        layouts: What stored values consist of: all layouts that the operator ever had in this checkpoint, the present one last.
+        timed: Whether rows have an event time. If not, the time in their order is the number of epochs since they arrived.
+        skipped: Records that were left out because a function raised, as (key, position, error, record as text).
+        files: By the number of a file source, the names of files by number; missing ones are shown by their number.
+        layouts: All layouts of stored values that the operator ever had in this checkpoint, the present one last.
     """
 
     region: str
@@ -76,12 +76,12 @@ class Context:
     files: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
 
     def position_text(self, order: Order, row: int) -> str:
-        """Where a row came from, for a person: ``source/partition @ offset``, or ``source: file row n``, from 1."""
+        """A row's origin for people: ``source/partition @ offset``, or ``source: file row n``, from 1."""
         return position_text(self.sources, self.files, int(order.part[row]), int(order.offset[row]))
 
     @property
     def marker(self) -> int:
-        """The `part` of rows that a frontier, not a record, triggered; negative and unique within the flow."""
+        """The `part` of rows that the frontier triggered; negative and unique within the flow."""
         return -(self.ordinal * 256 + self.operator + 1)
 
 
@@ -99,11 +99,11 @@ def position_text(sources: Sequence[str], files: Mapping[int, Mapping[int, str]]
 
 @dataclass(frozen=True)
 class Partials:
-    """Partial results that the engine computes in SQL before rows are shuffled: a row per key, or per key and pane.
+    """Partial results that the engine computes in SQL before the shuffle: one row per key, or per key and pane.
 
     Attributes:
         columns: SQL aggregate expressions over the columns of the input and its order (`penstock.types.ORDER`).
-        pane: SQL of the int64 by which rows are grouped beside their key; empty: by the key alone.
+        pane: SQL of the int64 that groups rows beside their key; empty: only the key does.
     """
 
     columns: tuple[str, ...]
@@ -142,15 +142,15 @@ class KeyedState:
         return chosen if sub is None else [a + b for a, b in zip(chosen, sub, strict=True)]
 
     def get(self, names: list[bytes]) -> list[bytes | None]:
-        """Values of entries; None where there is none."""
+        """Values of entries; None for missing ones."""
         return self._view.get_many(names)
 
     def put(self, names: list[bytes], values: list[bytes], timers: Ints | None = None) -> None:
-        """Store entries. `timers` (int64 µs) makes them `due` once the frontier has passed; None: never."""
+        """Store entries. Entries with `timers` (int64 µs) are `due` once the frontier has passed these; None: never."""
         self._view.put_many(names, values, timers)
 
     def delete(self, names: list[bytes]) -> None:
-        """Forget entries."""
+        """Delete entries."""
         if names:
             self._view.delete_many(names)
 
@@ -163,7 +163,7 @@ class KeyedState:
         return self._view.due(self._operator, upto)
 
     def keys_of(self, names: Sequence[bytes]) -> tuple[Keys, list[bytes]]:
-        """The keys that state keys belong to (repeated as they come), and the sub-keys behind them."""
+        """The keys of state keys (repeated as they come), and their sub-keys."""
         encoded = [n[3:] for n in names]
         subs = [e[2 + int.from_bytes(e[:2], "big") :] for e in encoded]
         columns = tuple(self._context.codec.decode(encoded))
@@ -171,11 +171,11 @@ class KeyedState:
         return Keys(columns, hashes, self._context.codec), subs
 
     def get_objects(self, names: list[bytes]) -> list[Any]:
-        """Values of entries stored by `put_objects`; None where there is none."""
+        """Values stored by `put_objects`; None for missing ones."""
         return [None if v is None else pickle.loads(v) for v in self.get(names)]
 
     def put_objects(self, names: list[bytes], values: Sequence[Any], timers: Ints | None = None) -> None:
-        """Store picklable values; a value of None forgets the entry.
+        """Store picklable values; a value of None deletes the entry.
 
         Raises:
             StateError: A value cannot be pickled. Nothing was stored.
@@ -194,14 +194,14 @@ class KeyedState:
     def emit(
         self, data: pa.RecordBatch, keys: Keys, times: Ints, group: Ints | None = None, subs: Ints | None = None
     ) -> Emitted:
-        """Rows that the frontier gives rise to.
+        """Rows that the frontier triggers.
 
         Args:
             data: The output's columns, n rows.
-            keys: The keys concerned.
+            keys: Their keys.
             times: int64 µs, n: event time of each row; must be before the frontier.
             group: int64, n: index of each row's key; None if row i belongs to key i.
-            subs: int64, n: tells rows of one key and time apart; None if there is one row each.
+            subs: int64, n: distinguishes rows of one key and time; None if there is one row each.
         """
         which = np.arange(len(keys)) if group is None else group
         n = data.num_rows
@@ -217,12 +217,12 @@ class KeyedState:
 class Operator:
     """A step of a region. Override what you need; everything has a working default.
 
-    The methods are called in each epoch in this order: `on_data` (only if there are rows), `on_frontier`, `on_barrier`.
-    An operator must be deterministic: the same rows and state give the same output, so that a crash can be repaired by
-    running the epoch again. Its attributes are configuration; what it remembers belongs into `state`.
+    The methods are called in each epoch in this order: `on_data` (only if there are rows), `on_frontier`, `on_barrier`. An
+    operator must be deterministic: the same rows and state give the same output, so that running the epoch again repairs a
+    crash. Its attributes are configuration; keep everything else in `state`.
 
-    What the compiler and the engines must know of an operator, it says itself, in the attributes below and in `reads`, `partials`,
-    `user_functions` and `java_expressions`. They never ask for its class.
+    The attributes below, `reads`, `partials`, `user_functions` and `java_expressions` describe an operator to the compiler and
+    the engines, which never check its class.
 
     Example:
         >>> class Drop(Operator):
@@ -249,10 +249,10 @@ class Operator:
     context: Context
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
-        """What stored state means, as plain text by a word for each part: ``{"window": "1 minute"}``.
+        """The meaning of stored state, as plain text per part: ``{"window": "1 minute"}``.
 
-        It is kept in the checkpoint. A flow that is started again with another meaning of a step is refused, so whatever makes stored
-        state worthless when it changes belongs here. The default says nothing but the operator's kind.
+        The checkpoint keeps it. A flow that is started with another meaning of a step is refused, so whatever makes stored
+        state worthless when it changes belongs here. The default is empty.
 
         Args:
             inputs: Schema of each input.
@@ -262,7 +262,7 @@ class Operator:
         return {}
 
     def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
-        """What a stored value consists of, by the name of each part. Parts may come and go when a flow changes; none may change.
+        """The content of a stored value, by part. A changed flow may add and remove parts, but not change one.
 
         An operator that has a layout reads values of all of ``context.layouts``.
         """
@@ -270,13 +270,14 @@ class Operator:
         return {}
 
     def reads(self) -> Sequence[str]:
-        """Columns without which a row would be taken for another; rows that waited before a flow got them cannot be read."""
+        """Columns that a row must have; rows that waited before a flow got them cannot be read."""
         return ()
 
     def partials(self, source: pa.Schema) -> Partials | None:
-        """Partial results of its only input that can be computed before the shuffle; `on_partials` merges them. None: it needs the rows.
+        """Partial results of its only input that can be computed before the shuffle; `on_partials` merges them. None: it needs
+        rows.
 
-        An engine may send rows all the same, and a key may come with several partial results at once; the output must not depend on it.
+        An engine may send rows all the same, and several partial results per key; the output must not depend on it.
 
         Args:
             source: Columns of the input.
@@ -285,15 +286,15 @@ class Operator:
         return None
 
     def user_functions(self) -> Iterable[Any]:
-        """Users' functions and classes that it calls; the modules that define them are sent to the workers."""
+        """Users' functions and classes that it calls; their modules are sent to the workers."""
         return [type(self), *(value for value in vars(self).values() if callable(value))]
 
     def java_expressions(self) -> tuple[str, Iterable[str]]:
-        """A text for messages, and the regular expressions in it; Java checks them when the flow starts."""
+        """A text for messages, and its regular expressions; Java checks them when the flow starts."""
         return "", ()
 
     def kind_name(self) -> str:
-        """What it is, in a word."""
+        """Its kind, in a word."""
         return self.kind or type(self).__name__
 
     def describe(self) -> str:
@@ -304,7 +305,7 @@ class Operator:
         """Columns of the output; refuses inputs that cannot work.
 
         Args:
-            inputs: Schema of each input; a column whose type is not known yet has type ``pa.null()``.
+            inputs: Schema of each input; a column of unknown type has type ``pa.null()``.
             keys: The region's key columns.
 
         Raises:
@@ -319,7 +320,7 @@ class Operator:
         self.context = context
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
-        """Handle the rows that are due: grouped by key, in order. Several inputs: see `on_inputs`."""
+        """Handle the due rows: grouped by key, in order. Several inputs: see `on_inputs`."""
         del state
         return rows.emit(rows.data)
 
@@ -328,10 +329,11 @@ class Operator:
         return self.on_data(inputs[0], state) if len(inputs[0]) else None
 
     def on_partials(self, batch: pa.RecordBatch, keys: Keys, group: Ints, state: KeyedState) -> Output:
-        """Merge partial results that were computed before the shuffle; called in place of `on_inputs` if `partials` gives any.
+        """Merge partial results from before the shuffle; called in place of `on_inputs` if there are `partials`.
 
         Args:
-            batch: Key columns, `PANE` (int64) if there are panes, then the results of `Partials.columns`; sorted by key and pane.
+            batch: Key columns, `PANE` (int64) if there are panes, then the results of `Partials.columns`; sorted by key and
+                pane.
             keys: The distinct keys.
             group: int64, n: key of each row, ascending.
             state: This operator's state.
@@ -345,7 +347,7 @@ class Operator:
         return None
 
     def on_interrogate(self, bins: Sequence[int], state: KeyedState) -> None:
-        """State of `bins` is about to move; there is nothing an operator must do."""
+        """State of `bins` is about to move; an operator need not do anything."""
         del bins, state
 
     def on_collect(self, keys: Keys, state: KeyedState) -> None:
@@ -353,11 +355,11 @@ class Operator:
         del keys, state
 
     def on_acquire(self, keys: Keys, state: KeyedState) -> None:
-        """State of `keys` has come to this worker."""
+        """State of `keys` has arrived at this worker."""
         del keys, state
 
     def on_barrier(self, epoch: int, state: KeyedState) -> None:
-        """The epoch ends; what is in `state` now is what the next epoch finds."""
+        """The epoch ends; the next epoch finds what is in `state` now."""
         del epoch, state
 
     def on_shutdown(self, state: KeyedState) -> None:
@@ -365,7 +367,7 @@ class Operator:
         del state
 
     def show_state(self, value: bytes) -> Any:
-        """A stored value for people who look into the state: something JSON can hold, or text."""
+        """A stored value for people: something that JSON can hold, or text."""
         return pickle.loads(value)
 
 

@@ -1,7 +1,7 @@
 """Keep the first of equal records.
 
-A record is dropped if an equal one that was *kept* lies at most `within` before it. So the result depends on the order of
-records only, never on the epochs they came in.
+A record is dropped if an equal one that was *kept* lies at most `within` before it. So the result depends only on the order of
+records, never on epochs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.types import MAX_TIME, time_text
 
 
 def _short(value: bytes) -> bytes:
-    """A sub-key of bounded length: long values by a digest of 256 bits, which no two values share in practice."""
+    """A sub-key of bounded length: long values become a digest of 256 bits."""
     return value if len(value) <= LONGEST_SUB_KEY else hashlib.blake2b(value, digest_size=32).digest()
 
 
@@ -33,7 +33,7 @@ class Deduplicate(Operator):
 
     Attributes:
         columns: The columns that make records equal; none: the key alone.
-        within_us: For how long an earlier record counts (µs, inclusive); None: for ever.
+        within_us: How long an earlier record counts (µs, inclusive); None: for ever.
     """
 
     columns: tuple[str, ...]
@@ -61,7 +61,6 @@ class Deduplicate(Operator):
         return self.columns
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
-        """Keep the first record of each (key, columns), and each that comes too long after the last kept."""
         group, subs = rows.group, None
         if self.columns:
             codec = KeyCodec(pa.schema([rows.data.schema.field(c) for c in self.columns]))
@@ -85,16 +84,13 @@ class Deduplicate(Operator):
         timers = None if self.within_us is None else np.minimum(last[changed], MAX_TIME - self.within_us - 1) + self.within_us
         state.put([names[i] for i in changed.tolist()], biased(last[changed]), timers)
         out = np.sort(index[chosen])
-        return Emitted(
-            rows.data.take(to_indices(out)), rows.order.take(out), rows.group[out], rows.keys
-        )  # kept rows stay what they are
+        return Emitted(rows.data.take(to_indices(out)), rows.order.take(out), rows.group[out], rows.keys)  # kept rows stay kept
 
     def show_state(self, value: bytes) -> Any:
-        """The time of the record that was kept."""
         return time_text(int(unbiased([value])[0]))
 
     def _kept(self, times: Ints, starts: Ints, held: Any, last: Ints) -> Any:
-        """Which rows to keep; rows of an entry stand together in order."""
+        """Which rows to keep; rows of an entry are adjacent and in order."""
         kept = np.zeros(len(times), bool)
         first = starts[:-1]
         if self.within_us is None:
@@ -110,7 +106,6 @@ class Deduplicate(Operator):
         return kept
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
-        """Forget records that no later one can be within reach of."""
         if self.within_us is not None:
             state.delete([n for n, _ in state.due(t)])
         return None

@@ -1,7 +1,7 @@
 """Interval join: pairs of records of one key whose event times are at most `within` apart.
 
-Both sides are kept per key until no partner can come any more. A pair is given out at the later of its two records; a record
-that found no partner (left and full joins) when its time has run out. As in SQL, a key of which a part is null matches nothing.
+Both sides are kept per key until no partner can arrive. A pair is emitted at the later of its two records; a record without
+partner (left and full joins) when its time has run out. As in SQL, a key with a null part matches nothing.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class IntervalJoin(Operator):
     """Joins two inputs of one region.
 
     Attributes:
-        within_us: How far apart the event times of a pair may be (µs, inclusive).
-        how: ``"inner"``, ``"left"`` (left records without partner too) or ``"full"`` (of both sides).
+        within_us: The largest distance of a pair's event times (µs, inclusive).
+        how: ``"inner"``, ``"left"`` (also left records without partner) or ``"full"`` (of both sides).
     """
 
     within_us: int
@@ -77,12 +77,11 @@ class IntervalJoin(Operator):
         self._right = [i for i, f in enumerate(context.inputs[RIGHT]) if f.name not in names]
         self._key_at = {n: context.inputs[RIGHT].get_field_index(n) for n in names}
         last = len(context.layouts) - 1
-        self._generation = [last] if last > 0 else []  # the first one goes without saying
+        self._generation = [last] if last > 0 else []  # the first one is implied
         columns = [[[n.removeprefix(f"{s}.") for n in old if n.startswith(f"{s}.")] for old in context.layouts] for s in _SIDES]
         self._layouts = [[side[at:] for side in columns] for at in range(last + 1)]
 
     def on_inputs(self, inputs: Sequence[Rows], state: KeyedState) -> Output:
-        """Match new rows with each other and with the stored ones."""
         if not len(inputs[LEFT]) and not len(inputs[RIGHT]):
             return None
         keys, owners = _all_keys(inputs)
@@ -95,7 +94,7 @@ class IntervalJoin(Operator):
         sides[RIGHT].matched[b] = True
         entries = [_entries(side, len(keys)) for side in sides]
         both: list[Any] = [(entries[LEFT][g], entries[RIGHT][g], *self._generation) for g in range(len(keys))]
-        for g in np.flatnonzero(~meets).tolist():  # kept only to be shown without a partner
+        for g in np.flatnonzero(~meets).tolist():  # kept only to be emitted without a partner
             pair = tuple(side if which in self._shown() else [] for which, side in enumerate(both[g][:2]))
             both[g] = (*pair, *self._generation) if any(pair) else None
         timers = np.array([MAX_TIME if pair is None else self._timer(pair) for pair in both], np.int64)
@@ -114,7 +113,7 @@ class IntervalJoin(Operator):
         return _Side(group[index], order.take(index), fresh[index], matched[index], [data[i] for i in index.tolist()])
 
     def _pairs(self, left: _Side, right: _Side, meets: Any) -> tuple[Ints, Ints]:
-        """Indexes of all pairs in reach of which at least one row is new; none of a key for which `meets` is false."""
+        """Indices of all pairs within reach with at least one new row, and a key for which `meets` is true."""
         low, high = left.order.time - self.within_us, left.order.time + self.within_us
         ranks = np.unique(np.concatenate([low, high, right.order.time]))
         width = len(ranks) + 1
@@ -158,7 +157,7 @@ class IntervalJoin(Operator):
         return int(min(min(e[0] for e in side) for side in pair[:2] if side)) + self.within_us
 
     def _load(self, raw: bytes) -> tuple[list[Entry], list[Entry]]:
-        """The entries of a key, their rows in the columns of today."""
+        """The entries of a key, with their rows in today's columns."""
         left, right, *generation = pickle.loads(raw)
         if generation == self._generation:
             return left, right
@@ -166,11 +165,9 @@ class IntervalJoin(Operator):
         return _conformed(left, had[LEFT]), _conformed(right, had[RIGHT])
 
     def show_state(self, value: bytes) -> Any:
-        """The rows that may still find a partner."""
         return self._load(value)
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
-        """Forget rows whose time has run out; give out those that found no partner, if asked."""
         due = state.due(t)
         if not due:
             return None
@@ -196,7 +193,7 @@ class IntervalJoin(Operator):
 
 
 def _all_keys(inputs: Sequence[Rows]) -> tuple[Keys, list[Ints]]:
-    """The keys of both inputs without repetition, and where each input's keys are in them."""
+    """The distinct keys of both inputs, and the index of each input's keys in them."""
     left, right = inputs[LEFT].keys, inputs[RIGHT].keys
     known = {k: i for i, k in enumerate(left.encoded)}
     new = [i for i, k in enumerate(right.encoded) if k not in known]
@@ -226,11 +223,11 @@ def _entries(side: _Side, keys: int) -> list[list[Entry]]:
 
 
 def _conformed(entries: list[Entry], columns: Sequence[Sequence[str]]) -> list[Entry]:
-    """Entries with rows in other columns, found by name; what was not there all the time is null.
+    """Entries with rows in other columns, found by name; a column that was missing at any time is null.
 
     Args:
         entries: The entries.
-        columns: Those that the rows have, and all that rows of this side have had since, those of today last.
+        columns: The rows' columns, and all that rows of this side have had since, today's last.
     """
     had, since = columns[0], set.intersection(*map(set, columns))
     at = [had.index(name) if name in since else -1 for name in columns[-1]]
@@ -238,7 +235,7 @@ def _conformed(entries: list[Entry], columns: Sequence[Sequence[str]]) -> list[E
 
 
 def _after(left: Order, right: Order) -> Any:
-    """Whether each left position comes after the right one."""
+    """Whether each left position is after the right one."""
     after = np.zeros(len(left.time), bool)
     undecided = np.ones(len(left.time), bool)
     for x, y in zip(left.columns(), right.columns(), strict=True):

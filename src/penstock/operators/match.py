@@ -1,8 +1,8 @@
 """Patterns in a flow: the recogniser as a keyed operator.
 
-Events come per key in event-time order. What open runs remember is one state value per key, so it moves, is snapshot and recovers like
-any other state; a key without open runs leaves nothing behind. The tests of the pattern are columns that the engine evaluates before
-the shuffle.
+Events arrive per key in event-time order. A key's open runs are one state value, so it moves, is snapshot and recovers like any
+other state; a key without open runs leaves nothing behind. The engine evaluates the pattern's tests as columns before the
+shuffle.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NEVER = np.iinfo(np.int64).min
 
 @lru_cache(maxsize=32)
 def tables_of(pattern: Pattern) -> Tables:
-    """The tables of a pattern, shared by the epochs of a process."""
+    """The tables of a pattern, shared by a process's epochs."""
     return Tables(pattern.follower())
 
 
@@ -57,7 +57,7 @@ def keyed_pattern(
     scope: str,
     most: int,
 ) -> tuple[Query, Pattern]:
-    """Check a query that is to run key by key, in the order of event time.
+    """Check a query that runs key by key, in the order of event time.
 
     Raises:
         QueryError: it is wrong, or does not fit the columns or the key.
@@ -89,22 +89,19 @@ def keyed_pattern(
 
 @dataclass(frozen=True)
 class Events:
-    """The events that open runs remember, followed by rows. As most are in no match, their columns are not put into order before."""
+    """The events that open runs need, followed by rows. Most are in no match, so their columns are not sorted first."""
 
     remembered: pa.RecordBatch
     rows: Rows
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the events."""
         return self.remembered.schema
 
     def column(self, name: str) -> EventColumn:
-        """One of them."""
         return EventColumn(self, name)
 
     def take(self, at: Any) -> pa.RecordBatch:
-        """The events at some places (an Arrow array)."""
         return pa.RecordBatch.from_arrays([self.column(name).take(at) for name in self.schema.names], schema=self.schema)
 
 
@@ -116,7 +113,6 @@ class EventColumn:
     name: str
 
     def take(self, at: Any) -> Any:
-        """The values at some places (an Arrow array)."""
         index = at.to_numpy()
         first = self.events.remembered.num_rows
         new = index >= first
@@ -133,7 +129,7 @@ class Match(Operator):
     """Finds the matches of a pattern in each key's events.
 
     Attributes:
-        pattern: What to look for.
+        pattern: The pattern.
         text: The query, for messages.
     """
 
@@ -166,7 +162,6 @@ class Match(Operator):
         self._check = checksum(self.pattern)
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
-        """Feed the events of this epoch to the runs that are open, and keep those that still are."""
         names = state.names(rows.keys)
         stored = state.get(names)
         recogniser = self._recogniser()
@@ -179,12 +174,10 @@ class Match(Operator):
         return found
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
-        """Forget the runs whose windows have closed."""
         state.delete([name for name, _ in state.due(t)])
         return None
 
     def show_state(self, value: bytes) -> Any:
-        """The events that open runs need."""
         return describe(value, self._check, self._columns)
 
     def _recogniser(self) -> Recogniser:
@@ -202,12 +195,12 @@ class Match(Operator):
     def _measured(
         self, rows: Rows, places_before: Ints, stored: Sequence[bytes | None]
     ) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
-        """Where rows are in the window's unit: what `Batch` needs besides the letters.
+        """Rows in the window's unit: what `Batch` needs besides the letters.
 
         Args:
             rows: The rows.
-            places_before: Of each key, how many events came before; or, for an attribute window, the last value.
-            stored: Of each key, what is remembered.
+            places_before: Per key, the number of earlier events; for an attribute window, the last value.
+            stored: Per key, the stored value.
         """
         window, whose = self.pattern.window, np.arange(len(rows.keys))
         none = np.empty(0, np.int64)
@@ -278,7 +271,7 @@ class Match(Operator):
         state.delete([names[i] for i, value in enumerate(values) if value is None and stored[i] is not None])
 
     def _timers(self, recogniser: Recogniser, count: int) -> Ints | None:
-        """When the last window of each key's runs has closed; only windows of time close by themselves."""
+        """The end of the last window of each key's runs; only windows of time end by themselves."""
         window = self.pattern.window
         if window is None or window.kind != "time":
             return None

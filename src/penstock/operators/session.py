@@ -1,7 +1,7 @@
-"""Aggregates per key and session: bursts of records, ended by a gap without any.
+"""Aggregates per key and session: bursts of records, ended by a gap.
 
-Open sessions of a key are one state entry: for each session its first and last time and its partial aggregates. New rows are
-cut into bursts, the stored sessions are laid beside them, and one more cut over both merges what touches.
+A key's open sessions are one state entry: for each session its first and last time and its partial aggregates. New rows are
+divided into bursts; these and the stored sessions are then merged where they are less than the gap apart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.rows.rows import Emitted, Keys, Rows, running_max
 
 @dataclass(frozen=True)
 class _Spans:
-    """Sessions: which key, first and last time, partial aggregates."""
+    """Sessions: key, first and last time, partial aggregates."""
 
     group: Ints
     first: Ints
@@ -66,7 +66,6 @@ class SessionStep(Aggregating):
         return {"window": window_text(self.window)}
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
-        """Cut rows into bursts and merge them with the open sessions."""
         time = rows.order.time
         cut = (rows.group[1:] != rows.group[:-1]) | (time[1:] - time[:-1] >= self.window.gap_us)
         starts = np.flatnonzero(np.concatenate(([True], cut)))
@@ -83,7 +82,6 @@ class SessionStep(Aggregating):
         return self._keep(rows.keys, names, self._merged(stored, new, rows.keys), state)
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
-        """Give out the stored sessions that are complete now."""
         entries = state.due(t)
         if not entries:
             return None
@@ -94,7 +92,6 @@ class SessionStep(Aggregating):
         return self._keep(keys, names, spans, state)
 
     def show_state(self, value: bytes) -> Any:
-        """The open sessions as they stand."""
         spans = self._stored([value])
         assert spans is not None
         shown = [b.shown(c).to_pylist() for b, c in zip(self._bounds, spans.states, strict=True)]
@@ -144,7 +141,7 @@ class SessionStep(Aggregating):
         return _Spans(both.group[starts], both.first[starts], np.maximum.reduceat(both.last, starts), states)
 
     def _keep(self, keys: Keys, names: list[bytes], spans: _Spans, state: KeyedState) -> Output:
-        """Store what is open, give out what is complete."""
+        """Store open sessions, emit complete ones."""
         ends = spans.last + self.window.gap_us
         done = ends <= self.context.frontier
         still = spans.take(~done)

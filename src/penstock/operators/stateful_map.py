@@ -1,6 +1,6 @@
 """A Python function per event, with a state per key (or per key and window).
 
-The function is the user's, so this is the one place where Python runs per record; everything around it is in bulk.
+Only here does Python run per record; everything around it is in bulk.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _CODES = {"int64": "q", "int32": "i", "int16": "h", "int8": "b", "double": "d", 
 
 
 class StateCodec:
-    """How a state declared by a schema becomes bytes: fixed-width columns packed, others pickled as one tuple."""
+    """A state declared by a schema, as bytes: fixed-width columns packed, others pickled as one tuple."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._row: Any = namedtuple("State", schema.names)  # type: ignore[misc]  # noqa: PYI024  (fields known at run time only)
         codes = [_CODES.get(str(f.type)) for f in schema]
         self._packer = struct.Struct("<H" + "".join(str(c) for c in codes)) if all(codes) and len(codes) <= 16 else None
-        self._flags = [i for i, code in enumerate(codes) if code == "?"]  # struct takes anything for true or false
+        self._flags = [i for i, code in enumerate(codes) if code == "?"]  # struct accepts anything as a boolean
         self._fields = [(*_usual(field.type), field) for field in schema]
         self.fixed: bool = not any(pa.types.is_nested(field.type) for field in schema)
 
@@ -72,16 +72,16 @@ class StateCodec:
         return tuple(values) if isinstance(values, tuple) else (values,)  # a named tuple of ours cannot be pickled
 
     def _check(self, values: tuple[Any, ...]) -> None:
-        """Refuse values that do not fit; those of the types that are usual cost a look at their types."""
+        """Refuse values that do not fit; for usual types, checking the Python type suffices."""
         for value, (usual, least, most, field) in zip(values, self._fields, strict=True):
             if value is not None and (type(value) is not usual or (most and not least <= value <= most)):
                 to_column([value], field)
 
     def settle(self, state: Any) -> Any:
-        """A returned state as `load` gives it, so that what a function sees does not depend on where an epoch ends.
+        """A returned state as `load` would return it, so that a function does not see where an epoch ends.
 
         Raises:
-            Unfit: As of `dump`.
+            Unfit: As `dump`.
         """
         if self._packer is not None or isinstance(state, dict):
             return self.load(self.dump(state))
@@ -95,7 +95,7 @@ class StateCodec:
         return self._row._make(values)
 
     def load(self, raw: bytes) -> Any:
-        """The state again, as a named tuple."""
+        """A stored state as a named tuple."""
         if self._packer is None:
             return self._row._make(pickle.loads(raw))
         missing, *values = self._packer.unpack(raw)
@@ -139,7 +139,7 @@ def _usual(kind: pa.DataType) -> tuple[Any, int, int]:
 
 
 def event_type(names: Sequence[str]) -> Any:
-    """The named tuple that a function gets per event; names that Python does not allow get underscores."""
+    """The named tuple that a function gets per event; names that are invalid in Python get underscores."""
     clean = [re.sub(r"\W|^(?=\d)", "_", n) for n in names]
     return namedtuple("Event", clean, rename=True)  # noqa: PYI024  (fields known at run time only)
 
@@ -152,8 +152,8 @@ class StatefulMap(Operator):
         fn: The user's function.
         schema: Output columns.
         state: Schema of the state, or None: any picklable value.
-        window: None, or the window that the state belongs to; it is forgotten when the window is complete.
-        on_error: ``"fail"``, or ``"skip"``: leave a record out whose function raised, and keep its state as it was.
+        window: None, or the window that the state belongs to; it is dropped when the window is complete.
+        on_error: ``"fail"``, or ``"skip"``: leave out a record whose function raised, and keep its state as it was.
     """
 
     fn: Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -184,10 +184,9 @@ class StatefulMap(Operator):
         self.returned: Returned = Returned(context.output)
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
-        """Call the function for every row."""
         spread, subs, timers = _in_windows(rows, self.window)
         data = spread.data
-        make = partial(tuple.__new__, event_type(data.schema.names))  # as its `_make`, but no step of it is Python
+        make = partial(tuple.__new__, event_type(data.schema.names))  # as its `_make`, without Python code
         events = map(make, zip(*map(values_of, data.columns), strict=True))
         names = state.names(rows.keys, spread.owner, subs)
         calls = _Calls(self, rows.keys.values(), spread, list(events), state.get(names))
@@ -196,33 +195,31 @@ class StatefulMap(Operator):
         state.put([names[i] for i in kept], [after[i] for i in kept], None if timers is None else timers[kept])
         state.delete([names[i] for i, s in enumerate(after) if s is None and calls.held[i] is not None])
         row = spread.row[np.array(calls.trigger, np.int64)]
-        if self.window is not None:  # a row's outputs in all of its windows are numbered together
+        if self.window is not None:  # a row's outputs in all of its windows share their numbering
             by_row = np.argsort(row, kind="stable")
             batch, row = batch.take(to_indices(by_row)), row[by_row]
         return rows.emit(batch, row)
 
     def show_state(self, value: bytes) -> Any:
-        """The user's state."""
         state = self.codec.load(value)
         return state._asdict() if hasattr(state, "_asdict") else state
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
-        """Forget the state of windows that are complete."""
         if self.window is not None:
             state.delete([n for n, _ in state.due(t)])
         return None
 
 
 class _Calls:
-    """The function's calls for all rows of an epoch, each (key, window) in turn.
+    """The function's calls for all rows of an epoch, by (key, window).
 
-    What the function gives is looked at in bulk, when all is done. If something does not fit, the entries (key, window) concerned are run
-    again with a look at every record, so that the error is that record's.
+    Return values are checked in bulk at the end. If one does not fit, its entries (key, window) are run again with a check per
+    record, so that the error names the record.
 
     Attributes:
         held: Each entry's state before, as stored.
         out: Output rows.
-        trigger: Which event triggered each of them; ascending.
+        trigger: The event that triggered each of them; ascending.
     """
 
     def __init__(self, step: StatefulMap, keys: list[Any], spread: _Spread, events: list[Any], held: Sequence[Any]) -> None:
@@ -236,7 +233,7 @@ class _Calls:
         self.trigger: list[int] = []
 
     def run(self) -> tuple[pa.RecordBatch, list[Any]]:
-        """Call the function for every row. Returns the output rows, and each entry's state after as it is stored; None: none."""
+        """Call the function for every row. Returns the output rows, and each entry's new state as stored; None: none."""
         self._call()
         batch, (after, changed) = self._batch(), self._stored()
         if changed:
@@ -260,7 +257,7 @@ class _Calls:
                     if self._codec.fixed or type(now) in _FIXED:
                         continue
                     del out[begin:], trigger[begin:]
-                    more, now = self._with_care(g)  # since the function may have changed its state before it raised
+                    more, now = self._with_care(g)  # the function may have changed its state before it raised
                     out += [row for _, row in more]
                     trigger += [at for at, _ in more]
                     break
@@ -289,11 +286,11 @@ class _Calls:
             self._suspects |= {self.trigger[i] for i in unfit}
             at = np.array([self.trigger[i] for i in unfit], np.int64)
             for g in np.unique(np.searchsorted(self._spread.starts, at, "right") - 1).tolist():
-                self._again(g, everything=attempt > 0)  # the first time only those that are known: a key may have many records
+                self._again(g, everything=attempt > 0)  # first only known suspects: a key may have many records
         return self._returned.batch(self.out)
 
     def _again(self, g: int, *, everything: bool) -> None:
-        """Run an entry again with a look at its records, in place of what its first run gave."""
+        """Run an entry again with a check per record, and replace its first results."""
         a, b = self._starts[g], self._starts[g + 1]
         begin, end = bisect_left(self.trigger, a), bisect_left(self.trigger, b)
         more, self._after[g] = self._with_care(g, everything=everything)
@@ -301,10 +298,10 @@ class _Calls:
         self.trigger[begin:end] = [at for at, _ in more]
 
     def _with_care(self, g: int, *, everything: bool = False) -> tuple[list[tuple[int, Any]], Any]:
-        """Run an entry with a state of its own for each call, and a look at the rows of suspects or of every record.
+        """Run an entry with a copy of its state per call, and check the rows of suspects or of every record.
 
         Returns:
-            (event, row) of each output row, and the state after.
+            (event, row) of each output row, and the new state.
         """
         key, now, out = self._keys[self._owner[g]], self.held[g], []
         for i in range(self._starts[g], self._starts[g + 1]):
@@ -323,7 +320,7 @@ class _Calls:
         return out, None if now is None else self._codec.load(now)
 
     def _failed(self, i: int, error: Exception) -> None:
-        """Stop the flow with a record's error, or leave the record out."""
+        """Raise a record's error, or leave the record out."""
         key, position, text, event = self._about(i, error)
         if self._step.on_error == "fail":
             raise OperatorError(
@@ -343,7 +340,7 @@ class _Calls:
 
 @dataclass(frozen=True)
 class _Spread:
-    """Rows by (key, window): for each entry its first row and its key, for each row the row it came from."""
+    """Rows by (key, window): for each entry its first row and its key, for each row its original row."""
 
     data: pa.RecordBatch
     order: Order
@@ -353,7 +350,7 @@ class _Spread:
 
 
 def _in_windows(rows: Rows, window: Sliding | None) -> tuple[_Spread, list[bytes] | None, Ints | None]:
-    """Repeat each row for each window it belongs to and group by (key, window)."""
+    """Repeat each row for each of its windows and group by (key, window)."""
     if window is None:
         spread = _Spread(rows.data, rows.order, rows.starts, np.arange(len(rows.keys)), np.arange(len(rows)))
         return spread, None, None

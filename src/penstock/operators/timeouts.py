@@ -1,7 +1,7 @@
-"""Runs of a pattern that time out, in a flow: how "A, and no B within ten minutes" is said.
+"""Runs of a pattern that time out, in a flow: "A, and no B within ten minutes".
 
-The same recogniser as `Match`, over the same rows, with the ends of windows as events between them. A window that closes is a fact of
-event time, so it does not matter when an epoch ends: whatever comes after the window's end comes after its event.
+The same recogniser as `Match`, over the same rows, with the ends of windows as events between them. The end of a window is a
+fact of event time, so it does not matter when an epoch ends: everything after the window's end comes after that event.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Line:
     """Rows and window ends of some keys in one order.
 
     Attributes:
-        group: int64, whose each is. ``time``: int64 µs.
+        group: int64, the key of each. ``time``: int64 µs.
         row: int64, the row of the epoch's rows, or -1 for a window's end.
         letters: int32.
     """
@@ -42,7 +42,7 @@ class _Line:
 
 
 class Timeouts(Match):
-    """Gives the runs that have bound a variable and whose window closes without a match that goes on from them."""
+    """Emits the runs that have bound a variable and whose window closes without a match that continues them."""
 
     kind = "timeouts"
 
@@ -50,14 +50,12 @@ class Timeouts(Match):
         self.name = f"timeouts of {self.pattern.stops_at}"
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
-        """Feed the rows of this epoch, and the ends of windows between them and up to the frontier."""
         fresh = pa.RecordBatch.from_arrays([rows.column(name) for name in self._columns.names], schema=self._columns)
         recogniser = self._recogniser()
         letters = recogniser.tables.letters(self.pattern.masks(rows))
         return self._feed(recogniser, rows.keys, state.names(rows.keys), fresh, rows.group, rows.order.time, letters, state)
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
-        """Close the windows of keys that had no rows."""
         names = [name for name, _ in state.due(t)]
         if not names:
             return None
@@ -99,7 +97,7 @@ class Timeouts(Match):
         return out
 
     def _line(self, recogniser: Recogniser, owner: Ints, was: Ints, group: Ints, time: Ints, letters: Any) -> _Line:
-        """Put the ends of all windows that close before the frontier between the rows: after those of the same time."""
+        """Insert the ends of all windows that close before the frontier after the rows of the same time."""
         tables = recogniser.tables
         begins = np.array([tables.begins(letter) for letter in range(int(letters.max(initial=-1)) + 1)], np.bool_)
         first = np.zeros(0, np.bool_) if not len(letters) else begins[letters]

@@ -1,7 +1,7 @@
-"""Windows: which spans of event time a record belongs to.
+"""Windows: the spans of event time that a record belongs to.
 
-All times in microseconds. Windows are aligned to 1970-01-01 UTC. A window holds times ``start <= t < end``; it is complete
-when the frontier has reached its end.
+All times in microseconds. Windows are aligned to 1970-01-01 UTC. A window holds times ``start <= t < end``; it is complete when
+the frontier has reached its end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Sliding:
 
     @property
     def pane_us(self) -> int:
-        """Length of the pieces that windows are made of: partial aggregates are kept per pane, then spread to windows."""
+        """Length of a pane: partial aggregates are kept per pane, then combined to windows."""
         return self.slide_us if self.size_us == self.slide_us else math.gcd(self.size_us, self.slide_us)
 
     def panes(self, times: Ints) -> Ints:
@@ -34,11 +34,10 @@ class Sliding:
         return times - times % self.pane_us
 
     def spread(self, panes: Ints) -> tuple[Ints, Ints]:
-        """The windows that each pane belongs to.
+        """The windows of each pane.
 
         Returns:
-            index: int64, m: which pane; ascending.
-            starts: int64, m: start of one of its windows.
+            index: int64, m: the pane; ascending. starts: int64, m: start of one of its windows.
         """
         if self.size_us == self.slide_us:
             return np.arange(len(panes)), panes
@@ -61,7 +60,7 @@ Window = Sliding | Session
 
 
 def window_text(window: Window | None) -> str:
-    """A window as a person reads it."""
+    """A window for people."""
     if window is None:
         return "none"
     if isinstance(window, Session):
@@ -84,7 +83,7 @@ def tumbling(size: str | dt.timedelta) -> Sliding:
 
 
 def sliding(size: str | dt.timedelta, slide: str | dt.timedelta) -> Sliding:
-    """Windows of one size that start every `slide` and so overlap.
+    """Overlapping windows of one size, one every `slide`.
 
     Raises:
         DeclarationError: A duration is not positive, or the slide is longer than the size (records would be left out).

@@ -205,7 +205,7 @@ class Emitted:
 
 
 def numbered(order: Order, trigger: Ints) -> Order:
-    """Give the outputs of one trigger ascending sub-indexes after the trigger's own."""
+    """Number the outputs of each trigger below the trigger's own sub-index, ascending."""
     if not len(trigger):
         return order
     new = np.flatnonzero(np.concatenate(([True], trigger[1:] != trigger[:-1])))

@@ -135,13 +135,13 @@ class Overlay:
             sizes[at] = sizes.get(at, 0) + _size(key, self.values[key]) - _size(key, old)
             changed[at] = changed.get(at, 0) + 1
         seen = 0
-        found: list[tuple[int, int]] = []
+        listed: list[tuple[int, int]] = []
         for at in sorted(sizes):
             if seen >= entries:
-                return found, at
+                return listed, at
             seen += changed.get(at, 0)
-            found += [(at, sizes[at])] if sizes[at] else []
-        return found, after
+            listed += [(at, sizes[at])] if sizes[at] else []
+        return listed, after
 
     def due(
         self, operator: int, upto_us: int, below: Snapshot, apart: Sequence[AbstractSet[bytes]] = ()

@@ -1,8 +1,8 @@
 """The aggregate functions: what users write in ``.aggregate(n=ps.count(), mean_delay=ps.mean("delay"))``.
 
 Each function returns a frozen, picklable declaration; `Aggregate` is the base class of users' own. Every aggregate is mergeable
-state in columns, so the order and the grouping in which rows arrive never changes a result, with one exception: float sums, means
-and standard deviations may differ in the last bits unless ``exact=True``. Nulls are ignored except where noted.
+state in columns, so neither order nor grouping of rows changes a result, with one exception: float sums, means and standard
+deviations may differ in the last bits unless ``exact=True``. Nulls are ignored except where noted.
 
 Read next: `penstock.operators.aggregates.base`.
 """
@@ -42,7 +42,7 @@ __all__ = [
 
 
 def spelled(kernel: Kernel) -> str:
-    """How an aggregate is declared, for messages.
+    """An aggregate's declaration, for messages.
 
     Example:
         >>> spelled(max("v"))
@@ -73,8 +73,8 @@ def sum(column: str, exact: bool = False) -> Kernel:  # noqa: A001  (the name is
             decimals are always exact.
 
     Returns:
-        The declaration. Integers and decimals are added exactly, so that only the result must fit in its type. A window's or session's
-        result that does not is a StateError that names the key; a running value that does not is null until it fits again.
+        The declaration. Integers and decimals are added exactly, so only the result must fit its type. The result of a window
+        or session that does not fit is a StateError that names the key; a running value is null until it fits again.
     """
     return Sum(as_text(column, "The column of sum"), exact)
 
@@ -129,8 +129,8 @@ def approx_count_distinct(column: str, relative_error: float = 0.02) -> Kernel:
 
     Args:
         column: Any type that Spark's ``xxhash64`` takes, except lists, maps and structs.
-        relative_error: Greatest standard error of the estimate, 0.0041 to 0.26. A state takes up to about (1.04 / error)² bytes,
-            at most twice that.
+        relative_error: Standard error of the estimate, 0.0041 to 0.26. A state takes up to about (1.04 / error)² bytes, at most
+            twice that.
 
     Raises:
         DeclarationError: The error is out of bounds. Nothing was changed.

@@ -1,9 +1,9 @@
-"""What an aggregate is: mergeable state held in columns, and the kernels that work on many groups at once.
+"""The contract of aggregates: mergeable state in columns, and kernels that work on many groups at once.
 
 A `Kernel` is what a user declares (``sum("delay")``). Bound to the type of its column it becomes a `Bound`, which lifts rows to
 partial states, reduces the partial states of each group to one, and finishes states to results. A state is a tuple of columns,
-one array per entry of `Bound.fields`, one row per state. Partial states have the same shape wherever they come from: rows of an
-epoch, Spark's JVM (`Bound.sql`, `Bound.from_sql`) or storage. So the order and the grouping of merges never matters.
+one array per entry of `Bound.fields`, one row per state. Partial states have the same form wherever they come from: rows of an
+epoch, Spark's JVM (`Bound.sql`, `Bound.from_sql`) or storage. So order and grouping of merges never matter.
 
 Read next: `penstock.operators.aggregates.basic`, then `penstock.operators.aggregates.codec`.
 """
@@ -86,11 +86,11 @@ class Bound(ABC):
     """What to do if a result does not fit, as the end of a sentence."""
 
     def too_great(self, columns: Columns) -> Array | None:
-        """Which results do not fit in their type (bool), so that `finish` would refuse them; None: that cannot be."""
+        """The results (bool) that do not fit their type, which `finish` would refuse; None: that cannot happen."""
         return None
 
     def without(self, columns: Columns, which: Array) -> Columns:
-        """The states, those of `which` (bool) as of no values. Their last column counts the values."""
+        """The states, with those of `which` (bool) reset to no values. Their last column counts the values."""
         return (*columns[:-1], np.where(which, 0, columns[-1]))
 
     def shown(self, columns: Columns) -> Any:
@@ -99,11 +99,11 @@ class Bound(ABC):
         return self.finish(columns if over is None else self.without(columns, over))
 
     def zero(self, n: int) -> Columns:
-        """The states of no rows, n of them: merged with another state they change nothing."""
+        """States of no rows, n of them: merging one changes nothing."""
         return tuple(objects([None] * n) if dtype == OBJECT else np.zeros(n, dtype) for dtype in self.fields)
 
     def lift_reduce(self, values: ArrowValues | None, order: Order | None, n: int, starts: Array) -> Columns:
-        """What ``reduce(lift(values, order, n), starts)`` returns, faster where there is a shorter way."""
+        """``reduce(lift(values, order, n), starts)``, where possible by a shorter way."""
         return self.reduce(self.lift(values, order, n), starts)
 
     def sql(self, column_sql: str | None, order_sql: tuple[str, str, str, str]) -> list[str] | None:
@@ -114,7 +114,7 @@ class Bound(ABC):
             order_sql: Expressions of the four order columns.
 
         Returns:
-            Expressions whose results `from_sql` takes, or None: the JVM cannot combine this aggregate.
+            Expressions whose results `from_sql` takes; None if the JVM cannot combine this aggregate.
         """
         return None
 
@@ -133,15 +133,15 @@ class Kernel(ABC):
     column: str | None
 
     def describe(self) -> str:
-        """The aggregate as text; two that mean the same are described alike."""
+        """The aggregate as text; equal for equal meaning."""
         return repr(self)
 
     @abstractmethod
     def bind(self, input_type: pa.DataType | None) -> Bound:
-        """Bind to the Arrow type of the column; None or ``pa.null()`` if that is not known yet.
+        """Bind to the Arrow type of the column; None or ``pa.null()`` if unknown.
 
         Raises:
-            DeclarationError: The aggregate does not work on that type. Nothing was changed.
+            DeclarationError: The aggregate does not accept that type. Nothing was changed.
         """
 
 
@@ -159,12 +159,12 @@ def output_field(name: str, bound: Bound) -> Any:
 
 
 def refuse(function: str, needs: str, column: str | None, got: pa.DataType) -> DeclarationError:
-    """The error for a column whose type an aggregate cannot work on."""
+    """The error for a column of a type that an aggregate does not accept."""
     return DeclarationError(f"{function} needs {needs}: column {column!r} is {got}; choose another column or cast it.")
 
 
 def input_of(input_type: pa.DataType | None) -> pa.DataType:
-    """The type that values are held in: dictionaries decoded, narrow decimals widened, unknown as null."""
+    """The type that holds values: dictionaries decoded, narrow decimals widened, unknown as null."""
     if input_type is None:
         return pa.null()
     if pa.types.is_dictionary(input_type):
@@ -186,12 +186,12 @@ def group_ids(starts: Array, n: int) -> Array:
 
 
 def starts_of(sizes: Array) -> Array:
-    """Index of the first row of each group, from the sizes of the groups."""
+    """Index of the first row of each group, from the groups' sizes."""
     return np.cumsum(sizes) - sizes
 
 
 def objects(items: list[Any]) -> Array:
-    """An object array of the items; never a matrix, also when all items are lists of one length."""
+    """An object array of the items; never a matrix, even if all items are lists of one length."""
     out = np.empty(len(items), dtype=object)
     out[:] = items
     return out
@@ -222,7 +222,7 @@ def reduce_some(merge: Callable[[Array, Array], Array], column: Array, starts: A
 
 
 def arrow(values: ArrowValues, kind: pa.DataType, *, safe: bool = True) -> Any:
-    """Values as one Arrow array of the given type; if `safe`, a value that would change is an Arrow error."""
+    """Values as one Arrow array of the given type; if `safe`, a lossy conversion is an Arrow error."""
     whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     return whole if whole.type == kind else whole.cast(kind, safe=safe)
 
@@ -240,7 +240,7 @@ def valid(array: Any) -> Array:
 
 
 def floats(values: ArrowValues) -> tuple[Array, Array]:
-    """Values as float64, rounded to the nearest, with 0.0 for null, and which are not null."""
+    """Values as the nearest float64, 0.0 for null; and which are not null."""
     array = arrow(values, pa.float64(), safe=False)  # safe would refuse integers beyond 2**53
     return filled(array, 0.0), valid(array)
 
@@ -252,9 +252,9 @@ def filled(array: Any, zero: Any) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Between Arrow values of one type and what state columns hold.
+    """Converts between Arrow values of one type and state columns.
 
-    Numbers, times and booleans have a fixed width: times are held as their integers. Everything else is held as Python objects;
+    Numbers, times and booleans have a fixed width; times are held as integers. Everything else is held as Python objects:
     decimals as their unscaled integers, nested values as Arrow's Python values.
 
     Attributes:
@@ -283,7 +283,7 @@ class Values:
         return self.dtype != OBJECT
 
     def fields(self) -> tuple[np.dtype[Any], ...]:
-        """The state columns of one nullable value: the value, and for fixed width whether it is there."""
+        """The state columns of one nullable value: the value, and for fixed width whether it is not null."""
         return (self.dtype, BOOL) if self.fixed else (OBJECT,)
 
     def split(self, values: ArrowValues) -> Columns:
@@ -297,7 +297,7 @@ class Values:
         return filled(array, False if self.dtype == BOOL else 0), there
 
     def join(self, columns: Columns) -> Any:
-        """The Arrow array that `split` took.
+        """The inverse of `split`.
 
         Raises:
             StateError: A decimal has more digits than the type allows.
@@ -309,7 +309,7 @@ class Values:
         return cast("Any", pa.array(data, mask=~there, type=storage)).view(self.type)
 
     def items(self, values: ArrowValues) -> Array:
-        """Values as an object column, whatever their width; None for null. `from_items` is the way back."""
+        """Values as an object column, whatever their width; None for null."""
         columns = self.split(values)
         if not self.fixed:
             return columns[0]
@@ -318,7 +318,7 @@ class Values:
         return out
 
     def from_items(self, items: Array) -> Any:
-        """The Arrow array that `items` took."""
+        """The inverse of `items`."""
         if not self.fixed:
             return self._join_objects(items)
         there = is_some(items)

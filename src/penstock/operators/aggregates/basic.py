@@ -1,9 +1,8 @@
 """Counts, sums, means and the standard deviation.
 
-Nulls are ignored, as in SQL: the sum or mean of no value is null. Integers and decimals are exact whatever the order;
-a sum that leaves its type is judged only when it is read, so no split of the rows can cause it. Float sums add in the
-order in which partial states arrive and may differ in the last bits; ``exact=True`` removes that. NaN makes a sum
-NaN.
+Nulls are ignored, as in SQL: the sum or mean of no value is null. Integers and decimals are exact whatever the order. A sum is
+checked against its type only when it is read, so no division of the rows makes it overflow. Float sums add in the order of
+partial states and may differ in the last bits; ``exact=True`` prevents that. NaN makes a sum NaN.
 
 Read next: `penstock.operators.aggregates.ordered`.
 """
@@ -54,7 +53,6 @@ class Count(Kernel):
         return f"count({self.column or ''})"
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
-        """Any type will do."""
         return CountBound(self.column is not None)
 
 
@@ -100,7 +98,6 @@ class Sum(Kernel):
         return f"sum({self.column}{', exact' * self.exact})"
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
-        """Take a number column."""
         return _bind_sum("sum", self.column, input_of(input_type), self.exact, mean=False)
 
 
@@ -115,7 +112,6 @@ class Mean(Kernel):
         return f"mean({self.column}{', exact' * self.exact})"
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
-        """Take a number column."""
         return _bind_sum("mean", self.column, input_of(input_type), self.exact, mean=True)
 
 
@@ -131,7 +127,7 @@ def _bind_sum(function: str, column: str, kind: pa.DataType, exact: bool, *, mea
 
 @dataclass(frozen=True)
 class IntSum(Bound):
-    """State: the sum as high and low (0 ≤ low < 2**32) halves, so that it cannot wrap, and n (all int64)."""
+    """State: the sum as high and low (0 ≤ low < 2**32) halves, so that it cannot overflow, and n (all int64)."""
 
     column: str
     mean: bool
@@ -173,7 +169,7 @@ class IntSum(Bound):
         if self.mean:
             if fits.all():
                 total = (high << 32) | low
-                small = np.abs(total) < 2**53  # then float64 holds it exactly, and one division rounds once
+                small = np.abs(total) < 2**53  # float64 holds it exactly, so the division rounds once
             else:
                 total, small = high, np.zeros(len(high), dtype=bool)
             out = np.where(small, total, 0) / np.maximum(counts, 1)
@@ -222,7 +218,7 @@ class FloatSum(Bound):
 
     def finish(self, columns: Columns) -> Any:
         total, counts = columns
-        total = total + 0.0  # −0.0 is 0.0 whether a null stood beside it or not
+        total = total + 0.0  # −0.0 is 0.0, with or without nulls
         return pa.array(total / np.maximum(counts, 1) if self.mean else total, mask=counts == 0)
 
     def sql(self, column_sql: str | None, order_sql: tuple[str, str, str, str]) -> list[str] | None:
@@ -289,7 +285,7 @@ class DecimalSum(Bound):
     @property
     def output_type(self) -> pa.DataType:  # type: ignore[override]  # depends on `kind`; read-only is all that users need
         kind = cast("Any", self.kind)
-        if self.mean:  # which has no more digits before the point than the values: it always fits
+        if self.mean:  # no more digits before the point than the values, so it always fits
             precision = min(38, kind.precision + 4)
             return pa.decimal128(precision, kind.scale + precision - kind.precision)
         return pa.decimal128(min(38, kind.precision + 10), kind.scale)
@@ -320,14 +316,12 @@ class DecimalSum(Bound):
         if self.mean and there.any():
             more = 10 ** (cast("Any", self.output_type).scale - cast("Any", self.kind).scale)
             n = counts[there].astype(object)
-            twice = 2 * np.abs(out[there]) * more + n  # half away from zero, as Spark's average
+            twice = 2 * np.abs(out[there]) * more + n  # half away from zero, as in Spark
             out[there] = np.where(out[there] < 0, -1, 1).astype(object) * (twice // (2 * n))
         return decimals(out, self.output_type)
 
     def sql(self, column_sql: str | None, order_sql: tuple[str, str, str, str]) -> list[str] | None:
-        if (
-            cast("Any", self.kind).precision > 28
-        ):  # the JVM's sum has 38 digits: 10**10 rows of fewer digits fit, of these not two
+        if cast("Any", self.kind).precision > 28:  # the JVM's sum has 38 digits: not even two rows of so many digits fit
             return None
         return [f"sum({column_sql})", f"count({column_sql})"]
 
@@ -347,7 +341,6 @@ class Stddev(Kernel):
         return f"stddev({self.column})"
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
-        """Take a number column."""
         kind = input_of(input_type)
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
             raise refuse("stddev", "a number", self.column, kind)
@@ -364,14 +357,14 @@ class StddevBound(Bound):
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         data, there = floats(values)
         with np.errstate(invalid="ignore"):
-            return there.astype(np.int64), data, data * 0.0  # 0, but NaN for what has no finite distance
+            return there.astype(np.int64), data, data * 0.0  # 0, or NaN without a finite distance
 
     def reduce(self, columns: Columns, starts: Array) -> Columns:
         n, mean, squares = columns
         sizes = lengths(starts, len(n))
         total = np.add.reduceat(n, starts)
         with np.errstate(invalid="ignore", over="ignore"):
-            # Around the first mean of the group, so that a large common offset costs no digits.
+            # Relative to the group's first mean, so that a large common offset costs no digits.
             first = mean[starts + _first(n > 0, starts, sizes)]
             moved = np.where(n > 0, mean - np.repeat(first, sizes), 0.0)
             shift = np.add.reduceat(n * moved, starts) / np.maximum(total, 1)
@@ -393,7 +386,7 @@ class StddevBound(Bound):
 
 
 def _first(there: Array, starts: Array, sizes: Array) -> Array:
-    """Offset within each group of the first row that is there; 0 if none is."""
+    """Offset within each group of the first row that is not null; 0 if there is none."""
     position = np.arange(len(there), dtype=np.int64) - np.repeat(starts, sizes)
     best = np.minimum.reduceat(np.where(there, position, len(there)), starts)
     return np.where(best == len(there), 0, best)

@@ -1,9 +1,9 @@
 """Aggregate states to bytes and back, for all aggregates of an operator at once.
 
-One value per row: a head (version 1 byte, generation 1 byte, layout 2 bytes), then all columns of fixed width, little-endian, packed in declaration
-order; then, if there are object columns, one pickle of the list of the row's objects. The layout is a checksum of the aggregates'
-state columns, so that states of other aggregates are refused instead of misread. The generation says which of the layouts that the
-operator had in this checkpoint the value has: aggregates may come and go, and one that has come since begins empty.
+One value per row: a head (version 1 byte, generation 1 byte, layout 2 bytes), then all columns of fixed width, little-endian,
+packed in declaration order, then one pickle of the row's objects, if there are object columns. The layout is a checksum of the
+aggregates' state columns, so states of other aggregates are refused. The generation is the number of the value's layout among
+those that the operator had in this checkpoint: aggregates may be added and removed, and an added one begins empty.
 
 Read next: `penstock.operators.aggregates.base`.
 """
@@ -31,12 +31,12 @@ KEPT_AS = ", kept as "
 
 
 class Codec:
-    """States of some aggregates to bytes and back, also from values that were written when there were others.
+    """States of some aggregates to bytes and back, also from values written with other aggregates.
 
     Args:
         names: The aggregates' names.
         bounds: The aggregates.
-        layouts: All layouts (`layout`) that the operator ever had, the present one last; none: it has had no other.
+        layouts: All layouts (`layout`) that the operator ever had, the present one last; empty: no other.
     """
 
     def __init__(self, names: Sequence[str], bounds: Sequence[Bound], layouts: Sequence[Mapping[str, str]] = ()) -> None:
@@ -49,10 +49,10 @@ class Codec:
         return encode(self._bounds, columns, self._generation)
 
     def decode(self, values: list[bytes]) -> list[Columns]:
-        """See `decode`. Aggregates that a value lacks are as of no row.
+        """See `decode`. Aggregates that a value lacks get the state of no rows.
 
         Raises:
-            StateError: Likewise. Nothing was changed.
+            StateError: As `decode`. Nothing was changed.
         """
         if not self._generation:
             return decode(self._bounds, values)
@@ -80,16 +80,16 @@ class Codec:
         return [
             found[name]
             if all(name in layout for layout in since)
-            else bound.zero(n)  # one that was away for a while begins anew
+            else bound.zero(n)  # one that was removed in between starts empty
             for name, bound in zip(self._names, self._bounds, strict=True)
         ]
 
 
 def layout(described: Mapping[str, str], bounds: Sequence[Bound]) -> dict[str, str]:
-    """What a value consists of: each aggregate with the types of its state columns, as `Codec` takes it.
+    """The content of a value: each aggregate with the types of its state columns.
 
     Args:
-        described: By the aggregate's name, what it is.
+        described: By the aggregate's name, its description.
         bounds: The aggregates, in the same order.
     """
     return {
@@ -113,7 +113,7 @@ def encode(bounds: Sequence[Bound], columns: Sequence[Columns], generation: int 
     Args:
         bounds: The aggregates.
         columns: The state columns of each, all of the same length n.
-        generation: Which of the operator's layouts this is.
+        generation: The number of the operator's layout.
 
     Returns:
         n values.
@@ -144,12 +144,12 @@ def encode(bounds: Sequence[Bound], columns: Sequence[Columns], generation: int 
 
 
 def decode(bounds: Sequence[Bound], values: list[bytes], generation: int = 0) -> list[Columns]:
-    """State columns from what `encode` wrote.
+    """State columns from values of `encode`.
 
     Args:
         bounds: The aggregates that the values were written for.
         values: n values.
-        generation: Which of the operator's layouts they have.
+        generation: The number of their layout.
 
     Returns:
         The state columns of each aggregate, n rows; writable and owned by the caller.
@@ -209,7 +209,7 @@ def _describe(fields: Sequence[Fields]) -> str:
 
 
 def _refuse(fields: Sequence[Fields], values: list[bytes], width: int, generation: int) -> NoReturn:
-    """Say what is wrong with values that were not written for these aggregates."""
+    """The error for values that were written for other aggregates."""
     wanted = _layout(fields).to_bytes(2, "little")
     for at, value in enumerate(values):
         if len(value) >= _HEAD and value[0] != VERSION:

@@ -1,9 +1,9 @@
-"""Aggregates that keep values in an order: the least and greatest, the first and last, all of them as a list.
+"""Aggregates with an order: the least and greatest value, the first and last, and all of them as a list.
 
-`Extreme` goes by the values themselves; NaN is greater than any number, as in Spark. The others go by the order of records, as
-everywhere in penstock: (time, part, offset, sub). It travels in the state, so partial states may be merged in any order. For
-`Edge` a null is a value like any other (as in Spark's ``first``); `Collect` skips nulls (as Spark's ``collect_list``) and gives an
-empty list if there is nothing else.
+`Extreme` orders the values; NaN is greater than any number, as in Spark. The others use the order of records: (time, part,
+offset, sub). It is part of the state, so partial states may be merged in any order. For `Edge` a null is a value like any other
+(as in Spark's ``first``); `Collect` skips nulls (as Spark's ``collect_list``) and returns an empty list if there is nothing
+else.
 
 Read next: `penstock.operators.aggregates.sets`.
 """
@@ -58,7 +58,6 @@ class Extreme(Kernel):
         return f"{'max' if self.greatest else 'min'}({self.column})"
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
-        """Take numbers, times, booleans, strings, binaries or decimals."""
         kind = input_of(input_type)
         plain = any(test(kind) for test in _PLAIN)
         if not (Values(kind).fixed or plain or pa.types.is_decimal128(kind) or pa.types.is_null(kind)):
@@ -68,7 +67,7 @@ class Extreme(Kernel):
 
 @dataclass(frozen=True)
 class ExtremeBound(Bound):
-    """State: the value (fixed width or Python object, None if none), and for fixed width whether there is one (bool)."""
+    """State: the value (fixed width, or a Python object or None), and for fixed width whether there is one (bool)."""
 
     output_type: pa.DataType
     greatest: bool
@@ -86,7 +85,7 @@ class ExtremeBound(Bound):
             return columns
         data, there = columns
         if pa.types.is_floating(self.output_type):
-            data = data + data.dtype.type(0)  # −0.0 becomes 0.0: they are equal, so which one wins would depend on order
+            data = data + data.dtype.type(0)  # −0.0 becomes 0.0: they are equal, so the order would decide between them
         return np.where(there, data, self._identity(data.dtype)).astype(data.dtype), there
 
     def reduce(self, columns: Columns, starts: Array) -> Columns:
@@ -125,7 +124,6 @@ class Edge(Kernel):
         return f"{'last' if self.last else 'first'}({self.column})"
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
-        """Any type will do."""
         return EdgeBound(input_of(input_type), self.last)
 
 
@@ -141,7 +139,7 @@ class EdgeBound(Bound):
         return (INT64,) * 4 + Values(self.output_type).fields()
 
     def zero(self, n: int) -> Columns:
-        far = np.full(n, np.iinfo(np.int64).min if self.last else np.iinfo(np.int64).max)  # any record comes before it
+        far = np.full(n, np.iinfo(np.int64).min if self.last else np.iinfo(np.int64).max)  # after any record
         return far, far, far, far, *Values(self.output_type).split(none(n, self.output_type))
 
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
@@ -169,7 +167,7 @@ class EdgeBound(Bound):
         return (*(filled(arrow(column, pa.int64()), 0) for column in order), *Values(self.output_type).split(value))
 
     def _pick(self, order: Columns, starts: Array) -> Array:
-        """The row of each group that comes first (or last): by the first order column, then the next among what is tied."""
+        """The first (or last) row of each group: by the first order column, then the next among ties."""
         best_of = np.maximum.reduceat if self.last else np.minimum.reduceat
         rows = np.arange(len(order[0]), dtype=np.int64)
         heads = starts
@@ -193,7 +191,6 @@ class Collect(Kernel):
         return f"collect({self.column})"
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
-        """Any type will do."""
         return CollectBound(input_of(input_type))
 
 
@@ -262,7 +259,7 @@ class CollectBound(Bound):
 
 
 def _is_sorted(columns: list[Array]) -> bool:
-    """Whether rows ascend by the columns, the first one first. New records usually come after those held, so it pays to ask."""
+    """Whether rows ascend by the columns, most significant first. New records usually follow held ones, so the check pays."""
     tied = np.ones(max(len(columns[0]) - 1, 0), dtype=bool)
     for column in columns:
         if (tied & (column[1:] < column[:-1])).any():

@@ -49,7 +49,6 @@ class CountDistinct(Kernel):
         return f"count_distinct({self.column})"
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
-        """Any type but a map will do."""
         kind = input_of(input_type)
         if _has_map(kind):
             raise refuse("count_distinct", "values that can be compared", self.column, kind)
@@ -143,13 +142,13 @@ class ObjectDistinct(Bound):
         return objects([self._tidy(set(items[a:b].tolist())) for a, b in zip(starts.tolist(), ends, strict=True)])
 
     def _tidy(self, items: set[Any]) -> tuple[Any, ...]:
-        # Nested values may hold nulls, which have no order beside values; their text has one, and is the same for equal values.
+        # Nested nulls cannot be compared with values, but texts can, and equal values have equal texts.
         by: Callable[[Any], Any] | None = repr if pa.types.is_nested(self.kind) else None
         return tuple(sorted(items, key=by))
 
 
 def bits(data: Array) -> Array:
-    """Values of fixed width as int64 that are equal exactly if the values are; −0.0 becomes 0.0, and NaN one NaN."""
+    """Values of fixed width as int64, equal exactly if the values are; −0.0 becomes 0.0, and every NaN one NaN."""
     if data.dtype.kind != "f":
         return data.astype(np.int64)
     plain = data.astype(np.float64) + 0.0

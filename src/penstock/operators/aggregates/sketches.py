@@ -1,7 +1,7 @@
 """Approximate aggregates of bounded size: distinct counts (HyperLogLog) and quantiles (buckets of constant relative width).
 
-Both states are functions of the set or the multiset of values alone: neither the order of rows nor the grouping of merges changes
-a bit of them, and no logarithm is taken whose last bit could differ from machine to machine.
+Both states depend only on the set or multiset of values: neither the order of rows nor the grouping of merges changes a bit,
+and no logarithm is used whose last bit could differ between machines.
 
 Read next: `penstock.operators.aggregates.user`.
 """
@@ -38,7 +38,7 @@ from penstock.routing.hashing import spark_xxhash64
 
 _RANK_BITS = 6
 _ENTRY_BITS = 16 + _RANK_BITS
-_SPARSE_BYTES = 4  # of one entry; a register takes one byte
+_SPARSE_BYTES = 4  # per entry; a register takes one byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,6 @@ class ApproxCountDistinct(Kernel):
     relative_error: float
 
     def __post_init__(self) -> None:
-        """Refuse an error that no sketch between 16 bytes and 64 KiB reaches."""
         if not 1.04 / math.sqrt(2**16) <= self.relative_error <= 0.26:
             raise DeclarationError(
                 f"approx_count_distinct({self.column!r}) has relative_error {self.relative_error}; "
@@ -57,7 +56,6 @@ class ApproxCountDistinct(Kernel):
             )
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
-        """Take any column that Spark's ``xxhash64`` takes, except lists, maps and structs."""
         kind = input_of(input_type)
         try:
             spark_xxhash64(pa.array([], type=kind))
@@ -71,12 +69,12 @@ class ApproxCountDistinct(Kernel):
 class HyperLogLog(Bound):
     """State: one object, 2**bits registers as bytes.
 
-    Few filled registers are stored sparsely: as entries (register << 6 | rank, little-endian uint32, ascending), as long as they are
-    shorter than the registers, so the length tells the two apart. A value's register is the high `bits` bits of its hash, its rank
-    one more than the number of trailing zeros of the others.
+    A few filled registers are stored sparsely: as entries (register << 6 | rank, little-endian uint32, ascending), as long as
+    these are shorter than the registers, so the length distinguishes the two. A value's register is the high `bits` bits of its
+    hash, its rank one more than the number of trailing zeros of the others.
 
-    Source: P. Flajolet et al. (2007); the estimator is algorithm 6 of O. Ertl (2017), which needs no tables. We differ in ranking by
-    trailing zeros, because Spark SQL can compute those exactly.
+    Source: P. Flajolet et al. (2007); the estimator is algorithm 6 of O. Ertl (2017), which needs no tables. We rank by
+    trailing zeros, which Spark SQL computes exactly.
     """
 
     kind: pa.DataType
@@ -163,7 +161,7 @@ class HyperLogLog(Bound):
 
 
 def _estimate(counts: Array, registers: int) -> Array:
-    """Ertl's estimate from how many registers (columns) of each state (rows) have each rank."""
+    """Ertl's estimate, from the number of registers of each rank (columns) in each state (rows)."""
     most = counts.shape[1] - 1
     total = registers * _tau(1 - counts[:, most] / registers)
     for rank in range(most - 1, 0, -1):
@@ -208,7 +206,6 @@ class Quantile(Kernel):
     relative_error: float
 
     def __post_init__(self) -> None:
-        """Refuse what is no quantile, and errors that need more bucket numbers than there are."""
         if not 0 <= self.q <= 1:
             raise DeclarationError(
                 f"quantile({self.column!r}) has q {self.q}; choose between 0 and 1, for example 0.5 for the median."
@@ -219,7 +216,6 @@ class Quantile(Kernel):
             )
 
     def bind(self, input_type: pa.DataType | None) -> Bound:
-        """Take a number column."""
         kind = input_of(input_type)
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
             raise refuse("quantile", "a number", self.column, kind)
@@ -230,13 +226,13 @@ class Quantile(Kernel):
 class QuantileBound(Bound):
     """State: one object, the filled buckets as bytes: id (little-endian int32, ascending) and count (int64) of each.
 
-    A bucket holds the numbers of one sign whose magnitude is between two bounds whose ratio is at most (1 + e) / (1 − e); ids ascend
-    with the values. Zero, each infinity and NaN have buckets of their own; NaN is the greatest, as in Spark. The result is a value
-    within e of the value at rank floor(q · (n − 1)) of the sorted values, null for no value. Subnormal numbers are as exact as they
-    can be.
+    A bucket holds the numbers of one sign whose magnitude is between two bounds whose ratio is at most (1 + e) / (1 − e); ids
+    ascend with the values. Zero, each infinity and NaN have their own buckets; NaN is the greatest, as in Spark. The result is
+    a value within e of the value at rank floor(q · (n − 1)) of the sorted values, null for no value. Subnormal numbers are as
+    exact as possible.
 
-    Source: DDSketch (C. Masson, J. Rim, H. Lee, 2019). We differ in the bounds: they divide each octave linearly, which takes up to
-    1.44 times the buckets, and neither a logarithm nor, as nothing is ever collapsed, a limit on their number.
+    Source: DDSketch (C. Masson, J. Rim, H. Lee, 2019). Our bounds divide each octave linearly, which takes up to 1.44 times the
+    buckets, but needs no logarithm. Buckets are never collapsed, so their number has no limit.
     """
 
     q: float
@@ -290,7 +286,7 @@ class QuantileBound(Bound):
         place = np.abs(ids) - _ZERO_OFFSET
         plain = (ids != 0) & (np.abs(ids) < _INF_ID)
         low, high = (_magnitude(np.where(plain, place + step, 0) * width) for step in (0, 1))
-        middle = low * (2 / (1 + low / high))  # equally far, relatively, from both ends
+        middle = low * (2 / (1 + low / high))  # relatively equidistant from both ends
         out = np.where(plain, middle, np.where(ids == 0, 0.0, np.inf)) * np.where(ids < 0, -1.0, 1.0)
         return np.where(ids == _NAN_ID, np.nan, out)
 
@@ -304,13 +300,13 @@ def _magnitude(place: Array) -> Array:
 
 
 def _opened(states: Array) -> tuple[Array, Array]:
-    """All buckets of the states in order, and how many each state has."""
+    """All buckets of the states in order, and the number per state."""
     sizes = np.fromiter(map(len, states), dtype=np.int64, count=len(states)) // _BUCKET.itemsize
     return np.frombuffer(b"".join(states), dtype=_BUCKET), sizes
 
 
 def _buckets(ids: Array, counts: Array, groups: Array, total: int) -> Array:
-    """The states of groups from buckets in any order; equal ones are added up."""
+    """The states of groups from buckets in any order; equal buckets are summed."""
     keys = (groups << 32) + ids + 2**31  # ids are above −2**31, so they fit in the low half
     if len(keys) == 0:
         return objects([b""] * total)

@@ -52,12 +52,13 @@ _SQL_NAMES: dict[str, pa.DataType] = {
 
 
 class Aggregate(Kernel):
-    """Subclass this to write an aggregate: a monoid over Python objects, and how a row enters and a result leaves it.
+    """Subclass this to write an aggregate: a monoid over Python objects, with functions to add a value and to return the
+    result.
 
-    ``merge`` must be associative, with ``zero()`` as its neutral element, and ``add(s, v)`` must equal
-    ``merge(s, add(zero(), v))``: how the rows of a group are split into partial states is not defined. Rows are added in the order
-    in which the operator processes them, so ``merge`` need not be commutative where that order is defined (with event time). Values
-    are Python objects; nulls are skipped. If `column` is None every row is added with the value None. States must be picklable.
+    ``merge`` must be associative, with ``zero()`` as its neutral element, and ``add(s, v)`` must equal ``merge(s, add(zero(),
+    v))``: the division of a group's rows into partial states is not defined. Rows are added in the operator's order, so
+    ``merge`` need not be commutative if that order is defined (with event time). Values are Python objects; nulls are skipped.
+    If `column` is None every row is added with the value None. States must be picklable.
 
     Attributes:
         column: The column it reads, or None.
@@ -80,7 +81,7 @@ class Aggregate(Kernel):
         self.column = column
 
     def describe(self) -> str:
-        """Its class, with the plain values among its attributes."""
+        """Its class and its plain attributes."""
         kept = {n: v for n, v in vars(self).items() if isinstance(v, (str, int, float, bool, tuple, type(None)))}
         return f"{type(self).__qualname__}({', '.join(f'{n}={v!r}' for n, v in kept.items())})"
 
@@ -104,17 +105,17 @@ class Aggregate(Kernel):
         """Bind to a column of any type.
 
         Raises:
-            DeclarationError: `type` names no type. Nothing was changed.
+            DeclarationError: `type` is not the name of a type. Nothing was changed.
         """
         return UserBound(self, input_of(input_type), type_of(self.type, f"type of {self.__class__.__name__}"))
 
 
 class UserFailed(Exception):  # noqa: N818  (never leaves the operators)
-    """A function of a user's aggregate raised; the error itself is the cause.
+    """A function of a user's aggregate raised; the exception is the cause.
 
     Attributes:
         what: The aggregate's class and the function.
-        row: Which of the rows, states or results it was given.
+        row: The index of the row, state or result.
         add: Whether it was a row.
     """
 
@@ -125,7 +126,7 @@ class UserFailed(Exception):  # noqa: N818  (never leaves the operators)
 
 @dataclass(frozen=True)
 class UserBound(Bound):
-    """State: one object, whatever the aggregate keeps. What its functions raise comes as `UserFailed`."""
+    """State: one object of the user's. Exceptions of its functions become `UserFailed`."""
 
     aggregate: Aggregate
     kind: pa.DataType
@@ -162,7 +163,7 @@ class UserBound(Bound):
             for start, size in zip(starts.tolist(), lengths(starts, len(states)).tolist(), strict=True):
                 state = shared = states[start]
                 for other in states[start + 1 : start + size]:
-                    if state is shared:  # by several windows, and merge may change its first argument
+                    if state is shared:  # several windows share it, and merge may change its first argument
                         state = copy.deepcopy(state)
                     state, shared = merge(state, other), other
                 out.append(state)
@@ -173,7 +174,7 @@ class UserBound(Bound):
     def finish(self, columns: Columns) -> Any:
         given: list[Any] = []
         try:
-            given += map(self.aggregate.finish, columns[0].tolist())  # keeps those before the one that raises
+            given += map(self.aggregate.finish, columns[0].tolist())  # keeps those before a failure
             return to_array(given, self.output_type)
         except Exception as error:
             at = next((i for i, value in enumerate(given) if not _fits(value, self.output_type)), len(given))
@@ -196,10 +197,10 @@ def type_of(name: str, what: str = "type") -> pa.DataType:
 
     Args:
         name: For example ``"bigint"``, ``"decimal(10, 2)"``, ``"array<struct<a: int, b: string>>"`` or ``"int64"``.
-        what: What it is for, used in the error.
+        what: Its purpose, for the error.
 
     Raises:
-        DeclarationError: The name is not understood. Nothing was changed.
+        DeclarationError: The name is not known. Nothing was changed.
 
     Example:
         >>> type_of("array<bigint>")
@@ -230,7 +231,7 @@ def type_of(name: str, what: str = "type") -> pa.DataType:
 
 
 def _split(text: str, mark: str, most: int = 0) -> list[str]:
-    """Split at marks that are outside of brackets, into at most so many parts."""
+    """Split at marks outside of brackets, into at most so many parts."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "<(") - (letter in ">)")
