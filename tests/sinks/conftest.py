@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
 import sys
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from penstock import sinks
+from penstock.sinks import parts
 from penstock.types import Mark
 from servers import NoServerError, postgres_url
 
@@ -38,8 +40,21 @@ class Rig:
 
     system: str
     url: str
+    staged_writes: bool = False
+    """Whether all rows of a `write` go the way of staged rows: tasks store them, and what `write` stores is their tokens."""
 
     def sink(self, table: str = "results", **options: Any) -> sinks.Sink:
+        sink: Any = self._sink(table, **options)
+        if self.staged_writes:
+            attempts = itertools.count(1)
+
+            def write(batches, mark):
+                return sink.commit((t for b in [batches] for t in sink.stager(mark)(iter(b), next(attempts))), mark)
+
+            sink.write = write
+        return sink
+
+    def _sink(self, table: str, **options: Any) -> sinks.Sink:
         if self.system == "memory":
             return sinks.memory(f"{self.url}/{table}")
         if self.system == "parquet":
@@ -80,6 +95,20 @@ class Rig:
             return any(Path(self.url, table).glob("*.parquet"))
         return bool(self.rows(table))
 
+    def staged(self, table: str = "results") -> list[str]:
+        """Names of what tasks have stored and nothing has committed or removed."""
+        if self.system == "parquet":
+            return sorted(path.name for path in Path(self.url, table, "_penstock", "staging").iterdir())
+        return [
+            name for (name,) in self.query(r"SELECT relname FROM pg_class WHERE relname LIKE 'penstock\_part\_%' ORDER BY 1")
+        ]
+
+    def remove_staged(self, name: str, table: str = "results") -> None:
+        if self.system == "parquet":
+            Path(self.url, table, "_penstock", "staging", name).unlink()
+        else:
+            self.query(f'DROP TABLE "{name}"')
+
     def stored_epoch(self, table: str = "results") -> int:
         """The epoch of the mark as it is stored."""
         if self.system == "parquet":
@@ -91,6 +120,9 @@ class Rig:
 
 
 def rig_of(system: str, tmp_path: Path, request: Any) -> Rig:
+    if system.endswith(STAGED):
+        request.getfixturevalue("monkeypatch").setattr(parts, "INLINE_BYTES", 0)
+        return replace(rig_of(system.removesuffix(STAGED), tmp_path, request), staged_writes=True)
     if system == "postgresql":
         server = request.getfixturevalue("postgres")
         name = f"test_{uuid.uuid4().hex}"
@@ -101,21 +133,29 @@ def rig_of(system: str, tmp_path: Path, request: Any) -> Rig:
     return Rig(system, urls.get(system, str(tmp_path)))
 
 
-SQL = ["sqlite", "duckdb", "postgresql"]
+STAGED = ", staged"
+STAGING = ["parquet", "postgresql"]
+SQL = ["sqlite", "duckdb", "postgresql", f"postgresql{STAGED}"]
+DURABLE = [*SQL, "parquet", f"parquet{STAGED}"]
 
 
-@pytest.fixture(params=[*SQL, "parquet", "memory"])
+@pytest.fixture(params=[*DURABLE, "memory"])
 def rig(request, tmp_path):
     return rig_of(request.param, tmp_path, request)
 
 
-@pytest.fixture(params=[*SQL, "parquet"])
+@pytest.fixture(params=DURABLE)
 def durable_rig(request, tmp_path):
     return rig_of(request.param, tmp_path, request)
 
 
 @pytest.fixture(params=SQL)
 def sql_rig(request, tmp_path):
+    return rig_of(request.param, tmp_path, request)
+
+
+@pytest.fixture(params=STAGING)
+def staging_rig(request, tmp_path):
     return rig_of(request.param, tmp_path, request)
 
 

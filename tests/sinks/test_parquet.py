@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 import sys
 import threading
+from decimal import Decimal
 from types import SimpleNamespace
 
+import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 
 from penstock import sinks
 from penstock.errors import FencedError, SinkAheadError, SinkError
+from penstock.sinks import parquet_parts
 from penstock.sinks.parquet import KEPT_MANIFESTS
 
 
@@ -215,3 +220,43 @@ def test_open_when_path_is_a_file_then_is_refused(tmp_path, make):
     (tmp_path / "f").write_text("x")
     with pytest.raises(SinkError, match="could not be opened"):
         sinks.parquet(tmp_path / "f").open(make.mark(-1), make.schema)
+
+
+# ------------------------------------------------------------------------------------------------------------------ joining
+
+WIDE = pa.table(
+    {
+        "n": pa.array([1, None, 2**62], pa.int64()),
+        "text": pa.array(["", "ä" * 300, None]),
+        "at": pa.array([dt.datetime(1969, 1, 1, tzinfo=dt.UTC), None, None], pa.timestamp("us", "UTC")),
+        "d": pa.array([Decimal("-1.50"), None, Decimal("9.99")], pa.decimal128(10, 2)),
+        "f": pa.array([float("nan"), -0.0, None]),
+        "yes": pa.array([True, None, False]),
+        "raw": pa.array([b"\x00", b"", None], pa.binary()),
+        "list": pa.array([[1, None], [], None], pa.list_(pa.int32())),
+        "struct": pa.array([{"a": 1, "b": "x"}, None, {"a": None, "b": None}]),
+        "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+        "none": pa.array([None, None, None], pa.date32()),
+    }
+)
+
+
+@pytest.mark.parametrize("parts", [2, 20])
+def test_join_when_read_by_others_then_they_see_all_row_groups_in_order(tmp_path, parts):
+    files = pafs.LocalFileSystem()
+    paths = [str(tmp_path / f"part-{i}.parquet") for i in range(parts)]
+    tables = [WIDE.slice(i % 3).set_column(0, "n", pa.array(range(10 * i, 10 * i + 3 - i % 3))) for i in range(parts)]
+    for path, table in zip(paths, tables, strict=True):
+        with parquet_parts.part_file(files, path, WIDE.schema) as writer:
+            writer.write_table(table, row_group_size=2)
+    joined = str(tmp_path / "joined.parquet")
+    parquet_parts.join(files, paths, joined)
+    expected = pa.concat_tables(tables)
+    found = pq.ParquetFile(joined)
+    assert found.metadata.num_rows == expected.num_rows
+    assert found.metadata.num_row_groups == sum(-(-t.num_rows // 2) for t in tables)
+    assert str(found.read().to_pylist()) == str(expected.to_pylist())  # as text, where NaN is NaN
+    assert found.schema_arrow == WIDE.schema
+    numbers = duckdb.sql(f"SELECT n, text FROM '{joined}'").fetchall()
+    assert numbers == list(zip(expected["n"].to_pylist(), expected["text"].to_pylist(), strict=True))
+    assert duckdb.sql(f"SELECT text FROM '{joined}' WHERE n = 10").fetchall() == [(WIDE["text"][1].as_py(),)]

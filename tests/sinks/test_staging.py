@@ -1,21 +1,19 @@
-"""Rows that tasks stage and the driver commits: the contract of `penstock.sinks.Staging`, and the joining of Parquet parts."""
+"""Rows that tasks stage and the driver commits: the contract of `penstock.sinks.Staging`, the same for all sinks that offer it."""
 
 from __future__ import annotations
 
 import datetime as dt
-from decimal import Decimal
-from pathlib import Path
+import re
+from dataclasses import replace
 
 import cloudpickle
-import duckdb
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
 from penstock.errors import FencedError, SinkError
-from penstock.sinks import Staging, parquet_parts
+from penstock.sinks import Staging, parts
 from penstock.testing import Crash, Harness
 
 
@@ -23,14 +21,14 @@ from penstock.testing import Crash, Harness
 def rows_are(request, monkeypatch):
     """Whether a task's rows are few, so that they are its token, or enough for a file, as all rows are here."""
     if request.param == "many rows":
-        monkeypatch.setattr(parquet_parts, "INLINE_BYTES", 0)
+        monkeypatch.setattr(parts, "INLINE_BYTES", 0)
     return request.param
 
 
 @pytest.fixture
-def opened(parquet_rig, make):
+def opened(staging_rig, make):
     def give(run=1, epoch=-1):
-        sink = parquet_rig.sink()
+        sink = staging_rig.sink()
         sink.open(make.mark(epoch, run=run), make.schema)
         return sink
 
@@ -43,54 +41,51 @@ def stage(sink, mark, *tasks, first_attempt=7):
     return [t for n, task in enumerate(tasks, first_attempt) for t in cloudpickle.loads(sent)(iter(task), n)]
 
 
-def staged(rig):
-    return sorted(Path(rig.url, "results", "_penstock", "staging").iterdir())
-
-
 def test_commit_when_tasks_staged_then_rows_are_in_their_order_in_one_file_with_the_mark(
-    rows_are, opened, parquet_rig, make, tmp_path
+    rows_are, opened, staging_rig, make, tmp_path
 ):
     sink = opened()
     assert isinstance(sink, Staging)
     tokens = stage(sink, make.mark(0), [make.batch((1, "a"), (2, "b")), make.batch((3, "c"))], [], [make.batch((4, "d"))])
-    assert not parquet_rig.has_rows()
-    assert len(staged(parquet_rig)) == (2 if rows_are == "many rows" else 0)
+    assert not staging_rig.has_rows()
+    assert len(staging_rig.staged()) == (2 if rows_are == "many rows" else 0)
     assert sink.commit(iter(tokens), make.mark(0)) == 4
-    assert parquet_rig.rows() == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
-    assert [f.name for f in (tmp_path / "results").glob("*.parquet")] == ["epoch-000000000-out-000.parquet"]
-    assert parquet_rig.stored_epoch() == 0
-    assert staged(parquet_rig) == []
+    assert staging_rig.rows() == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
+    if staging_rig.system == "parquet":
+        assert [f.name for f in (tmp_path / "results").glob("*.parquet")] == ["epoch-000000000-out-000.parquet"]
+    assert staging_rig.stored_epoch() == 0
+    assert staging_rig.staged() == []
 
 
-def test_commit_when_some_tasks_have_many_rows_and_some_few_then_all_are_in_their_order(opened, parquet_rig, make, monkeypatch):
+def test_commit_when_some_tasks_have_many_rows_and_some_few_then_all_are_in_their_order(opened, staging_rig, make, monkeypatch):
     sink = opened()
     few = [stage(sink, make.mark(0), [make.batch((n, "few"))]) for n in (1, 2, 4)]
-    monkeypatch.setattr(parquet_parts, "INLINE_BYTES", 0)
+    monkeypatch.setattr(parts, "INLINE_BYTES", 0)
     many = [stage(sink, make.mark(0), [make.batch((n, "many"))], first_attempt=n) for n in (3, 5)]
     tokens = [*few[0], *few[1], *many[0], *few[2], *many[1]]
     assert sink.commit(tokens, make.mark(0)) == 5
-    assert [n for n, _ in parquet_rig.rows()] == [1, 2, 3, 4, 5]
+    assert [n for n, _ in staging_rig.rows()] == [1, 2, 3, 4, 5]
 
 
-def test_commit_when_no_task_has_rows_then_mark_advances(opened, parquet_rig, make):
+def test_commit_when_no_task_has_rows_then_mark_advances(opened, staging_rig, make):
     sink = opened()
     assert sink.commit(stage(sink, make.mark(0), [], [make.batch()]), make.mark(0)) == 0
-    assert not parquet_rig.has_rows()
-    assert parquet_rig.stored_epoch() == 0
+    assert not staging_rig.has_rows()
+    assert staging_rig.stored_epoch() == 0
 
 
-def test_commit_when_a_task_ran_twice_then_one_attempt_counts_and_the_other_is_swept(rows_are, opened, parquet_rig, make):
+def test_commit_when_a_task_ran_twice_then_one_attempt_counts_and_the_other_is_swept(rows_are, opened, staging_rig, make):
     sink = opened()
     task = [make.batch((1, "a"))]
     stage(sink, make.mark(0), task, first_attempt=3)
     assert sink.commit(stage(sink, make.mark(0), task, first_attempt=4), make.mark(0)) == 1
-    assert parquet_rig.rows() == [(1, "a")]
-    assert staged(parquet_rig) == []
+    assert staging_rig.rows() == [(1, "a")]
+    assert staging_rig.staged() == []
 
 
-def test_stage_when_an_attempt_fails_half_way_then_it_gives_no_token_and_is_swept(opened, parquet_rig, make, monkeypatch):
-    monkeypatch.setattr(parquet_parts, "GROUP_BYTES", 1)
-    monkeypatch.setattr(parquet_parts, "INLINE_BYTES", 0)
+def test_stage_when_an_attempt_fails_half_way_then_it_gives_no_token_and_is_swept(opened, staging_rig, make, monkeypatch):
+    monkeypatch.setattr(parts, "GROUP_BYTES", 1)
+    monkeypatch.setattr(parts, "INLINE_BYTES", 0)
     sink, tokens = opened(), []
 
     def failing():
@@ -101,109 +96,77 @@ def test_stage_when_an_attempt_fails_half_way_then_it_gives_no_token_and_is_swep
     with pytest.raises(ValueError):
         tokens.extend(sink.stager(make.mark(0))(failing(), 3))
     assert tokens == []
-    assert len(staged(parquet_rig)) == 1
+    assert len(staging_rig.staged()) == (1 if staging_rig.system == "parquet" else 0)  # in a database it is rolled back
     assert sink.commit(stage(sink, make.mark(0), [make.batch((1, "a"), (2, "b"))]), make.mark(0)) == 2
-    assert parquet_rig.rows() == [(1, "a"), (2, "b")]
-    assert staged(parquet_rig) == []
+    assert staging_rig.rows() == [(1, "a"), (2, "b")]
+    assert staging_rig.staged() == []
 
 
 def test_open_when_a_crash_came_between_stage_and_commit_then_what_was_staged_is_swept_and_stored_once(
-    rows_are, opened, parquet_rig, make
+    rows_are, opened, staging_rig, make
 ):
     stage(opened(), make.mark(0), [make.batch((1, "a"))], [make.batch((2, "b"))])  # and the driver dies
     again = opened(run=2)
-    assert staged(parquet_rig) == []
+    assert staging_rig.staged() == []
     tokens = stage(again, make.mark(0, run=2), [make.batch((1, "a"))], [make.batch((2, "b"))])
     assert again.commit(tokens, make.mark(0, run=2)) == 2
-    assert parquet_rig.rows() == [(1, "a"), (2, "b")]
+    assert staging_rig.rows() == [(1, "a"), (2, "b")]
 
 
-def test_commit_when_epoch_is_held_then_nothing_is_stored_and_tokens_are_not_read(rows_are, opened, parquet_rig, make):
+def test_commit_when_epoch_is_held_then_nothing_is_stored_and_tokens_are_not_read(rows_are, opened, staging_rig, make):
     sink = opened()
     sink.write([make.batch((1, "a"))], make.mark(0))
     tokens = iter(stage(sink, make.mark(0), [make.batch((1, "a"))]))
     assert sink.commit(tokens, make.mark(0)) == 0
     assert len([*tokens]) == 1
-    assert parquet_rig.rows() == [(1, "a")]
-    assert staged(parquet_rig) == []
+    assert staging_rig.rows() == [(1, "a")]
+    assert staging_rig.staged() == []
 
 
-def test_commit_when_a_newer_run_has_opened_then_it_is_fenced_and_nothing_is_stored(rows_are, opened, parquet_rig, make):
+def test_commit_when_a_newer_run_has_opened_then_it_is_fenced_and_nothing_is_stored(rows_are, opened, staging_rig, make):
     old = opened()
     tokens = stage(old, make.mark(0), [make.batch((1, "old"))], [make.batch((2, "old"))])
-    opened(run=2)
+    new = opened(run=2)
     with pytest.raises(FencedError, match=r"run 2 .*stop this run"):
         old.commit(tokens, make.mark(0))
-    assert not parquet_rig.has_rows()
-    assert staged(parquet_rig) == []
+    assert not staging_rig.has_rows()
+    if staging_rig.system == "postgresql":  # where the run that owns the mark removes what others have left
+        new.commit([], make.mark(0, run=2))
+    assert staging_rig.staged() == []
 
 
-def test_commit_when_a_token_names_a_file_that_is_gone_then_the_epoch_is_refused(opened, parquet_rig, make, monkeypatch):
-    monkeypatch.setattr(parquet_parts, "INLINE_BYTES", 0)
+def test_commit_when_a_token_names_a_part_that_is_gone_then_the_epoch_is_refused(opened, staging_rig, make, monkeypatch):
+    monkeypatch.setattr(parts, "INLINE_BYTES", 0)
     sink = opened()
     tokens = stage(sink, make.mark(0), [make.batch((1, "a"))], [make.batch((2, "b"))])
-    staged(parquet_rig)[1].unlink()
-    with pytest.raises(SinkError, match=r"could not store epoch 0 .*correct that and start again"):
+    staging_rig.remove_staged(staging_rig.staged()[1])
+    with pytest.raises(SinkError, match=r"(could not|refused to) store epoch 0 .*correct that and start again"):
         sink.commit(tokens, make.mark(0))
-    assert not parquet_rig.has_rows()
+    assert not staging_rig.has_rows()
     assert sink.commit(stage(sink, make.mark(0), [make.batch((1, "a"))]), make.mark(0)) == 1
 
 
-def test_stage_when_the_host_does_not_see_the_directory_then_tokens_hold_the_rows(opened, parquet_rig, make, monkeypatch):
-    """A local path of the driver, which is another disk on the hosts of the tasks."""
-    monkeypatch.setattr(parquet_parts, "INLINE_BYTES", 0)
+def test_stage_when_the_host_sees_another_place_then_tokens_hold_the_rows(opened, staging_rig, make, monkeypatch, tmp_path):
+    """A local path of the driver, which is another disk on the hosts of the tasks; or a server there by the same address."""
+    monkeypatch.setattr(parts, "INLINE_BYTES", 0)
     sink = opened()
-    elsewhere = sink.stager(make.mark(0))
-    object.__setattr__(elsewhere, "landmark", elsewhere.landmark + ".elsewhere")
-    tokens = [*elsewhere([make.batch((1, "a"))], 1)]
-    assert staged(parquet_rig) == []
-    assert sink.commit(tokens, make.mark(0)) == 1
-    assert parquet_rig.rows() == [(1, "a")]
+    there = sink.stager(make.mark(0))
+    if staging_rig.system == "parquet":
+        elsewhere = [replace(there.store, landmark=there.store.landmark + ".elsewhere")]
+    else:
+        empty = re.sub(r"/test_\w+", "/postgres", staging_rig.url)
+        other_flow = {**there.store.owner, "flow": "flow-b"}
+        nobody = f"postgresql://postgres@/nobody?host={tmp_path}"
+        elsewhere = [replace(there.store, url=empty), replace(there.store, owner=other_flow), replace(there.store, url=nobody)]
+    tokens = [t for n, store in enumerate(elsewhere) for t in replace(there, store=store)([make.batch((n, "a"))], n)]
+    assert staging_rig.staged() == []
+    assert sink.commit(tokens, make.mark(0)) == len(elsewhere)
+    assert staging_rig.rows() == [(n, "a") for n in range(len(elsewhere))]
 
 
 def test_stage_when_rows_have_other_columns_then_it_is_told_as_by_write(opened, make):
     with pytest.raises(SinkError, match="was opened with other columns than these rows have"):
         stage(opened(), make.mark(0), [make.batch((1,), schema=pa.schema([("n", pa.int64())]))])
-
-
-# ------------------------------------------------------------------------------------------------------------------ joining
-
-WIDE = pa.table(
-    {
-        "n": pa.array([1, None, 2**62], pa.int64()),
-        "text": pa.array(["", "ä" * 300, None]),
-        "at": pa.array([dt.datetime(1969, 1, 1, tzinfo=dt.UTC), None, None], pa.timestamp("us", "UTC")),
-        "d": pa.array([Decimal("-1.50"), None, Decimal("9.99")], pa.decimal128(10, 2)),
-        "f": pa.array([float("nan"), -0.0, None]),
-        "yes": pa.array([True, None, False]),
-        "raw": pa.array([b"\x00", b"", None], pa.binary()),
-        "list": pa.array([[1, None], [], None], pa.list_(pa.int32())),
-        "struct": pa.array([{"a": 1, "b": "x"}, None, {"a": None, "b": None}]),
-        "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
-        "none": pa.array([None, None, None], pa.date32()),
-    }
-)
-
-
-@pytest.mark.parametrize("parts", [2, 20])
-def test_join_when_read_by_others_then_they_see_all_row_groups_in_order(tmp_path, parts):
-    files = pafs.LocalFileSystem()
-    paths = [str(tmp_path / f"part-{i}.parquet") for i in range(parts)]
-    tables = [WIDE.slice(i % 3).set_column(0, "n", pa.array(range(10 * i, 10 * i + 3 - i % 3))) for i in range(parts)]
-    for path, table in zip(paths, tables, strict=True):
-        with parquet_parts.part_file(files, path, WIDE.schema) as writer:
-            writer.write_table(table, row_group_size=2)
-    joined = str(tmp_path / "joined.parquet")
-    parquet_parts.join(files, paths, joined)
-    expected = pa.concat_tables(tables)
-    found = pq.ParquetFile(joined)
-    assert found.metadata.num_rows == expected.num_rows
-    assert found.metadata.num_row_groups == sum(-(-t.num_rows // 2) for t in tables)
-    assert str(found.read().to_pylist()) == str(expected.to_pylist())  # as text, where NaN is NaN
-    assert found.schema_arrow == WIDE.schema
-    numbers = duckdb.sql(f"SELECT n, text FROM '{joined}'").fetchall()
-    assert numbers == list(zip(expected["n"].to_pylist(), expected["text"].to_pylist(), strict=True))
-    assert duckdb.sql(f"SELECT text FROM '{joined}' WHERE n = 10").fetchall() == [(WIDE["text"][1].as_py(),)]
 
 
 # ------------------------------------------------------------------------------------------------------------- in a flow

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.sinks import parquet_parts
+from penstock.sinks import parts as staged_parts
 from penstock.sinks.parquet import ParquetSink
 from penstock.spark.engine import SparkBackend
 
@@ -58,7 +58,7 @@ def test_rows_of_a_staged_output_when_run_over_spark_then_the_driver_gets_tokens
     def noted(self, given, mark):
         def each():
             for token in given:
-                tokens.setdefault(mark.output, []).append(parquet_parts.decoded(token))
+                tokens.setdefault(mark.output, []).append(staged_parts.decoded(token))
                 yield token
 
         return commit(self, each(), mark)
@@ -72,7 +72,7 @@ def test_rows_of_a_staged_output_when_run_over_spark_then_the_driver_gets_tokens
     run("staged")
 
     *parts, last = tokens["keyed"]
-    assert [type(t) for t in parts] == [parquet_parts.Part] * 2  # one of each worker
+    assert [type(t) for t in parts] == [staged_parts.Part] * 2  # one of each worker
     assert sum(t.rows for t in parts) == ROWS - 1
     assert last.num_rows == 1  # in the epoch that ends the flow
     assert all(isinstance(t, pa.Table) for t in tokens["stateless"])  # they are few

@@ -34,7 +34,8 @@ from pyarrow import fs
 from penstock.errors import DeclarationError, SinkAheadError, SinkError
 from penstock.sinks import marks
 from penstock.sinks.base import Sink
-from penstock.sinks.parquet_parts import Part, PartWriter, decoded, join, part_file, reported, row_groups
+from penstock.sinks.parquet_parts import PartFiles, join, part_file, reported
+from penstock.sinks.parts import Part, PartWriter, decoded, row_groups
 from penstock.sql_text.schema import as_text
 from penstock.types import Mark, Refusal
 
@@ -185,7 +186,8 @@ class ParquetSink:
         with reported(self._target, f"store epoch {mark.epoch}"):
             landmark = f"{folder}/{self._output}/{self._manifests()[-1]}" if self._manifests() else f"{folder}/none"
         prefix = f"run-{mark.run}-epoch-{mark.epoch:09d}-{self._output}"
-        return PartWriter(self._files, f"{folder}/staging", prefix, schema, landmark, self._target, mark.epoch)
+        store = PartFiles(self._files, f"{folder}/staging", schema, landmark, self._target)
+        return PartWriter(store, prefix, schema, mark.epoch)
 
     def commit(self, tokens: Iterable[bytes], mark: Mark) -> int:
         """See `Staging.commit`; raises as `write`."""

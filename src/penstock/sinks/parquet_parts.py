@@ -8,11 +8,9 @@ Read next: `penstock.sinks.parquet`.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,118 +18,54 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from penstock.errors import SinkError
+from penstock.sinks.parts import Part
 
-INLINE_BYTES: Final = 1 << 20
-"""A task with fewer bytes of rows than this hands them over in its token: a file would cost more."""
-GROUP_BYTES: Final = 16 << 20
-"""So many bytes of rows make a row group."""
 _COPIED_BYTES: Final = 4 << 20
-_ROWS, _FILE = b"R", b"F"
 _MAGIC: Final = b"PAR1"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A finished part: the name of its file in the staging folder, and its number of rows."""
-
-    name: str
-    rows: int
-
-
 @dataclass(frozen=True)
-class PartWriter:
-    """What a task calls with its rows, see `Staging.stager`; it is pickled.
+class PartFiles:
+    """Parts as Parquet files in the staging folder; see `penstock.sinks.parts.PartStore`.
 
     Attributes:
         files: The file system.
         staging: The staging folder.
-        prefix: What the names of the epoch's parts begin with.
         schema: The output's columns.
-        landmark: A file of this run; a host that does not see it cannot write there, and hands its rows over.
+        landmark: A file of this run; a host that does not see it cannot write there.
         target: What holds the rows, for messages.
-        epoch: Number of the epoch.
     """
 
     files: Any
     staging: str
-    prefix: str
     schema: pa.Schema
     landmark: str
     target: str
-    epoch: int
 
-    def __call__(self, batches: Iterable[pa.RecordBatch], attempt: int) -> Iterator[bytes]:
-        """Write the rows of one attempt of a task.
+    def reported(self, doing: str) -> AbstractContextManager[None]:
+        """See `reported`."""
+        return reported(self.target, doing)
 
-        Raises:
-            SinkError: The storage refused, or the rows have other columns. A file that no token names may be there.
-        """
-        groups = row_groups(batches, self.schema, self.target)
-        first = next(groups, None)
-        if first is None:
-            return
-        with reported(self.target, f"store epoch {self.epoch}"):
-            if first.nbytes < INLINE_BYTES or not self._sees_target():
-                yield from map(_inline, chain([first], groups))
-                return
-            name, rows = f"{self.prefix}-{attempt}.parquet", 0
-            with part_file(self.files, f"{self.staging}/{name}", self.schema) as writer:
-                for group in chain([first], groups):
-                    writer.write_table(group, row_group_size=group.num_rows)
-                    rows += group.num_rows
-            yield json.dumps([name, rows]).encode() + _FILE
-
-    def _sees_target(self) -> bool:
+    def reachable(self) -> bool:
+        """Whether the landmark is there."""
         try:
             return bool(self.files.get_file_info(self.landmark).type == fs.FileType.File)
         except OSError:
             return False
 
+    def write(self, name: str, groups: Iterator[pa.Table]) -> Part:
+        """Write a file of row groups."""
+        name, rows = f"{name}.parquet", 0
+        with part_file(self.files, f"{self.staging}/{name}", self.schema) as writer:
+            for group in groups:
+                writer.write_table(group, row_group_size=group.num_rows)
+                rows += group.num_rows
+        return Part(name, rows)
+
 
 def part_file(files: Any, path: str, schema: pa.Schema) -> pq.ParquetWriter:
     """A Parquet file to be written; all parts of an output are written alike."""
     return pq.ParquetWriter(path, schema, filesystem=files, compression="zstd")
-
-
-def _inline(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return sink.getvalue().to_pybytes() + _ROWS
-
-
-def decoded(token: bytes) -> Part | pa.Table:
-    """What a token of a `PartWriter` stands for: a file, or the rows themselves."""
-    if token.endswith(_FILE):
-        return Part(*json.loads(token[: -len(_FILE)]))
-    return pa.ipc.open_stream(token).read_all()  # which ends before the letter
-
-
-def row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: str) -> Iterator[pa.Table]:
-    """The rows in the columns of `schema`, in tables of at least `GROUP_BYTES` (but for the last one) and at least one row.
-
-    Raises:
-        SinkError: They have other columns.
-    """
-    held: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        if batch.num_rows:
-            held.append(_fitted(batch, schema, target))
-            size += held[-1].nbytes
-        if size >= GROUP_BYTES:
-            yield pa.Table.from_batches(held, schema)
-            held, size = [], 0
-    if held:
-        yield pa.Table.from_batches(held, schema)
-
-
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema, target: str) -> pa.RecordBatch:
-    try:
-        fitted: pa.RecordBatch = batch.select(schema.names).cast(schema)
-    except (KeyError, pa.ArrowException) as refused:
-        raise SinkError(f"{target} was opened with other columns than these rows have ({refused}): open it again.") from refused
-    return fitted
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Rows in a table of SQLite, DuckDB or PostgreSQL, exactly once: the mark lives in the same database, in ``penstock_marks``.
 
-Each epoch is one transaction. It first moves the mark forward with a conditional UPDATE; only the one writer whose run owns the
-mark, and whose epoch is new, changes a row there and goes on to store rows. Everybody else stores nothing.
+Each epoch is one transaction (`penstock.sinks.sql_table`). Into PostgreSQL the tasks store the rows of large epochs where they are, each
+attempt into a table of its own, `penstock_part_…`, and the transaction moves them.
 
 What survives: nulls, any text and binary, infinities, times in µs. Lists, structs and maps become JSON: ``jsonb`` in PostgreSQL,
 text elsewhere; times and decimals inside them are written as SQLite's columns have them, binary as base64, NaN and infinities as
@@ -10,7 +10,7 @@ of its own as elsewhere; PostgreSQL refuses text with the character NUL and time
 9999 only. In SQLite a timestamp is text ``YYYY-MM-DD HH:MM:SS.ffffff`` in UTC, always that wide, so text order is time order; a
 decimal is exact text. In PostgreSQL and DuckDB a timestamp with a zone is TIMESTAMPTZ, without one TIMESTAMP.
 
-Read next: `penstock.sinks.sql_databases`, `penstock.sinks.sql_columns`.
+Read next: `penstock.sinks.sql_table`, `penstock.sinks.parts`.
 """
 
 # ruff: noqa: S608  (statements are built from quoted identifiers; every value is a parameter)
@@ -18,32 +18,22 @@ Read next: `penstock.sinks.sql_databases`, `penstock.sinks.sql_columns`.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, Literal, get_args
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.errors import DeclarationError, SinkError
-from penstock.sinks import marks, sql_columns
+from penstock.errors import SinkError
+from penstock.sinks import sql_columns
 from penstock.sinks.base import Sink
+from penstock.sinks.parts import Part, PartWriter, decoded
 from penstock.sinks.sql_databases import Database, Transaction, database_of, quoted
+from penstock.sinks.sql_table import ROW, Mode, SqlSink, like, listed, numbered, reported
 from penstock.sql_text.schema import as_text
-from penstock.types import Mark, Refusal
-
-Mode = Literal["append", "upsert", "replace"]
-
-_MARKS: Final = (
-    "CREATE TABLE IF NOT EXISTS penstock_marks (target VARCHAR(255) NOT NULL, output VARCHAR(255) NOT NULL, "
-    "flow VARCHAR(255) NOT NULL, run BIGINT NOT NULL, epoch BIGINT NOT NULL, frontier BIGINT NOT NULL, "
-    "positions TEXT NOT NULL, kept TEXT NOT NULL, PRIMARY KEY (target, output))"
-)
-_THIS: Final = "target = :target AND output = :output"
-_STAGE: Final = "penstock_stage"
-_ROW: Final = "__ps_row"
-_SETUP_LOCK: Final = 7_364_779  # an arbitrary number: PostgreSQL's CREATE TABLE IF NOT EXISTS is not safe against itself
+from penstock.types import Mark
 
 
 def sql(url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | None = None) -> Sink:
@@ -74,376 +64,124 @@ def sql(url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | 
         >>> sql("sqlite:///totals.db", "totals", mode="upsert", key=["customer"])
         sql('sqlite:///totals.db', 'totals', mode='upsert')
     """
-    return SqlSink(url, table, mode, key)
+    return (PostgresSink if database_of(as_text(url, "The URL of sql")).name == "postgresql" else SqlSink)(
+        url, table, mode, key
+    )
 
 
-class SqlSink:
-    """The sink that `sql` makes. Not thread-safe; several sinks may share a database, in one process or many."""
+class PostgresSink(SqlSink):
+    """`SqlSink` in PostgreSQL, where tasks can store rows, too; see `Staging`."""
 
-    durable = True
+    def stager(self, mark: Mark) -> PartWriter:
+        """See `Staging.stager`: a task's rows become a table of their own, or, if they are few, its token."""
+        schema = self._opened(mark)
+        owner = {"target": self._target, "output": mark.output, "flow": mark.flow}
+        store = PartTables(self._url, self._description, self._table, schema, self._mode == "upsert", owner)
+        return PartWriter(store, f"{self._prefix(mark.output)}{mark.run}-{mark.epoch}", schema, mark.epoch)
 
-    def __init__(self, url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | None = None) -> None:
-        as_text(table, "The table of sql")
-        self._database: Database = database_of(as_text(url, "The URL of sql"))
-        self._key = (key,) if isinstance(key, str) else tuple(as_text(k, "A key column of sql") for k in key or ())
-        self._mode = mode
-        self._parts = _table_parts(table, self._database.name)
-        self._table = ".".join(quoted(part) for part in self._parts)
-        self._description = f"Table {table!r} in {self._database.place}"
-        shown_url = self._database.place if self._database.name == "postgresql" else url  # without the password
-        self._shown = f"sql({shown_url!r}, {table!r}, mode={mode!r})"
-        self._schema: pa.Schema | None = None
-        self._target = ""
-        if mode not in get_args(Mode):
-            raise DeclarationError(f"{self._description} has mode {mode!r}: write 'append', 'upsert' or 'replace'.")
-        if self._key and mode != "upsert":
-            raise DeclarationError(f'{self._description} has a key but mode {mode!r}, which ignores it: add mode="upsert".')
+    def commit(self, tokens: Iterable[bytes], mark: Mark) -> int:
+        """See `Staging.commit`; raises as `write`."""
+        self._opened(mark)
+        return self._store(_pieces(tokens), mark)
 
-    def __repr__(self) -> str:
-        return self._shown
-
-    def validate(self, schema: pa.Schema, *, updates: bool, key: tuple[str, ...]) -> None:
-        """See `Sink.validate`. Besides, an updating output must be upserted by exactly its own key.
-
-        Raises:
-            DeclarationError: As in the contract. Nothing was changed.
-        """
-        if self._mode == "append":
-            marks.refuse_updates(updates, target=self._description, key=key)
-        if self._mode == "replace" and updates:
-            raise DeclarationError(
-                f"{self._description} would keep only the keys that changed in the last epoch, because the output is a running "
-                'aggregate: write mode="upsert" with its key.'
-            )
-        if self._mode == "upsert" and not self._key:
-            shown = ", ".join(repr(name) for name in key) or "..."
-            raise DeclarationError(f"{self._description} has mode='upsert' but no key: write key=[{shown}].")
-        if updates and key and set(key) != set(self._key):
-            raise DeclarationError(
-                f"{self._description} has key {list(self._key)}, but the output's rows are one per {list(key)}: write key={list(key)}."
-            )
-        for name in self._key:
-            if name not in schema.names:
-                raise DeclarationError(f"{self._description} has key column {name!r}, but the output has only {schema.names}.")
-            if pa.types.is_nested(schema.field(name).type):
-                raise DeclarationError(
-                    f"{self._description} has key column {name!r} of type {schema.field(name).type}: make the key a plain value."
-                )
-        for index, name in enumerate(schema.names):
-            if name in schema.names[:index]:
-                raise DeclarationError(f"Column {name!r} is twice in the output for {self._description}: rename one.")
-            if self._database.name == "postgresql" and len(name.encode()) > 63:
-                raise DeclarationError(f"Column {name!r} is longer than the 63 bytes that PostgreSQL keeps: rename it.")
-            sql_columns.kind_of(schema.field(index), self._database.name)
-
-    @property
-    def identity(self) -> tuple[str, ...]:
-        """Alike for two spellings of one table, as far as the declaration tells."""
-        return (*self._database.identity, self._folded())
-
-    @property
-    def kept(self) -> str:
-        """How the rows are kept, so that other outputs of the table know."""
-        return self._mode if self._mode != "upsert" else f"upsert by {', '.join(sorted(self._key))}"
-
-    def sharing_refusal(self, other: Sink) -> Refusal | None:
-        """See `Sharing.sharing_refusal`."""
-        if not isinstance(other, SqlSink) or self.identity != other.identity:
-            return None
-        why = marks.shared_badly(self.kept, other.kept)
-        return Refusal(f"{self._description} cannot keep two outputs because {why}") if why else None
-
-    def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
-        """See `Sink.open`: mark and table are checked, and created if missing, in one transaction.
-
-        Raises:
-            FencedError: As in the contract.
-            SinkAheadError: As in the contract.
-            SinkError: The database is not reachable or refuses, a column of the table is missing or of another type, or the
-                table is gone while its mark says that it held rows. Nothing was changed.
-            DeclarationError: A column has a type that the database cannot store. Nothing was changed.
-        """
-        with self._reported(f"open it for output {claim.output!r}"), self._database.transaction() as transaction:
-            self._target = self._canonical(transaction)
-            transaction.run(_MARKS)
-            # Changes nothing, but waits for a writer that is committing, so that the mark read next is the last one.
-            transaction.run(f"UPDATE penstock_marks SET run = run WHERE {_THIS}", target=self._target, output=claim.output)
-            held = self._mark(transaction, claim.output)
-            remedy = f"delete the table and its row in penstock_marks (target {self._target!r}, output {claim.output!r})"
-            marks.refuse_claim(held, claim, target=self._description, remedy=remedy)
-            self._refuse_others(transaction, claim)
-            self._prepare(transaction, schema, held)
-            if held is None:
-                transaction.run(
-                    "INSERT INTO penstock_marks (target, output, flow, run, epoch, frontier, positions, kept) "
-                    "VALUES (:target, :output, :flow, :run, :epoch, :frontier, :positions, :kept)",
-                    kept=self.kept,
-                    **self._values(Mark(claim.flow, claim.output, claim.run)),
-                )
-            else:
-                transaction.run(
-                    f"UPDATE penstock_marks SET flow = :flow, run = :run, kept = :kept WHERE {_THIS}",
-                    flow=claim.flow,
-                    run=claim.run,
-                    kept=self.kept,
-                    target=self._target,
-                    output=claim.output,
-                )
-        self._schema = schema
-        return held if held is not None and held.epoch >= 0 else None
-
-    def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
-        """See `Sink.write`.
-
-        If the connection breaks while the transaction is being committed, a SinkError is raised although the rows may be
-        stored; the mark then says so when the epoch is written again.
-
-        Raises:
-            FencedError: As in the contract.
-            SinkError: As in the contract; also if an exception of `batches` is one of the database's.
-        """
-        if self._schema is None:
-            raise SinkError(f"{self._description} was not opened before epoch {mark.epoch} was written: call open() first.")
-        with self._reported(f"store epoch {mark.epoch}"), self._database.transaction() as transaction:
-            if not self._moved(transaction, mark):
-                if marks.holds_epoch(self._mark(transaction, mark.output), mark, target=self._description):
-                    return 0
-                raise SinkError(f"{self._description} changed its mark while epoch {mark.epoch} was written: write it again.")
-            return self._store(transaction, self._ready(batches, self._schema), self._schema)
-
-    def rewind_refusal(self) -> Refusal | None:
-        """Rows of `upsert` and `replace` are replaced in time; a row that was appended does not say which epoch it is of."""
-        if self._mode == "append":
-            return Refusal(
-                f'{self._description} cannot take back rows, because with mode="append" a row does not say which epoch it is of'
-            )
-        return None
-
-    def rewind(self, upto: int, mark: Mark) -> None:
-        """See `Rewinding.rewind`: only the mark moves.
-
-        Raises:
-            FencedError: As in the contract.
-            SinkError: As in the contract.
-        """
-        if self._schema is None:
-            raise SinkError(f"{self._description} was not opened before it went back to epoch {upto}: call open() first.")
-        with self._reported(f"go back to epoch {upto}"), self._database.transaction() as transaction:
-            if not self._moved(transaction, mark):
-                marks.holds_epoch(self._mark(transaction, mark.output), mark, target=self._description)
-
-    def close(self) -> None:
-        """Release the connection; table and mark stay."""
-        self._database.close()
-        self._schema = None
-
-    # -- the mark
-
-    def _canonical(self, transaction: Transaction) -> str:
-        """One name for one table, however the declaration spells it."""
-        if self._database.name != "postgresql":
-            return self._folded()
-        transaction.rows(f"SELECT pg_advisory_xact_lock({_SETUP_LOCK})")
-        schema = self._parts[0] if len(self._parts) > 1 else str(transaction.rows("SELECT current_schema()")[0][0])
-        return f"{schema}.{self._parts[-1]}"
-
-    def _folded(self) -> str:
-        """As `_canonical`, as far as the declaration tells: in PostgreSQL case counts, and the user's schema is not known."""
-        if self._database.name == "sqlite":
-            return self._parts[0].lower()
-        return ".".join(("main", *self._parts)[-2:]).lower() if self._database.name == "duckdb" else ".".join(self._parts)
-
-    def _values(self, mark: Mark) -> dict[str, object]:
-        return {
-            "target": self._target,
-            "output": mark.output,
-            "flow": mark.flow,
-            "run": mark.run,
-            "epoch": mark.epoch,
-            "frontier": mark.frontier,
-            "positions": json.dumps(mark.positions, sort_keys=True),
-        }
-
-    def _moved(self, transaction: Transaction, mark: Mark) -> bool:
-        """Move the mark forward, if this run owns it and the epoch is new."""
-        changed = transaction.run(
-            "UPDATE penstock_marks SET epoch = :epoch, frontier = :frontier, positions = :positions "
-            f"WHERE {_THIS} AND flow = :flow AND run = :run AND epoch < :epoch",
-            **self._values(mark),
-        )
-        return changed > 0
-
-    def _mark(self, transaction: Transaction, output: str) -> Mark | None:
-        found = transaction.rows(
-            f"SELECT flow, run, epoch, frontier, positions FROM penstock_marks WHERE {_THIS}",
-            target=self._target,
-            output=output,
-        )
-        if not found:
-            return None
-        flow, run, epoch, frontier, positions = found[0]
-        return Mark(flow, output, run, epoch, frontier, json.loads(positions))
-
-    def _refuse_others(self, transaction: Transaction, claim: Mark) -> None:
-        """Refuse to share the table with an output that would lose rows, or take some away."""
-        others = transaction.rows(
-            "SELECT output, flow, run, epoch, kept FROM penstock_marks WHERE target = :target AND output <> :output",
-            target=self._target,
-            output=claim.output,
-        )
-        for output, flow, run, epoch, kept in others:
-            why = marks.shared_badly(self.kept, kept)
-            if why and (epoch >= 0 or (flow, run) == (claim.flow, claim.run)):
-                raise SinkError(
-                    f"{self._description} holds output {output!r} too, and cannot keep {claim.output!r} beside it because {why}: give one of "
-                    f"them another table, or, if {output!r} is no more, delete its row in penstock_marks (target {self._target!r})."
-                )
-
-    # -- the table
-
-    def _prepare(self, transaction: Transaction, schema: pa.Schema, held: Mark | None) -> None:
-        """Check the table's columns, or create it."""
-        name = self._database.name
-        declared = {f.name: sql_columns.column_ddl(f, name) for f in schema}
-        found = self._columns(transaction)
-        if not found:
-            if held is not None and held.epoch >= 0:
-                raise SinkError(
-                    f"{self._description} is gone, but its mark says that it held output {held.output!r} up to epoch {held.epoch}: "
-                    f"restore it, or delete its row in penstock_marks (target {self._target!r}) and start afresh."
-                )
-            transaction.run(f"CREATE TABLE {self._table} ({', '.join(f'{quoted(n)} {ddl}' for n, ddl in declared.items())})")
-            if self._key and name != "duckdb":  # DuckDB scans faster than its index grows
-                digest = hashlib.blake2b(repr((self._target, self._key)).encode(), digest_size=6).hexdigest()
-                transaction.run(f"CREATE INDEX {quoted(f'penstock_key_{digest}')} ON {self._table} ({_listed(self._key)})")
-            return
-        fold = str if name == "postgresql" else str.lower
-        for field in schema:
-            type_ = found.get(fold(field.name))
-            if type_ is None:
-                raise SinkError(
-                    f"{self._description} has no column {field.name!r}: add it as {declared[field.name]}, or choose another table."
-                )
-            if not sql_columns.fits(field, type_, name):
-                raise SinkError(
-                    f"{self._description} has column {field.name!r} of type {type_}, which does not hold {field.type} exactly: "
-                    f"make it {declared[field.name]}, or choose another table."
-                )
-
-    def _columns(self, transaction: Transaction) -> dict[str, str]:
-        """Name → declared type of the table's columns; empty if there is no table. Names folded where case does not count."""
-        if self._database.name == "sqlite":
-            rows = transaction.rows("SELECT name, type FROM pragma_table_info(:name)", name=self._parts[-1])
-            return {str(name).lower(): str(type_) for name, type_ in rows}
-        schema, _, table = self._target.partition(".")
-        fold = "lower" if self._database.name == "duckdb" else ""
-        rows = transaction.rows(
-            f"SELECT {fold}(column_name), data_type, numeric_precision, numeric_scale FROM information_schema.columns "
-            f"WHERE {fold}(table_schema) = :schema AND {fold}(table_name) = :name",
-            schema=schema,
-            name=table,
-        )
-        exact = "numeric({}, {})"
-        return {n: exact.format(p, s) if type_ == "numeric" and s is not None else str(type_) for n, type_, p, s in rows}
-
-    # -- the rows
-
-    def _ready(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if batch.num_rows:
-                missing = [name for name in schema.names if name not in batch.schema.names]
-                if missing:
-                    raise SinkError(
-                        f"{self._description} was given rows without column {missing[0]!r}, which it was opened with."
-                    )
-                yield batch.select(schema.names)
-
-    def _store(self, transaction: Transaction, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> int:
-        kinds = [sql_columns.kind_of(field, self._database.name) for field in schema]
-        if self._database.name == "sqlite":  # where NaN becomes NULL, which is another key
-            kinds = [
-                sql_columns.FLOAT_KEY if n in self._key and k == "float" else k
-                for n, k in zip(schema.names, kinds, strict=True)
-            ]
-        if self._mode == "upsert":
-            return self._upsert(transaction, batches, kinds, schema.names)
-        stored = 0
-        for batch in batches:
-            if not stored and self._mode == "replace":
-                transaction.run(f"DELETE FROM {self._table}")
-            transaction.load(self._table, batch, kinds)
-            stored += batch.num_rows
-        return stored
-
-    def _upsert(self, transaction: Transaction, batches: Iterator[pa.RecordBatch], kinds: list[str], names: list[str]) -> int:
-        """Stage the rows, delete the keys they have, insert the last row of each key."""
-        columns, seen = _listed(names), 0
-        for batch in batches:
-            if not seen:
-                transaction.run(
-                    f"CREATE TEMPORARY TABLE {_STAGE} AS SELECT {columns}, CAST(0 AS BIGINT) AS {_ROW} FROM {self._table} WHERE 1 = 0"
-                )
-            order: Any = pa.array(np.arange(seen, seen + batch.num_rows))
-            numbered = pa.RecordBatch.from_arrays([*batch.columns, order], names=[*names, _ROW])
-            transaction.load(_STAGE, numbered, [*kinds, "int"])
-            seen += batch.num_rows
-        if not seen:
-            return 0
-        if self._database.name == "postgresql":
-            transaction.run(f"ANALYZE {_STAGE}")  # without it the planner thinks that the stage is tiny
-        self._delete_staged(transaction)
-        stored = transaction.run(
-            f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM (SELECT {columns}, {_ROW}, ROW_NUMBER() OVER "
-            f"(PARTITION BY {_listed(self._key)} ORDER BY {_ROW} DESC) AS __ps_nth FROM {_STAGE}) AS latest "
-            f"WHERE __ps_nth = 1 ORDER BY {_ROW}"
-        )
-        transaction.run(f"DROP TABLE {_STAGE}")
-        return stored
-
-    def _delete_staged(self, transaction: Transaction) -> None:
-        """Delete the rows whose key is staged, NULL being a key, through an index if there is one."""
-        if self._database.name == "sqlite":
-            # IS uses an index here; (a, b) IN (...) would use its first column only. CROSS JOIN keeps the stage outside.
-            same = " AND ".join(f"held.{quoted(name)} IS staged.{quoted(name)}" for name in self._key)
-            transaction.run(
-                f"DELETE FROM {self._table} WHERE rowid IN "
-                f"(SELECT held.rowid FROM {_STAGE} AS staged CROSS JOIN {self._table} AS held WHERE {same})"
-            )
-            return
-        # `=` finds no NULL, and IS NOT DISTINCT FROM uses no index: so one DELETE per combination of NULLs that occurs.
-        tests = ", ".join(f"{quoted(name)} IS NULL" for name in self._key)
-        for nulls in transaction.rows(f"SELECT DISTINCT {tests} FROM {_STAGE}"):
-            given = _listed([name for name, null in zip(self._key, nulls, strict=True) if not null])
-            absent = (
-                " AND ".join(f"{quoted(name)} IS NULL" for name, null in zip(self._key, nulls, strict=True) if null) or "1 = 1"
-            )
-            present = f" AND ({given}) IN (SELECT {given} FROM {_STAGE} WHERE {absent})" if given else ""
-            transaction.run(f"DELETE FROM {self._table} WHERE {absent}{present}")
-
-    @contextmanager
-    def _reported(self, doing: str) -> Iterator[None]:
-        """What the database raises, as a SinkError of one sentence."""
-        try:
-            yield
-        except Exception as broken:
-            if not isinstance(broken, self._database.errors):
-                raise
-            text = str(getattr(broken, "orig", None) or broken).strip().splitlines()
+    def _append(self, transaction: Transaction, table: str, piece: Any, kinds: Sequence[str], first: int | None = None) -> int:
+        if not isinstance(piece, Part):
+            return super()._append(transaction, table, piece, kinds, first)
+        assert self._schema is not None
+        columns = into = listed(self._schema.names)
+        if first is not None:
+            columns, into = f"{columns}, {ROW} + {first}", f"{columns}, {ROW}"
+        moved = transaction.run(f"INSERT INTO {table} ({into}) SELECT {columns} FROM {quoted(piece.name)}")
+        if moved != piece.rows:
             raise SinkError(
-                f"{self._description} refused to {doing} ({text[0] if text else type(broken).__name__}): correct that and start again."
-            ) from broken
+                f"{self._description} has lost rows that a task had stored for it ({moved} of {piece.rows} are left), as when the server "
+                "crashes: start again."
+            )
+        return moved
 
+    def _prefix(self, output: str) -> str:
+        digest = hashlib.blake2b(repr((self._target, output)).encode(), digest_size=6).hexdigest()
+        return f"penstock_part_{digest}-"
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(quoted(name) for name in names)
-
-
-def _table_parts(table: str, database: str) -> tuple[str, ...]:
-    parts = tuple(table.split("."))
-    if not all(parts) or len(parts) > (1 if database == "sqlite" else 2):
-        raise DeclarationError(
-            f"{table!r} cannot name a table in {database}: write {'a name without a dot' if database == 'sqlite' else 'table or schema.table'}."
+    def _sweep(self, transaction: Transaction, output: str) -> None:
+        # Tables that others look at, such as a backup, are left for the next time: to drop one would wait for them.
+        found = transaction.rows(
+            "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(current_schema()) AND relkind = 'r' AND relname LIKE :mine "
+            "AND NOT EXISTS (SELECT FROM pg_locks WHERE relation = pg_class.oid AND pid <> pg_backend_pid())",
+            mine=self._prefix(output).replace("_", r"\_") + "%",
         )
-    if database == "postgresql" and any(len(part.encode()) > 63 for part in parts):
-        raise DeclarationError(f"Table name {table!r} is longer than the 63 bytes that PostgreSQL keeps: choose a shorter one.")
-    return parts
+        if found:
+            transaction.run(f"DROP TABLE {listed(name for (name,) in found)}")
+
+
+def _pieces(tokens: Iterable[bytes]) -> Iterator[Part | pa.RecordBatch]:
+    for piece in map(decoded, tokens):
+        if isinstance(piece, Part):
+            yield piece
+        else:
+            yield from piece.to_batches()
+
+
+@dataclass(frozen=True)
+class PartTables:
+    """Parts as tables beside the output's; see `penstock.sinks.parts.PartStore`.
+
+    A part's table is made and filled in one transaction, so a task that fails leaves none. It is not logged: after a crash of the server it
+    is empty, and the commit refuses it.
+
+    Attributes:
+        url: The database.
+        target: What will hold the rows, for messages.
+        table: Its name, quoted.
+        schema: The output's columns.
+        number: Whether the rows are numbered.
+        owner: Columns of the mark, with their values.
+    """
+
+    url: str = field(repr=False)
+    target: str
+    table: str
+    schema: pa.Schema
+    number: bool
+    owner: dict[str, str]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_database"}
+
+    @cached_property
+    def _database(self) -> Database:
+        return database_of(self.url)
+
+    def reported(self, doing: str) -> AbstractContextManager[None]:
+        """See `reported`."""
+        return reported(self._database, self.target, doing)
+
+    def reachable(self) -> bool:
+        """Whether the mark is there: the same URL may name another server on another host."""
+        this = " AND ".join(f"{column} = :{column}" for column in self.owner)
+        try:
+            with self._database.transaction() as transaction:
+                return bool(transaction.rows(f"SELECT 1 FROM penstock_marks WHERE {this}", **self.owner))
+        except self._database.errors:
+            return False
+
+    def write(self, name: str, groups: Iterator[pa.Table]) -> Part:
+        """Make a table of the rows."""
+        kinds = [sql_columns.kind_of(column, "postgresql") for column in self.schema]
+        rows = 0
+        try:
+            with self._database.transaction() as transaction:
+                transaction.run(
+                    f"DROP TABLE IF EXISTS {quoted(name)}"
+                )  # of an epoch that failed, and is run again by the same run
+                made = like(self.table, self.schema.names, number=self.number)
+                transaction.run(f"CREATE UNLOGGED TABLE {quoted(name)} WITH (autovacuum_enabled = off) AS {made}")
+                for batch in (b for group in groups for b in group.to_batches()):
+                    if self.number:
+                        transaction.load(quoted(name), numbered(batch, rows), [*kinds, "int"])
+                    else:
+                        transaction.load(quoted(name), batch, kinds)
+                    rows += batch.num_rows
+        finally:
+            self._database.close()
+        return Part(name, rows)

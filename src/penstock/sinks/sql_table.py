@@ -1,0 +1,446 @@
+"""An output in a table: the mark in ``penstock_marks``, the checks of the table, and its rows by mode.
+
+Each epoch is one transaction. It first moves the mark forward with a conditional UPDATE; only the one writer whose run owns the
+mark, and whose epoch is new, changes a row there and goes on to store rows. Everybody else stores nothing.
+
+Read next: `penstock.sinks.sql`, `penstock.sinks.sql_databases`, `penstock.sinks.sql_columns`.
+"""
+
+# ruff: noqa: S608  (statements are built from quoted identifiers; every value is a parameter)
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import DeclarationError, SinkError
+from penstock.sinks import marks, sql_columns
+from penstock.sinks.base import Sink
+from penstock.sinks.sql_databases import Database, Transaction, database_of, quoted
+from penstock.sql_text.schema import as_text
+from penstock.types import Mark, Refusal
+
+Mode = Literal["append", "upsert", "replace"]
+
+_MARKS: Final = (
+    "CREATE TABLE IF NOT EXISTS penstock_marks (target VARCHAR(255) NOT NULL, output VARCHAR(255) NOT NULL, "
+    "flow VARCHAR(255) NOT NULL, run BIGINT NOT NULL, epoch BIGINT NOT NULL, frontier BIGINT NOT NULL, "
+    "positions TEXT NOT NULL, kept TEXT NOT NULL, PRIMARY KEY (target, output))"
+)
+_THIS: Final = "target = :target AND output = :output"
+_STAGE: Final = "penstock_stage"
+ROW: Final = "__ps_row"
+_SETUP_LOCK: Final = 7_364_779  # an arbitrary number: PostgreSQL's CREATE TABLE IF NOT EXISTS is not safe against itself
+
+
+class SqlSink:
+    """The sink that `sql` makes. Not thread-safe; several sinks may share a database, in one process or many."""
+
+    durable = True
+
+    def __init__(self, url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | None = None) -> None:
+        as_text(table, "The table of sql")
+        self._url = as_text(url, "The URL of sql")
+        self._database: Database = database_of(self._url)
+        self._key = (key,) if isinstance(key, str) else tuple(as_text(k, "A key column of sql") for k in key or ())
+        self._mode = mode
+        self._parts = _table_parts(table, self._database.name)
+        self._table = ".".join(quoted(part) for part in self._parts)
+        self._description = f"Table {table!r} in {self._database.place}"
+        shown_url = self._database.place if self._database.name == "postgresql" else url  # without the password
+        self._shown = f"sql({shown_url!r}, {table!r}, mode={mode!r})"
+        self._schema: pa.Schema | None = None
+        self._target = ""
+        if mode not in get_args(Mode):
+            raise DeclarationError(f"{self._description} has mode {mode!r}: write 'append', 'upsert' or 'replace'.")
+        if self._key and mode != "upsert":
+            raise DeclarationError(f'{self._description} has a key but mode {mode!r}, which ignores it: add mode="upsert".')
+
+    def __repr__(self) -> str:
+        return self._shown
+
+    def validate(self, schema: pa.Schema, *, updates: bool, key: tuple[str, ...]) -> None:
+        """See `Sink.validate`. Besides, an updating output must be upserted by exactly its own key.
+
+        Raises:
+            DeclarationError: As in the contract. Nothing was changed.
+        """
+        if self._mode == "append":
+            marks.refuse_updates(updates, target=self._description, key=key)
+        if self._mode == "replace" and updates:
+            raise DeclarationError(
+                f"{self._description} would keep only the keys that changed in the last epoch, because the output is a running "
+                'aggregate: write mode="upsert" with its key.'
+            )
+        if self._mode == "upsert" and not self._key:
+            shown = ", ".join(repr(name) for name in key) or "..."
+            raise DeclarationError(f"{self._description} has mode='upsert' but no key: write key=[{shown}].")
+        if updates and key and set(key) != set(self._key):
+            raise DeclarationError(
+                f"{self._description} has key {list(self._key)}, but the output's rows are one per {list(key)}: write key={list(key)}."
+            )
+        for name in self._key:
+            if name not in schema.names:
+                raise DeclarationError(f"{self._description} has key column {name!r}, but the output has only {schema.names}.")
+            if pa.types.is_nested(schema.field(name).type):
+                raise DeclarationError(
+                    f"{self._description} has key column {name!r} of type {schema.field(name).type}: make the key a plain value."
+                )
+        for index, name in enumerate(schema.names):
+            if name in schema.names[:index]:
+                raise DeclarationError(f"Column {name!r} is twice in the output for {self._description}: rename one.")
+            if self._database.name == "postgresql" and len(name.encode()) > 63:
+                raise DeclarationError(f"Column {name!r} is longer than the 63 bytes that PostgreSQL keeps: rename it.")
+            sql_columns.kind_of(schema.field(index), self._database.name)
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Alike for two spellings of one table, as far as the declaration tells."""
+        return (*self._database.identity, self._folded())
+
+    @property
+    def kept(self) -> str:
+        """How the rows are kept, so that other outputs of the table know."""
+        return self._mode if self._mode != "upsert" else f"upsert by {', '.join(sorted(self._key))}"
+
+    def sharing_refusal(self, other: Sink) -> Refusal | None:
+        """See `Sharing.sharing_refusal`."""
+        if not isinstance(other, SqlSink) or self.identity != other.identity:
+            return None
+        why = marks.shared_badly(self.kept, other.kept)
+        return Refusal(f"{self._description} cannot keep two outputs because {why}") if why else None
+
+    def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
+        """See `Sink.open`: mark and table are checked, and created if missing, in one transaction.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkAheadError: As in the contract.
+            SinkError: The database is not reachable or refuses, a column of the table is missing or of another type, or the
+                table is gone while its mark says that it held rows. Nothing was changed.
+            DeclarationError: A column has a type that the database cannot store. Nothing was changed.
+        """
+        with self._reported(f"open it for output {claim.output!r}"), self._database.transaction() as transaction:
+            self._target = self._canonical(transaction)
+            transaction.run(_MARKS)
+            held = self._locked_mark(transaction, claim.output)
+            remedy = f"delete the table and its row in penstock_marks (target {self._target!r}, output {claim.output!r})"
+            marks.refuse_claim(held, claim, target=self._description, remedy=remedy)
+            self._sweep(transaction, claim.output)
+            self._refuse_others(transaction, claim)
+            self._prepare(transaction, schema, held)
+            if held is None:
+                transaction.run(
+                    "INSERT INTO penstock_marks (target, output, flow, run, epoch, frontier, positions, kept) "
+                    "VALUES (:target, :output, :flow, :run, :epoch, :frontier, :positions, :kept)",
+                    kept=self.kept,
+                    **self._values(Mark(claim.flow, claim.output, claim.run)),
+                )
+            else:
+                transaction.run(
+                    f"UPDATE penstock_marks SET flow = :flow, run = :run, kept = :kept WHERE {_THIS}",
+                    flow=claim.flow,
+                    run=claim.run,
+                    kept=self.kept,
+                    target=self._target,
+                    output=claim.output,
+                )
+        self._schema = schema
+        return held if held is not None and held.epoch >= 0 else None
+
+    def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
+        """See `Sink.write`.
+
+        If the connection breaks while the transaction is being committed, a SinkError is raised although the rows may be
+        stored; the mark then says so when the epoch is written again.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkError: As in the contract; also if an exception of `batches` is one of the database's.
+        """
+        return self._store(self._ready(batches, self._opened(mark)), mark)
+
+    def _opened(self, mark: Mark) -> pa.Schema:
+        if self._schema is None:
+            raise SinkError(f"{self._description} was not opened before epoch {mark.epoch} was written: call open() first.")
+        return self._schema
+
+    def _store(self, pieces: Iterable[Any], mark: Mark) -> int:
+        """Store an epoch's rows, which come in pieces that `_append` knows, and its mark."""
+        schema = self._opened(mark)
+        with self._reported(f"store epoch {mark.epoch}"), self._database.transaction() as transaction:
+            if not self._moved(transaction, mark):
+                if marks.holds_epoch(self._locked_mark(transaction, mark.output), mark, target=self._description):
+                    self._sweep(transaction, mark.output)
+                    return 0
+                raise SinkError(f"{self._description} changed its mark while epoch {mark.epoch} was written: write it again.")
+            stored = self._store_rows(transaction, pieces, schema)
+            self._sweep(transaction, mark.output)
+            return stored
+
+    def _sweep(self, transaction: Transaction, output: str) -> None:
+        """Remove what was staged of the output; called in transactions of the run that owns the mark."""
+
+    def rewind_refusal(self) -> Refusal | None:
+        """Rows of `upsert` and `replace` are replaced in time; a row that was appended does not say which epoch it is of."""
+        if self._mode == "append":
+            return Refusal(
+                f'{self._description} cannot take back rows, because with mode="append" a row does not say which epoch it is of'
+            )
+        return None
+
+    def rewind(self, upto: int, mark: Mark) -> None:
+        """See `Rewinding.rewind`: only the mark moves.
+
+        Raises:
+            FencedError: As in the contract.
+            SinkError: As in the contract.
+        """
+        if self._schema is None:
+            raise SinkError(f"{self._description} was not opened before it went back to epoch {upto}: call open() first.")
+        with self._reported(f"go back to epoch {upto}"), self._database.transaction() as transaction:
+            if not self._moved(transaction, mark):
+                marks.holds_epoch(self._locked_mark(transaction, mark.output), mark, target=self._description)
+
+    def close(self) -> None:
+        """Release the connection; table and mark stay."""
+        self._database.close()
+        self._schema = None
+
+    # -- the mark
+
+    def _canonical(self, transaction: Transaction) -> str:
+        """One name for one table, however the declaration spells it."""
+        if self._database.name != "postgresql":
+            return self._folded()
+        transaction.rows(f"SELECT pg_advisory_xact_lock({_SETUP_LOCK})")
+        schema = self._parts[0] if len(self._parts) > 1 else str(transaction.rows("SELECT current_schema()")[0][0])
+        return f"{schema}.{self._parts[-1]}"
+
+    def _folded(self) -> str:
+        """As `_canonical`, as far as the declaration tells: in PostgreSQL case counts, and the user's schema is not known."""
+        if self._database.name == "sqlite":
+            return self._parts[0].lower()
+        return ".".join(("main", *self._parts)[-2:]).lower() if self._database.name == "duckdb" else ".".join(self._parts)
+
+    def _values(self, mark: Mark) -> dict[str, object]:
+        return {
+            "target": self._target,
+            "output": mark.output,
+            "flow": mark.flow,
+            "run": mark.run,
+            "epoch": mark.epoch,
+            "frontier": mark.frontier,
+            "positions": json.dumps(mark.positions, sort_keys=True),
+        }
+
+    def _moved(self, transaction: Transaction, mark: Mark) -> bool:
+        """Move the mark forward, if this run owns it and the epoch is new."""
+        changed = transaction.run(
+            "UPDATE penstock_marks SET epoch = :epoch, frontier = :frontier, positions = :positions "
+            f"WHERE {_THIS} AND flow = :flow AND run = :run AND epoch < :epoch",
+            **self._values(mark),
+        )
+        return changed > 0
+
+    def _locked_mark(self, transaction: Transaction, output: str) -> Mark | None:
+        """The mark, which nobody changes before the transaction ends."""
+        # Changes nothing, but waits for a writer that is committing, so that the mark read next is the last one.
+        transaction.run(f"UPDATE penstock_marks SET run = run WHERE {_THIS}", target=self._target, output=output)
+        found = transaction.rows(
+            f"SELECT flow, run, epoch, frontier, positions FROM penstock_marks WHERE {_THIS}",
+            target=self._target,
+            output=output,
+        )
+        if not found:
+            return None
+        flow, run, epoch, frontier, positions = found[0]
+        return Mark(flow, output, run, epoch, frontier, json.loads(positions))
+
+    def _refuse_others(self, transaction: Transaction, claim: Mark) -> None:
+        """Refuse to share the table with an output that would lose rows, or take some away."""
+        others = transaction.rows(
+            "SELECT output, flow, run, epoch, kept FROM penstock_marks WHERE target = :target AND output <> :output",
+            target=self._target,
+            output=claim.output,
+        )
+        for output, flow, run, epoch, kept in others:
+            why = marks.shared_badly(self.kept, kept)
+            if why and (epoch >= 0 or (flow, run) == (claim.flow, claim.run)):
+                raise SinkError(
+                    f"{self._description} holds output {output!r} too, and cannot keep {claim.output!r} beside it because {why}: give one of "
+                    f"them another table, or, if {output!r} is no more, delete its row in penstock_marks (target {self._target!r})."
+                )
+
+    # -- the table
+
+    def _prepare(self, transaction: Transaction, schema: pa.Schema, held: Mark | None) -> None:
+        """Check the table's columns, or create it."""
+        name = self._database.name
+        declared = {f.name: sql_columns.column_ddl(f, name) for f in schema}
+        found = self._columns(transaction)
+        if not found:
+            if held is not None and held.epoch >= 0:
+                raise SinkError(
+                    f"{self._description} is gone, but its mark says that it held output {held.output!r} up to epoch {held.epoch}: "
+                    f"restore it, or delete its row in penstock_marks (target {self._target!r}) and start afresh."
+                )
+            transaction.run(f"CREATE TABLE {self._table} ({', '.join(f'{quoted(n)} {ddl}' for n, ddl in declared.items())})")
+            if self._key and name != "duckdb":  # DuckDB scans faster than its index grows
+                digest = hashlib.blake2b(repr((self._target, self._key)).encode(), digest_size=6).hexdigest()
+                transaction.run(f"CREATE INDEX {quoted(f'penstock_key_{digest}')} ON {self._table} ({listed(self._key)})")
+            return
+        fold = str if name == "postgresql" else str.lower
+        for field in schema:
+            type_ = found.get(fold(field.name))
+            if type_ is None:
+                raise SinkError(
+                    f"{self._description} has no column {field.name!r}: add it as {declared[field.name]}, or choose another table."
+                )
+            if not sql_columns.fits(field, type_, name):
+                raise SinkError(
+                    f"{self._description} has column {field.name!r} of type {type_}, which does not hold {field.type} exactly: "
+                    f"make it {declared[field.name]}, or choose another table."
+                )
+
+    def _columns(self, transaction: Transaction) -> dict[str, str]:
+        """Name → declared type of the table's columns; empty if there is no table. Names folded where case does not count."""
+        if self._database.name == "sqlite":
+            rows = transaction.rows("SELECT name, type FROM pragma_table_info(:name)", name=self._parts[-1])
+            return {str(name).lower(): str(type_) for name, type_ in rows}
+        schema, _, table = self._target.partition(".")
+        fold = "lower" if self._database.name == "duckdb" else ""
+        rows = transaction.rows(
+            f"SELECT {fold}(column_name), data_type, numeric_precision, numeric_scale FROM information_schema.columns "
+            f"WHERE {fold}(table_schema) = :schema AND {fold}(table_name) = :name",
+            schema=schema,
+            name=table,
+        )
+        exact = "numeric({}, {})"
+        return {n: exact.format(p, s) if type_ == "numeric" and s is not None else str(type_) for n, type_, p, s in rows}
+
+    # -- the rows
+
+    def _ready(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                missing = [name for name in schema.names if name not in batch.schema.names]
+                if missing:
+                    raise SinkError(
+                        f"{self._description} was given rows without column {missing[0]!r}, which it was opened with."
+                    )
+                yield batch.select(schema.names)
+
+    def _store_rows(self, transaction: Transaction, pieces: Iterable[Any], schema: pa.Schema) -> int:
+        kinds = [sql_columns.kind_of(field, self._database.name) for field in schema]
+        if self._database.name == "sqlite":  # where NaN becomes NULL, which is another key
+            kinds = [
+                sql_columns.FLOAT_KEY if n in self._key and k == "float" else k
+                for n, k in zip(schema.names, kinds, strict=True)
+            ]
+        if self._mode == "upsert":
+            return self._upsert(transaction, pieces, kinds, schema.names)
+        stored = 0
+        for piece in pieces:
+            if not stored and self._mode == "replace":
+                transaction.run(f"DELETE FROM {self._table}")
+            stored += self._append(transaction, self._table, piece, kinds)
+        return stored
+
+    def _append(self, transaction: Transaction, table: str, piece: Any, kinds: Sequence[str], first: int | None = None) -> int:
+        """Append a piece of the rows to a table, numbered from `first` on if that is given; gives their number."""
+        if first is None:
+            transaction.load(table, piece, kinds)
+        else:
+            transaction.load(table, numbered(piece, first), [*kinds, "int"])
+        return int(piece.num_rows)
+
+    def _upsert(self, transaction: Transaction, pieces: Iterable[Any], kinds: list[str], names: list[str]) -> int:
+        """Stage the rows, delete the keys they have, insert the last row of each key."""
+        columns, seen = listed(names), 0
+        for piece in pieces:
+            if not seen:
+                transaction.run(f"CREATE TEMPORARY TABLE {_STAGE} AS {like(self._table, names, number=True)}")
+            seen += self._append(transaction, _STAGE, piece, kinds, seen)
+        if not seen:
+            return 0
+        if self._database.name == "postgresql":
+            transaction.run(f"ANALYZE {_STAGE}")  # without it the planner thinks that the stage is tiny
+        self._delete_staged(transaction)
+        stored = transaction.run(
+            f"INSERT INTO {self._table} ({columns}) SELECT {columns} FROM (SELECT {columns}, {ROW}, ROW_NUMBER() OVER "
+            f"(PARTITION BY {listed(self._key)} ORDER BY {ROW} DESC) AS __ps_nth FROM {_STAGE}) AS latest "
+            f"WHERE __ps_nth = 1 ORDER BY {ROW}"
+        )
+        transaction.run(f"DROP TABLE {_STAGE}")
+        return stored
+
+    def _delete_staged(self, transaction: Transaction) -> None:
+        """Delete the rows whose key is staged, NULL being a key, through an index if there is one."""
+        if self._database.name == "sqlite":
+            # IS uses an index here; (a, b) IN (...) would use its first column only. CROSS JOIN keeps the stage outside.
+            same = " AND ".join(f"held.{quoted(name)} IS staged.{quoted(name)}" for name in self._key)
+            transaction.run(
+                f"DELETE FROM {self._table} WHERE rowid IN "
+                f"(SELECT held.rowid FROM {_STAGE} AS staged CROSS JOIN {self._table} AS held WHERE {same})"
+            )
+            return
+        # `=` finds no NULL, and IS NOT DISTINCT FROM uses no index: so one DELETE per combination of NULLs that occurs.
+        tests = ", ".join(f"{quoted(name)} IS NULL" for name in self._key)
+        for nulls in transaction.rows(f"SELECT DISTINCT {tests} FROM {_STAGE}"):
+            given = listed([name for name, null in zip(self._key, nulls, strict=True) if not null])
+            absent = (
+                " AND ".join(f"{quoted(name)} IS NULL" for name, null in zip(self._key, nulls, strict=True) if null) or "1 = 1"
+            )
+            present = f" AND ({given}) IN (SELECT {given} FROM {_STAGE} WHERE {absent})" if given else ""
+            transaction.run(f"DELETE FROM {self._table} WHERE {absent}{present}")
+
+    def _reported(self, doing: str) -> AbstractContextManager[None]:
+        return reported(self._database, self._description, doing)
+
+
+@contextmanager
+def reported(database: Database, description: str, doing: str) -> Iterator[None]:
+    """Raise what the database raises as a SinkError of one sentence."""
+    try:
+        yield
+    except Exception as broken:
+        if not isinstance(broken, database.errors):
+            raise
+        text = str(getattr(broken, "orig", None) or broken).strip().splitlines()
+        raise SinkError(
+            f"{description} refused to {doing} ({text[0] if text else type(broken).__name__}): correct that and start again."
+        ) from broken
+
+
+def numbered(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+    """The rows with their numbers in a column more."""
+    order: Any = pa.array(np.arange(first, first + batch.num_rows))
+    return pa.RecordBatch.from_arrays([*batch.columns, order], names=[*batch.schema.names, ROW])
+
+
+def like(table: str, names: Iterable[str], *, number: bool) -> str:
+    """A query without rows, in these columns of a table and, if asked, that of the rows' numbers."""
+    return f"SELECT {listed(names)}{f', CAST(0 AS BIGINT) AS {ROW}' if number else ''} FROM {table} WHERE 1 = 0"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names of columns, quoted."""
+    return ", ".join(quoted(name) for name in names)
+
+
+def _table_parts(table: str, database: str) -> tuple[str, ...]:
+    parts = tuple(table.split("."))
+    if not all(parts) or len(parts) > (1 if database == "sqlite" else 2):
+        raise DeclarationError(
+            f"{table!r} cannot name a table in {database}: write {'a name without a dot' if database == 'sqlite' else 'table or schema.table'}."
+        )
+    if database == "postgresql" and any(len(part.encode()) > 63 for part in parts):
+        raise DeclarationError(f"Table name {table!r} is longer than the 63 bytes that PostgreSQL keeps: choose a shorter one.")
+    return parts
