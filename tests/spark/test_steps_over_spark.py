@@ -15,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812
 import penstock as ps
 from penstock.driver.compile import compile_flow
 from penstock.errors import DeclarationError
-from penstock.spark.columns import spark_schema, with_order
+from penstock.rows.rows import with_order
+from penstock.spark.columns import spark_schema
 from penstock.spark.engine import partial_schema, port_frame, schema_of
 
 pytestmark = pytest.mark.spark

@@ -246,9 +246,9 @@ def _wanted_outputs(plan: Plan) -> dict[str, list[tuple[int, bool]]]:
 
 
 def _goes_on(plan: Plan, region: Region, operator: int, errors: bool) -> bool:
-    """Whether an operator's rows go on to a region or to a stateless step, which keep positions, and not only to sinks."""
+    """Whether an operator's rows go on to what reads their positions: a region, a stateless step, or a sink that wants them."""
     passed = [n for r in plan.regions for i in r.inputs for n in upstream(i)]
-    passed += [n for o in plan.outputs for n in upstream(o.node) if n is not o.node]
+    passed += [n for o in plan.outputs for n in upstream(o.node) if n is not o.node or o.positions]
     return any(
         isinstance(n, RegionOutput) and n.region is region and n.operator == operator and n.errors == errors for n in passed
     )

@@ -77,6 +77,11 @@ class EpochOrders:
         return len(self.versions)
 
 
+def shown_columns(names: Sequence[str], hidden: Sequence[str]) -> list[str]:
+    """The columns that a sink is given of a frame with these: all but hidden ones, and then those of `hidden`."""
+    return [*(n for n in names if not n.startswith("__ps_")), *hidden]
+
+
 class Backend(Protocol):
     """What runs the plan: Spark, or Arrow in this process. A frame is whatever it passes from step to step."""
 
@@ -132,12 +137,12 @@ class Backend(Protocol):
         """Run a frame whose rows nobody reads."""
         ...
 
-    def collect(self, frame: Frame) -> Iterable[pa.RecordBatch]:
-        """The rows of a frame, hidden columns removed."""
+    def collect(self, frame: Frame, hidden: Sequence[str] = ()) -> Iterable[pa.RecordBatch]:
+        """The rows of a frame, hidden columns removed but those given, which come last."""
         ...
 
-    def stage(self, frame: Frame, stager: Stager) -> Iterable[bytes]:
-        """Stage the rows of a frame, hidden columns removed, where they are; the tokens, in the order of `collect`."""
+    def stage(self, frame: Frame, stager: Stager, hidden: Sequence[str] = ()) -> Iterable[bytes]:
+        """Stage the rows that `collect` gives where they are; the tokens, in the order of the rows."""
         ...
 
     def empty(self, node: p.Node) -> Frame:

@@ -38,7 +38,7 @@ from penstock.protocol.rescale import STANDARD, Limits, Placement, messages
 from penstock.protocol.rescale.transfer import finished, started
 from penstock.routing.hashing import spark_xxhash64
 from penstock.state.deltas import FileRef
-from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, PART_BITS, PART_MASK, Mark, Refusal, time_text
+from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, ORDER, PART_BITS, PART_MASK, Mark, Refusal, time_text
 
 KEPT_NAMES: Final = 256
 """Of so many files that were read last the epoch record has the names."""
@@ -266,7 +266,7 @@ class EpochDriver:
             if frame is None:
                 backend.input_kept()
                 give()
-            given, store = _given(backend, frame, output.sink, mark)
+            given, store = _given(backend, frame, output, mark)
             backend.input_kept()
             decision.counts[output.name] = store(_stepped(given, self._settings.on_step, output.name, give), mark)
             self._settings.on_step(f"stored {output.name}")
@@ -373,13 +373,16 @@ def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:
     return replace(record, sources=sources)
 
 
-def _given(backend: Backend, frame: Frame, sink: Any, mark: Mark) -> tuple[Iterable[Any], Callable[[Iterable[Any], Mark], int]]:
+def _given(
+    backend: Backend, frame: Frame, output: p.Output, mark: Mark
+) -> tuple[Iterable[Any], Callable[[Iterable[Any], Mark], int]]:
     """What a sink is given of an epoch, rows or tokens of rows that are staged (`penstock.sinks.Staging`), and what stores it."""
+    sink, hidden = output.sink, ORDER if output.positions else ()
     if frame is None:
         return (), sink.write
     if hasattr(sink, "stager"):
-        return backend.stage(frame, sink.stager(mark)), sink.commit
-    return backend.collect(frame), sink.write
+        return backend.stage(frame, sink.stager(mark), hidden), sink.commit
+    return backend.collect(frame, hidden), sink.write
 
 
 def _stepped(given: Iterable[Any], on_step: Callable[[str], None], name: str, then: Callable[[], None]) -> Iterable[Any]:

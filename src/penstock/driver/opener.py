@@ -112,7 +112,7 @@ class RunOpener:
         marks = {}
         for output in plan.outputs:
             claim = Mark(known.flow, output.name, run, last.epoch)
-            mark = marks[output.name] = output.sink.open(claim, self._schema(output.node))
+            mark = marks[output.name] = output.sink.open(claim, output.columns(self._schema(output.node)))
             if mark is not None or same_sink(last, output):  # another sink that is empty begins now
                 _check_mark(output, mark, last)
         check_ahead(checkpoint, self._flow, last, {} if found else marks)

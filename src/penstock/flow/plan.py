@@ -17,6 +17,7 @@ from penstock.errors import DeclarationError
 from penstock.operators.base import Operator
 from penstock.routing.key_grouping import KeyGrouping
 from penstock.routing.strategy import Strategy
+from penstock.rows.rows import with_order
 from penstock.types import SUB
 
 
@@ -31,6 +32,11 @@ class Node:
 
     schema: pa.Schema
     timed: bool
+
+    @property
+    def positioned(self) -> bool:
+        """Whether its rows have positions; records that were left out are given as text, with theirs in it."""
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +76,11 @@ class MalformedNode(Node):
     """Records of a source that could not be read, as text."""
 
     source: SourceNode
+
+    @property
+    def positioned(self) -> bool:
+        """See `Node`."""
+        return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,6 +210,11 @@ class RegionOutput(Node):
     operator: int
     errors: bool = False
 
+    @property
+    def positioned(self) -> bool:
+        """See `Node`."""
+        return not self.errors
+
 
 @dataclass(frozen=True, eq=False)
 class Output:
@@ -210,6 +226,15 @@ class Output:
     updates: bool
     key: tuple[str, ...]
     derived: bool = False
+
+    @property
+    def positions(self) -> bool:
+        """Whether the sink wants rows with their positions, see `penstock.sinks.base.Positioned`."""
+        return bool(getattr(self.sink, "wants_positions", False))
+
+    def columns(self, schema: pa.Schema) -> pa.Schema:
+        """The columns that the sink is given of rows with these."""
+        return with_order(schema) if self.positions else schema
 
 
 @dataclass(frozen=True)

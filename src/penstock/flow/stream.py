@@ -8,6 +8,7 @@ Read next: `penstock.flow.keyed`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -222,22 +223,26 @@ class Stream:
         if any(o.sink is sink for o in self._flow._outputs):
             raise DeclarationError("One sink object serves one output; make another for this one.")
         updates, key = updating(self._node)
-        sink.validate(self.schema, updates=updates, key=key)
+        output = p.Output(name or _output_name(self._node), self._node, sink, updates, key, derived=name is None)
+        if output.positions and not self._node.positioned:
+            raise DeclarationError(
+                f"{sink!r} wants positions, which records that were left out have as text only; give them another sink."
+            )
+        sink.validate(output.columns(self.schema), updates=updates, key=key)
         if name is not None:
             as_text(name, "The name of an output")
         taken = {o.name for o in self._flow._outputs}
-        base = name or _output_name(self._node)
-        chosen, n = base, 2
+        chosen, n = output.name, 2
         while chosen in taken:
             if name:
                 raise DeclarationError(f"Flow {self._flow.name!r} has two outputs named {name!r}; give each its own name.")
-            chosen, n = f"{base}-{n}", n + 1
+            chosen, n = f"{output.name}-{n}", n + 1
         for other in self._flow._outputs:
             if isinstance(sink, Sharing) and (refused := sink.sharing_refusal(other.sink)):
                 raise DeclarationError(
                     f"{refused.sentence} (outputs {other.name!r} and {chosen!r}): give one of them another place."
                 )
-        self._flow._outputs.append(p.Output(chosen, self._node, sink, updates, key, derived=name is None))
+        self._flow._outputs.append(replace(output, name=chosen))
         return self
 
     def _missing(self, attribute: str) -> Any:

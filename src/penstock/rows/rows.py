@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.arrow.columns import MANY, concat_batches, in_long_runs, key_values, lexicographic, to_indices, values_of
 from penstock.errors import OperatorError
 from penstock.rows.keys import BIN_BYTES, Ints, KeyCodec
-from penstock.types import BINS
+from penstock.types import BINS, ORDER
 
 if TYPE_CHECKING:
     from penstock.arrow.grouping import Grouped
@@ -52,6 +52,11 @@ class Order:
     def concat(orders: Sequence[Order]) -> Order:
         """One after the other."""
         return Order(*(np.concatenate(c) for c in zip(*(o.columns() for o in orders), strict=True)))
+
+
+def with_order(schema: pa.Schema) -> pa.Schema:
+    """A schema with the hidden columns that are a row's position."""
+    return pa.schema([*schema, *(pa.field(n, pa.int64()) for n in ORDER)])
 
 
 @dataclass(frozen=True)

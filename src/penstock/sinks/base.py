@@ -112,6 +112,19 @@ class Staging(Protocol):
 
 
 @runtime_checkable
+class Positioned(Protocol):
+    """What a sink says besides, if it wants to know where its rows come from."""
+
+    wants_positions: bool
+    """If true, schemas and rows have four columns more, the last ones, int64 and never null: those of `penstock.types.ORDER`.
+
+    They are the event time (µs; 0 without one), the source and its partition, the offset there, and which of the rows it is that this
+    record triggered. A row that the frontier triggers, such as a window's, has a negative partition and its key's hash as offset. No two
+    rows of an output that replaces none have the same four, and these do not depend on epochs, workers or rescales.
+    """
+
+
+@runtime_checkable
 class Sharing(Protocol):
     """What a sink says besides, if several outputs may be kept in one place, but not in every way."""
 

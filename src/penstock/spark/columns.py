@@ -45,11 +45,6 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(pa.schema([pa.field(f.name, f.type, nullable=True) for f in schema]))
 
 
-def with_order(schema: pa.Schema) -> pa.Schema:
-    """A schema with the hidden columns."""
-    return pa.schema([*schema, *(pa.field(n, pa.int64()) for n in ORDER)])
-
-
 def empty_frame(spark: SparkSession, schema: pa.Schema) -> DataFrame:
     """A DataFrame without rows. Unlike ``createDataFrame``, this leaves the active session of the process as it is."""
     session: Any = spark._jsparkSession

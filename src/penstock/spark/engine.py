@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.arrow.columns import coalesce_batches
 from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.compile import CompiledRegion, PartialSchema
-from penstock.driver.engine import EpochOrders, Scan, SourceFrames
+from penstock.driver.engine import EpochOrders, Scan, SourceFrames, shown_columns
 from penstock.errors import DeclarationError, raised
 from penstock.flow import plan as p
 from penstock.flow.naming import step_text
@@ -24,9 +24,10 @@ from penstock.progress.lateness import Base, ChunkId
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command
 from penstock.routing.table import SUBS, Routing
+from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
 from penstock.sources.connectors import Files, Rate
-from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc, with_order
+from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc
 from penstock.spark.exchange import fits_pages, in_pages
 from penstock.spark.failures import alone, plain
 from penstock.spark.logs import input_of
@@ -254,15 +255,15 @@ class SparkBackend:
     def force(self, frame: DataFrame) -> None:
         frame.write.format("noop").mode("append").save()
 
-    def collect(self, frame: DataFrame) -> Iterable[pa.RecordBatch]:
+    def collect(self, frame: DataFrame, hidden: Sequence[str] = ()) -> Iterable[pa.RecordBatch]:
         names = frame.columns
-        shown = [quoted(c) for c in names if not c.startswith("__ps_")]
-        if len(shown) < len(names):
-            frame = select_sql(frame, shown)
+        shown = shown_columns(names, hidden)
+        if shown != names:
+            frame = select_sql(frame, [*map(quoted, shown)])
         return [to_utc(b) for b in frame.toArrow().to_batches() if b.num_rows]
 
-    def stage(self, frame: DataFrame, stager: Stager) -> Iterable[bytes]:
-        names = [n for n in frame.columns if not n.startswith("__ps_")]
+    def stage(self, frame: DataFrame, stager: Stager, hidden: Sequence[str] = ()) -> Iterable[bytes]:
+        names = shown_columns(frame.columns, hidden)
         plain = select_sql(frame, [f"{quoted(n)} as c{i}" for i, n in enumerate(names)])  # mapInArrow does not quote names
         tokens = plain.mapInArrow(staging(stager, names), "token binary").toArrow()
         return tokens.column("token").to_pylist()  # type: ignore[return-value]  # none is null

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.driver.compile import CompiledRegion
-from penstock.driver.engine import EpochOrders, Scan, SourceFrames
+from penstock.driver.engine import EpochOrders, Scan, SourceFrames, shown_columns
 from penstock.driver.epoch import part_number
 from penstock.errors import DeclarationError, RecordError
 from penstock.flow import plan as p
@@ -24,6 +24,7 @@ from penstock.progress.lateness import Base, ChunkId, chunks_of, late_rows
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command
 from penstock.routing.hashing import spark_xxhash64
+from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
 from penstock.sql_text.schema import run_sql, to_duckdb
 from penstock.types import OFFSET, ORDER, PART, SUB, TIME
@@ -197,13 +198,13 @@ class LocalBackend:
     def force(self, frame: pa.Table) -> None:
         del frame
 
-    def collect(self, frame: pa.Table) -> Iterable[pa.RecordBatch]:
-        shown = frame.select([n for n in frame.column_names if not n.startswith("__ps_")])
+    def collect(self, frame: pa.Table, hidden: Sequence[str] = ()) -> Iterable[pa.RecordBatch]:
+        shown = frame.select(shown_columns(frame.column_names, hidden))
         return [b for b in shown.to_batches() if b.num_rows]
 
-    def stage(self, frame: pa.Table, stager: Stager) -> Iterable[bytes]:
+    def stage(self, frame: pa.Table, stager: Stager, hidden: Sequence[str] = ()) -> Iterable[bytes]:
         tokens: list[bytes] = []
-        for batch in self.collect(frame):  # one for each worker that had rows
+        for batch in self.collect(frame, hidden):  # one for each worker that had rows
             self._attempt += 1
             tokens += stager([batch], self._attempt)
         return tokens
@@ -248,7 +249,7 @@ def _fails(table: pa.Table, query: Callable[[], str]) -> bool:
 
 
 def _empty(schema: pa.Schema) -> pa.Table:
-    return pa.schema([*schema, *(pa.field(n, pa.int64()) for n in ORDER)]).empty_table()
+    return with_order(schema).empty_table()
 
 
 def _as_port(port: Port, index: int, keys: pa.Schema, table: pa.Table, ports: int) -> tuple[pa.Table, Any]:

@@ -95,7 +95,7 @@ class Out:
         operator: The operator; −1 − i: the region's own input i (``key_by(...).local()``).
         schema: Columns without hidden ones.
         errors: The skipped records instead of the rows.
-        positions: Whether rows carry their position (they do if another region or a stateless step follows).
+        positions: Whether rows carry their position (they do if what follows reads it: another region, a stateless step, or a sink that wants it).
         port: For an input of the region, the port it comes in by.
     """
 
