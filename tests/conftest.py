@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import uuid
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
 from archive import JAVA_OPTIONS
+from servers import NoServerError, postgres_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +29,25 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # compiler; the classes come from an archive, if `make` has made one (tests/archive.py).
 os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
 os.fsync = lambda _: None  # nothing here loses power, and on a busy disk it takes most of the time
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL server."""
+    try:
+        with postgres_url() as url:
+            yield url
+    except NoServerError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def postgres_database(postgres: str) -> str:
+    """The URL of a database of the test's own."""
+    name = f"test_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return postgres.replace("/postgres?", f"/{name}?")
 
 
 @pytest.fixture(scope="session")

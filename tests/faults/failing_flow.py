@@ -113,7 +113,7 @@ def main(
     if kill_executors:
         fn = killing_executors(once, checkpoint)
         killed_flow.copy_slowly(1.5, lambda: kill_executor_once(Path(once, "killed-copying")))
-    flow = killed_flow.flow_of(folder, killed_flow.sql_sinks(urls), fn=fn)
+    flow = killed_flow.flow_of(folder, killed_flow.sinks_in(urls), fn=fn)
     before = sleep_before(sleep_at) if sleep_at else None
     steps = {}
     if scales:

@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import penstock as ps
+import penstock.sinks.parts
+from penstock import sinks
 
 SCHEMA = "k string, at timestamp, v long"
 LATENESS, WINDOW, REACH = 3, 10, 30
@@ -31,7 +33,7 @@ OUTPUTS = {  # output: (table, columns, which database)
     "running": ("running", ("k", "number", "trail"), "postgres"),
     "late": ("late", ("k", "at", "v"), "sqlite"),
     "spread": ("spread", ("n", "windows", "total"), "postgres"),
-    "matches": ("matches", ("k", "opened", "tried", "closed"), "sqlite"),
+    "matches": ("matches", ("k", "opened", "tried", "closed"), "parquet"),
 }
 
 
@@ -112,6 +114,12 @@ def content(urls):
     """What the tables hold."""
     found = {}
     for name, (table, columns, database) in OUTPUTS.items():
+        if database == "parquet":
+            files = Path(urls[database], table).glob("*.parquet")
+            found[name] = _comparable(
+                tuple(row[c] for c in columns) for file in files for row in pq.read_table(file).to_pylist()
+            )
+            continue
         query = f"SELECT {', '.join(columns)} FROM {table}"
         url = urls[database]
         if url.startswith("sqlite"):
@@ -127,6 +135,15 @@ def content(urls):
                 rows = connection.execute(query).fetchall()
         found[name] = _comparable(rows)
     return found
+
+
+def staged(urls):
+    """What tasks have stored and nothing has committed or removed."""
+    import psycopg
+
+    with psycopg.connect(urls["postgres"]) as connection:
+        tables = connection.execute(r"SELECT relname FROM pg_class WHERE relname LIKE 'penstock\_part\_%'").fetchall()
+    return [*tables, *Path(urls["parquet"]).glob("*/_penstock/staging/*")]
 
 
 def _time(text):
@@ -175,11 +192,18 @@ def flow_of(folder, sink, *, fn=keyed, name="killed", max_files=1):
     return flow
 
 
-def sql_sinks(urls):
-    """Sinks in the two databases."""
+def urls_in(folder, postgres):
+    """Where the outputs are."""
+    return {"sqlite": f"sqlite:///{folder}/half.db", "postgres": postgres, "parquet": f"{folder}/files"}
+
+
+def sinks_in(urls):
+    """Sinks in the two databases and the folder."""
 
     def sink(output):
         table, _, database = OUTPUTS[output]
+        if database == "parquet":
+            return ps.parquet(f"{urls[database]}/{table}")
         return ps.sql(urls[database], table, **({"mode": "upsert", "key": "n"} if output == "spread" else {}))
 
     return sink
@@ -299,8 +323,11 @@ def run_child(
     scales=None,
     hold_bytes=150,
     copy_s=0,
+    parts=False,
 ):
-    """Run the flow until its input ends, or until it is killed."""
+    """Run the flow until its input ends, or until it is killed. With `parts` tasks store even few rows where they are."""
+    if parts:
+        sinks.parts.INLINE_BYTES = 0
     from penstock.spark.session.local import session
 
     spark = session(master, "killed", **{"spark.driver.memory": "1g", **(conf or {})})
@@ -309,7 +336,7 @@ def run_child(
         before = kill_when(checkpoint, kill[1]) if kill[0] == "on hold" else kill_at(*kill, stop_java=stop_java)
     if copy_s:
         copy_slowly(copy_s)
-    flow = flow_of(folder, sql_sinks(urls), max_files=max_files)
+    flow = flow_of(folder, sinks_in(urls), max_files=max_files)
     if scales:
         before = steer_at(checkpoint, scales, before)
     steps = {"step_budget": small_steps(hold_bytes)} if scales else {}

@@ -11,36 +11,20 @@ import children
 import killed_flow
 import pytest
 
-import servers
-
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
 
 STEPS = [
     "decide",
-    *(f"{when} {output}" for output in killed_flow.OUTPUTS for when in ("compute", "during", "stored")),
+    *(f"{when} {output}" for output in killed_flow.OUTPUTS for when in ("compute", "computed", "during", "stored")),
     "commit",
     "committed",
 ]
 
 
-@pytest.fixture(scope="module")
-def postgres():
-    try:
-        with servers.postgres_url() as url:
-            yield url
-    except servers.NoServerError as missing:
-        pytest.skip(str(missing))
-
-
 @pytest.fixture
-def urls(postgres, tmp_path):
-    """A SQLite file and a PostgreSQL database that are new."""
-    import psycopg
-
-    name = f"d{os.urandom(6).hex()}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return {"sqlite": f"sqlite:///{tmp_path}/half.db", "postgres": postgres.replace("/postgres?", f"/{name}?")}
+def urls(postgres_database, tmp_path):
+    """A SQLite file, a PostgreSQL database and a folder that are new."""
+    return killed_flow.urls_in(tmp_path, postgres_database)
 
 
 def check_killed(tmp_path, urls, seed, kills, *, files=5, workers=2, max_files=1, scales=None, phases=None, **more):
@@ -74,6 +58,18 @@ def test_driver_when_killed_around_both_sinks_and_both_commits_gives_each_row_on
     # Before a sink is written, in its transaction, between two sinks, before the commit, between it and Spark's own.
     kills = [("compute totals", 2), ("during spread", 1), ("stored totals", 2), ("commit", 1), ("committed", 2)]
     assert check_killed(tmp_path, urls, 1, kills) == kills
+
+
+def test_driver_when_killed_between_stage_and_commit_gives_each_row_once(tmp_path, urls):
+    # Tasks have stored rows, in files and in tables: nothing of the commit is done; it is under way; it is done, and the epoch's is not.
+    kills = [
+        (f"{when} {output}", n)
+        for n, when in enumerate(("computed", "during", "stored"), 1)
+        for output in ("running", "matches")
+    ]
+    kills = [*kills, ("computed spread", 1)]
+    assert check_killed(tmp_path, urls, 6, kills, files=9, parts=True) == kills
+    assert not killed_flow.staged(urls)
 
 
 def test_driver_when_killed_in_every_phase_of_a_rescale_gives_each_row_once(tmp_path, urls):
@@ -131,5 +127,12 @@ def test_driver_when_killed_at_random_steps_gives_each_row_once(tmp_path, urls, 
     dice = random.Random(seed)
     kills = [(dice.choice(STEPS), dice.choice([1, 1, 2, 3])) for _ in range(dice.randint(2, 6))]
     check_killed(
-        tmp_path, urls, 100 + seed, kills, files=dice.randint(3, 7), workers=dice.randint(1, 4), max_files=dice.randint(1, 3)
+        tmp_path,
+        urls,
+        100 + seed,
+        kills,
+        files=dice.randint(3, 7),
+        workers=dice.randint(1, 4),
+        max_files=dice.randint(1, 3),
+        parts=seed % 2 == 0,
     )

@@ -29,7 +29,7 @@ def seeds(first, more=4):
 
 
 class Place:
-    """Folders and sinks of one test, all in SQLite."""
+    """Folders and sinks of one test, in SQLite and Parquet files."""
 
     def __init__(self, folder):
         self.folder, self.files = folder, []
@@ -38,7 +38,7 @@ class Place:
 
     @property
     def urls(self):
-        return dict.fromkeys(("sqlite", "postgres"), f"sqlite:///{self.database}")
+        return killed_flow.urls_in(self.folder, f"sqlite:///{self.database}") | {"sqlite": f"sqlite:///{self.database}"}
 
     def add(self, files):
         killed_flow.write_files(self.input, files, len(self.files))
@@ -46,7 +46,7 @@ class Place:
 
     def start(self, spark, **options):
         options = {"checkpoint": str(self.checkpoint), "workers": 2, "trigger": "available_now", "drain": False, **options}
-        return killed_flow.flow_of(self.input, killed_flow.sql_sinks(self.urls)).start(spark, **options)
+        return killed_flow.flow_of(self.input, killed_flow.sinks_in(self.urls)).start(spark, **options)
 
     def run(self, spark, **options):
         run = self.start(spark, **options)

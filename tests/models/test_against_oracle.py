@@ -7,18 +7,24 @@ Read next: `oracle`, `recipes`, `drawing`; `test_mutants` shows that these tests
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sqlite3
 from collections import Counter
+from pathlib import Path
 
 import drawing
 import oracle
+import psycopg
+import pyarrow.parquet as pq
 import pytest
 import recipes as r
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.sinks import parts
+from penstock.sinks.parquet import ParquetSink
 
 
 def examples(n: int) -> settings:
@@ -143,21 +149,34 @@ def test_sketches_when_anything_happens_are_the_same_and_near_the_truth(data):
         assert not found
 
 
+@pytest.mark.parametrize("system", ["sqlite", "postgresql", "parquet"])
 @examples(10)
 @given(data=st.data())
-def test_a_database_when_anything_happens_holds_what_one_sequential_pass_gives(data, tmp_path_factory):
+def test_a_durable_sink_when_anything_happens_holds_what_one_sequential_pass_gives(
+    data, tmp_path_factory, request, monkeypatch, system
+):
+    """Where a sink can have that, tasks store the rows where they are."""
+    monkeypatch.setattr(parts, "INLINE_BYTES", 0)
     recipe = data.draw(drawing.recipes(steps=5))
     records, course = data.draw(drawing.records(recipe, most=12)), data.draw(drawing.courses)
-    path = tmp_path_factory.mktemp("sink") / "out.db"
+    folder = tmp_path_factory.mktemp("sink")
+    url = request.getfixturevalue("postgres_database") if system == "postgresql" else f"sqlite:///{folder}/out.db"
+    columns = ", ".join(r.STANDARD)
 
     def sink(name: str, node: r.Node):
         updating = isinstance(node, r.Totals) and node.emit == "update"
         keys = [*oracle.region_of(node).keys, *(["window_start"] if node.window else [])] if updating else None
-        return ps.sql(f"sqlite:///{path}", table=name, mode="upsert" if updating else "append", key=keys)
+        if system == "parquet" and not updating:
+            return ps.parquet(folder / name)
+        return ps.sql(url, table=name, mode="upsert" if updating else "append", key=keys)
 
     def content(_: r.Node, made) -> Counter:
-        with sqlite3.connect(path) as base:
-            return Counter(base.execute(f"SELECT {', '.join(r.STANDARD)} FROM {made._table}").fetchall())
+        if isinstance(made, ParquetSink):
+            rows = [row for file in Path(made.identity).glob("*.parquet") for row in pq.read_table(file).to_pylist()]
+            return Counter(tuple(row[n] for n in r.STANDARD) for row in rows)
+        connect = psycopg.connect(url) if system == "postgresql" else sqlite3.connect(folder / "out.db")
+        with contextlib.closing(connect) as base:
+            return Counter(base.execute(f"SELECT {columns} FROM {made._table}").fetchall())
 
     ran = drawing.run(recipe, records, course, sink=sink, content=content)
     expected = oracle.Oracle(recipe, records, ran.markers)

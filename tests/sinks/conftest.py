@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
-import sys
-import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,21 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from penstock import sinks
 from penstock.sinks import parts
 from penstock.types import Mark
-from servers import NoServerError, postgres_url
-
-
-@pytest.fixture(scope="session")
-def postgres():
-    try:
-        with postgres_url() as url:
-            yield url
-    except NoServerError as missing:
-        pytest.skip(str(missing))
 
 
 @dataclass
@@ -124,11 +110,7 @@ def rig_of(system: str, tmp_path: Path, request: Any) -> Rig:
         request.getfixturevalue("monkeypatch").setattr(parts, "INLINE_BYTES", 0)
         return replace(rig_of(system.removesuffix(STAGED), tmp_path, request), staged_writes=True)
     if system == "postgresql":
-        server = request.getfixturevalue("postgres")
-        name = f"test_{uuid.uuid4().hex}"
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        return Rig(system, server.replace("/postgres?", f"/{name}?"))
+        return Rig(system, request.getfixturevalue("postgres_database"))
     urls = {"sqlite": f"sqlite:///{tmp_path}/r.db", "duckdb": f"duckdb:///{tmp_path}/r.duckdb"}
     return Rig(system, urls.get(system, str(tmp_path)))
 

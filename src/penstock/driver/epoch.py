@@ -268,6 +268,7 @@ class EpochDriver:
                 give()
             given, store = _given(backend, frame, output, mark)
             backend.input_kept()
+            self._settings.on_step(f"computed {output.name}")
             decision.counts[output.name] = store(_stepped(given, self._settings.on_step, output.name, give), mark)
             self._settings.on_step(f"stored {output.name}")
         for source in self._flow.plan.sources:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, Protocol
 
@@ -64,12 +64,14 @@ class PartWriter:
         prefix: What the names of the epoch's parts begin with.
         schema: The output's columns.
         epoch: Number of the epoch.
+        inline_bytes: Fewer bytes of rows than this go into the token.
     """
 
     store: PartStore
     prefix: str
     schema: pa.Schema
     epoch: int
+    inline_bytes: int = field(default_factory=lambda: INLINE_BYTES)
 
     def __call__(self, batches: Iterable[pa.RecordBatch], attempt: int) -> Iterator[bytes]:
         """Store the rows of one attempt of a task.
@@ -82,7 +84,7 @@ class PartWriter:
         if first is None:
             return
         with self.store.reported(f"store epoch {self.epoch}"):
-            if first.nbytes < INLINE_BYTES or not self.store.reachable():
+            if first.nbytes < self.inline_bytes or not self.store.reachable():
                 yield from map(_inline, chain([first], groups))
                 return
             part = self.store.write(f"{self.prefix}-{attempt}", chain([first], groups))
