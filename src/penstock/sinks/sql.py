@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -30,8 +29,8 @@ from penstock.errors import SinkError
 from penstock.sinks import sql_columns
 from penstock.sinks.base import Sink
 from penstock.sinks.parts import Part, PartWriter, decoded
-from penstock.sinks.sql_databases import Database, Transaction, database_of, quoted
-from penstock.sinks.sql_table import ROW, Mode, SqlSink, like, listed, numbered, reported
+from penstock.sinks.sql_databases import Transaction, database_of, imported, libpq_url, quoted, values_refused
+from penstock.sinks.sql_table import ROW, Mode, SqlSink, listed, numbered, refused
 from penstock.sql_text.schema import as_text
 from penstock.types import Mark
 
@@ -76,7 +75,7 @@ class PostgresSink(SqlSink):
         """See `Staging.stager`: a task's rows become a table of their own, or, if they are few, its token."""
         schema = self._opened(mark)
         owner = {"target": self._target, "output": mark.output, "flow": mark.flow}
-        store = PartTables(self._url, self._description, self._table, schema, self._mode == "upsert", owner)
+        store = PartTables(libpq_url(self._url), self._description, schema, self._mode == "upsert", owner)
         return PartWriter(store, f"{self._prefix(mark.output)}{mark.run}-{mark.epoch}", schema, mark.epoch)
 
     def commit(self, tokens: Iterable[bytes], mark: Mark) -> int:
@@ -88,9 +87,13 @@ class PostgresSink(SqlSink):
         if not isinstance(piece, Part):
             return super()._append(transaction, table, piece, kinds, first)
         assert self._schema is not None
-        columns = into = listed(self._schema.names)
+        into = listed(self._schema.names)
+        columns = ", ".join(
+            sql_columns.moved_sql(quoted(name), kind, self._types[name])
+            for name, kind in zip(self._schema.names, kinds, strict=True)
+        )
         if first is not None:
-            columns, into = f"{columns}, {ROW} + {first}", f"{columns}, {ROW}"
+            columns, into = f"{columns}, {ROW} + {first}", f"{into}, {ROW}"
         moved = transaction.run(f"INSERT INTO {table} ({into}) SELECT {columns} FROM {quoted(piece.name)}")
         if moved != piece.rows:
             raise SinkError(
@@ -124,15 +127,14 @@ def _pieces(tokens: Iterable[bytes]) -> Iterator[Part | pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class PartTables:
-    """Parts as tables beside the output's; see `penstock.sinks.parts.PartStore`.
+    """Parts as tables beside the output's, filled by ADBC's binary COPY; see `penstock.sinks.parts.PartStore`.
 
     A part's table is made and filled in one transaction, so a task that fails leaves none. It is not logged: after a crash of the server it
     is empty, and the commit refuses it.
 
     Attributes:
-        url: The database.
+        url: The database, as libpq takes it.
         target: What will hold the rows, for messages.
-        table: Its name, quoted.
         schema: The output's columns.
         number: Whether the rows are numbered.
         owner: Columns of the mark, with their values.
@@ -140,48 +142,50 @@ class PartTables:
 
     url: str = field(repr=False)
     target: str
-    table: str
     schema: pa.Schema
     number: bool
     owner: dict[str, str]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_database"}
-
-    @cached_property
-    def _database(self) -> Database:
-        return database_of(self.url)
-
-    def reported(self, doing: str) -> AbstractContextManager[None]:
-        """See `reported`."""
-        return reported(self._database, self.target, doing)
+    @contextmanager
+    def reported(self, doing: str) -> Iterator[None]:
+        """See `PartStore.reported`."""
+        try:
+            yield
+        except _adbc().Error as broken:
+            said = dict(broken.details).get(b"PG_DIAG_MESSAGE_PRIMARY", str(broken).encode())
+            raise refused(self.target, doing, said.decode(errors="replace")) from broken
 
     def reachable(self) -> bool:
         """Whether the mark is there: the same URL may name another server on another host."""
-        this = " AND ".join(f"{column} = :{column}" for column in self.owner)
+        this = " AND ".join(f"{column} = ${n}" for n, column in enumerate(self.owner, 1))
+        adbc = _adbc()
         try:
-            with self._database.transaction() as transaction:
-                return bool(transaction.rows(f"SELECT 1 FROM penstock_marks WHERE {this}", **self.owner))
-        except self._database.errors:
+            with adbc.connect(self.url) as connection, connection.cursor() as cursor:
+                cursor.execute(f"SELECT 1 FROM penstock_marks WHERE {this}", tuple(self.owner.values()))
+                return cursor.fetchone() is not None
+        except adbc.Error:
             return False
 
     def write(self, name: str, groups: Iterator[pa.Table]) -> Part:
         """Make a table of the rows."""
-        kinds = [sql_columns.kind_of(column, "postgresql") for column in self.schema]
+        kinds = {column.name: sql_columns.kind_of(column, "postgresql") for column in self.schema}
+        ddl = [f"{quoted(column)} {sql_columns.PART_DDL[kind]}" for column, kind in kinds.items()]
         rows = 0
-        try:
-            with self._database.transaction() as transaction:
-                transaction.run(
-                    f"DROP TABLE IF EXISTS {quoted(name)}"
-                )  # of an epoch that failed, and is run again by the same run
-                made = like(self.table, self.schema.names, number=self.number)
-                transaction.run(f"CREATE UNLOGGED TABLE {quoted(name)} WITH (autovacuum_enabled = off) AS {made}")
-                for batch in (b for group in groups for b in group.to_batches()):
-                    if self.number:
-                        transaction.load(quoted(name), numbered(batch, rows), [*kinds, "int"])
-                    else:
-                        transaction.load(quoted(name), batch, kinds)
-                    rows += batch.num_rows
-        finally:
-            self._database.close()
+        with _adbc().connect(self.url) as connection, connection.cursor() as cursor:
+            cursor.execute(f"DROP TABLE IF EXISTS {quoted(name)}")  # of an epoch that failed, and is run again by the same run
+            number = [f"{ROW} BIGINT"] * self.number
+            cursor.execute(
+                f"CREATE UNLOGGED TABLE {quoted(name)} ({', '.join([*ddl, *number])}) WITH (autovacuum_enabled = off)"
+            )
+            for batch in (b for group in groups for b in group.to_batches()):
+                with values_refused():
+                    values = [sql_columns.binary_values(c, k) for c, k in zip(batch.columns, kinds.values(), strict=True)]
+                ready = pa.RecordBatch.from_arrays(values, names=[*kinds])
+                cursor.adbc_ingest(name, numbered(ready, rows) if self.number else ready, mode="append")
+                rows += batch.num_rows
+            connection.commit()
         return Part(name, rows)
+
+
+def _adbc() -> Any:
+    return imported("adbc_driver_postgresql.dbapi", "adbc-driver-postgresql")

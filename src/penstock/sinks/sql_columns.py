@@ -269,6 +269,39 @@ def _refuse_width(column: Any, width: int) -> None:
         raise pa.ArrowInvalid("a time is outside the years 1 to 9999, which SQLite cannot keep in order")
 
 
+PART_DDL: Final = DDL["postgresql"] | {"json": "TEXT"}
+"""Kind of a column → its type in a table that a task fills by binary COPY, see `binary_values`; a decimal has all of its digits."""
+
+_FIRST_DAY: Final = -2_440_588
+_FIRST: Final = {"date": _FIRST_DAY, "timestamp": 86_400_000_000 * _FIRST_DAY, "instant": 86_400_000_000 * _FIRST_DAY}
+"""4714-11-24 BC in days and µs, the first time that PostgreSQL has; it takes one of the earlier ones for minus infinity."""
+
+
+def binary_values(column: Any, kind: str) -> Any:
+    """A column as PostgreSQL gets it by binary COPY; what is stored is the same as by `copy_text`.
+
+    Raises:
+        pyarrow.ArrowInvalid: A value does not fit.
+    """
+    column = storable(column, kind)
+    if kind == "int":
+        return column.cast(pa.int64())
+    if kind == "float" and column.type.bit_width < 64:  # 0.1 as float32 is stored as 0.1
+        return column.cast(pa.string()).cast(pa.float64())
+    if kind in _FIRST:
+        first: Any = pc.min(column.cast(pa.int32() if kind == "date" else pa.int64())).as_py()
+        if first is not None and first < _FIRST[kind]:
+            raise pa.ArrowInvalid("a time is before 4714-11-24 BC, the first that PostgreSQL can keep")
+    return column
+
+
+def moved_sql(column: str, kind: str, declared: str) -> str:
+    """SQL that gives a column of such a table, which is quoted, as a column of the declared type takes it."""
+    if kind == "null":
+        return "NULL"
+    return f"CAST({column} AS {declared})" if kind == "json" and declared.lower().startswith("json") else column
+
+
 def copy_text(columns: Sequence[Any], kinds: Sequence[str]) -> bytes:
     r"""Rows in PostgreSQL's COPY text format, built column by column.
 

@@ -28,6 +28,10 @@ BUSY_SECONDS: Final = 60
 """How long a writer waits for another one to finish, in SQLite and DuckDB."""
 
 
+CONNECT_SECONDS: Final = 10
+"""How long a task waits for PostgreSQL to answer."""
+
+
 class Transaction(Protocol):
     """An open write transaction."""
 
@@ -109,7 +113,20 @@ def _server(url: str) -> tuple[str, ...]:
     return parts.hostname or given.get("host", ""), str(port or given.get("port", 5432)), parts.path.strip("/")
 
 
-def _imported(module: str, package: str) -> Any:
+def libpq_url(url: str) -> str:
+    """A PostgreSQL URL as its own library takes it. A host that does not answer is given up soon."""
+    _, _, rest = url.partition("://")
+    if "connect_timeout=" not in rest:
+        rest += f"{'&' if '?' in rest else '?'}connect_timeout={CONNECT_SECONDS}"
+    return f"postgresql://{rest}"
+
+
+def imported(module: str, package: str) -> Any:
+    """A module of a package that is needed now.
+
+    Raises:
+        MissingToolError: It is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as missing:
@@ -119,7 +136,7 @@ def _imported(module: str, package: str) -> Any:
 
 
 @contextmanager
-def _values_refused() -> Iterator[None]:
+def values_refused() -> Iterator[None]:
     """What conversions raise, as the contract wants it."""
     try:
         yield
@@ -139,8 +156,8 @@ class _Alchemy:
 
     def _connected(self) -> Any:
         if self._engine is None:
-            alchemy = _imported("sqlalchemy", "sqlalchemy")
-            driver = _imported("sqlite3", "sqlite3") if self.name == "sqlite" else _imported("psycopg", "psycopg[binary]")
+            alchemy = imported("sqlalchemy", "sqlalchemy")
+            driver = imported("sqlite3", "sqlite3") if self.name == "sqlite" else imported("psycopg", "psycopg[binary]")
             self.errors = (alchemy.exc.SQLAlchemyError, driver.Error)
             if self.name == "sqlite":
                 self._engine = _sqlite_engine(alchemy, self._url)
@@ -182,7 +199,7 @@ class _AlchemyTransaction:
 
     def _execute(self, statement: str, values: dict[str, object]) -> Any:
         if values:
-            return self._connection.execute(_imported("sqlalchemy", "sqlalchemy").text(statement), values)
+            return self._connection.execute(imported("sqlalchemy", "sqlalchemy").text(statement), values)
         # Not text(): column names may contain ":" or "%", which would be read as parameters.
         return self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
@@ -198,11 +215,11 @@ class _AlchemyTransaction:
         try:
             if self._name == "sqlite":
                 marks = ", ".join("?" * batch.num_columns)
-                with _values_refused():
+                with values_refused():
                     columns = [sql_columns.python_values(c, k) for c, k in zip(batch.columns, kinds, strict=True)]
                     cursor.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", zip(*columns, strict=True))  # noqa: S608
             else:
-                with _values_refused():
+                with values_refused():
                     stream = sql_columns.copy_text(batch.columns, kinds)
                 with cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
                     copy.write(stream)
@@ -225,7 +242,7 @@ class _Duck:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        duckdb = _imported("duckdb", "duckdb")
+        duckdb = imported("duckdb", "duckdb")
         self.errors = (duckdb.Error,)
         path = str(Path(self.place).resolve())
         with _DUCK_LOCKS_GUARD:
@@ -271,7 +288,7 @@ class _DuckTransaction:
 
     def load(self, table: str, batch: pa.RecordBatch, kinds: Sequence[str]) -> None:
         names = ", ".join(quoted(name) for name in batch.schema.names)
-        with _values_refused():
+        with values_refused():
             columns = [sql_columns.storable(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)]
         self._connection.register("penstock_batch", pa.table(columns, names=batch.schema.names))
         try:

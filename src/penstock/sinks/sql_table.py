@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -56,6 +56,7 @@ class SqlSink:
         shown_url = self._database.place if self._database.name == "postgresql" else url  # without the password
         self._shown = f"sql({shown_url!r}, {table!r}, mode={mode!r})"
         self._schema: pa.Schema | None = None
+        self._types: dict[str, str] = {}
         self._target = ""
         if mode not in get_args(Mode):
             raise DeclarationError(f"{self._description} has mode {mode!r}: write 'append', 'upsert' or 'replace'.")
@@ -284,8 +285,9 @@ class SqlSink:
         """Check the table's columns, or create it."""
         name = self._database.name
         declared = {f.name: sql_columns.column_ddl(f, name) for f in schema}
-        found = self._columns(transaction)
+        found = self._types = self._columns(transaction)
         if not found:
+            self._types = declared
             if held is not None and held.epoch >= 0:
                 raise SinkError(
                     f"{self._description} is gone, but its mark says that it held output {held.output!r} up to epoch {held.epoch}: "
@@ -366,7 +368,9 @@ class SqlSink:
         columns, seen = listed(names), 0
         for piece in pieces:
             if not seen:
-                transaction.run(f"CREATE TEMPORARY TABLE {_STAGE} AS {like(self._table, names, number=True)}")
+                transaction.run(
+                    f"CREATE TEMPORARY TABLE {_STAGE} AS SELECT {columns}, CAST(0 AS BIGINT) AS {ROW} FROM {self._table} WHERE 1 = 0"
+                )
             seen += self._append(transaction, _STAGE, piece, kinds, seen)
         if not seen:
             return 0
@@ -401,33 +405,28 @@ class SqlSink:
             present = f" AND ({given}) IN (SELECT {given} FROM {_STAGE} WHERE {absent})" if given else ""
             transaction.run(f"DELETE FROM {self._table} WHERE {absent}{present}")
 
-    def _reported(self, doing: str) -> AbstractContextManager[None]:
-        return reported(self._database, self._description, doing)
+    @contextmanager
+    def _reported(self, doing: str) -> Iterator[None]:
+        """What the database raises, as a SinkError of one sentence."""
+        try:
+            yield
+        except Exception as broken:
+            if not isinstance(broken, self._database.errors):
+                raise
+            raise refused(
+                self._description, doing, str(getattr(broken, "orig", None) or broken).strip() or type(broken).__name__
+            ) from broken
 
 
-@contextmanager
-def reported(database: Database, description: str, doing: str) -> Iterator[None]:
-    """Raise what the database raises as a SinkError of one sentence."""
-    try:
-        yield
-    except Exception as broken:
-        if not isinstance(broken, database.errors):
-            raise
-        text = str(getattr(broken, "orig", None) or broken).strip().splitlines()
-        raise SinkError(
-            f"{description} refused to {doing} ({text[0] if text else type(broken).__name__}): correct that and start again."
-        ) from broken
+def refused(description: str, doing: str, said: str) -> SinkError:
+    """The error that tells what a database said."""
+    return SinkError(f"{description} refused to {doing} ({said.splitlines()[0]}): correct that and start again.")
 
 
 def numbered(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
     """The rows with their numbers in a column more."""
     order: Any = pa.array(np.arange(first, first + batch.num_rows))
     return pa.RecordBatch.from_arrays([*batch.columns, order], names=[*batch.schema.names, ROW])
-
-
-def like(table: str, names: Iterable[str], *, number: bool) -> str:
-    """A query without rows, in these columns of a table and, if asked, that of the rows' numbers."""
-    return f"SELECT {listed(names)}{f', CAST(0 AS BIGINT) AS {ROW}' if number else ''} FROM {table} WHERE 1 = 0"
 
 
 def listed(names: Iterable[str]) -> str:
