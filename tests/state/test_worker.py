@@ -105,13 +105,3 @@ def test_memory_when_discarded_then_as_at_last_apply():
     assert state.scan(b"") == [(b"00a", b"1")]
     assert state.due(ord("a"), MAX_TIME) == []
     assert [batch.to_pylist() for batch in state.iterate()] == [[{"key": b"00a", "value": b"1", "timer": MAX_TIME}]]
-
-
-def test_stats_when_used_then_entries_and_bytes_are_counted():
-    state = MemoryState()
-    state.put_many([b"00a", b"00b"], [b"123", b""])
-    state.delete_many([b"00b"])
-    state.get_many([b"00a", b"00b"])
-    state.scan(b"")
-    stats = state.stats()
-    assert (stats.written_entries, stats.written_bytes, stats.read_entries, stats.read_bytes) == (3, 12, 3, 15)

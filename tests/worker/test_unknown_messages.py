@@ -46,7 +46,7 @@ def test_worker_when_it_is_given_a_message_it_does_not_know_refuses_it():
 def test_report_when_it_goes_through_json_comes_back_the_same():
     sized, taken = BinSizes(((3, 100), (4, 7)), 5), Collected(((1, 2),), ((3, 0, 4),), ((-7, 1),), ((8, 1, 900),), 5, 800)
     for answer in (Answer(), Answer(sized, taken, 12, ((-5, 64),))):
-        report = WorkerReport(1, 3, 10, 9, {"f": 1}, "key 1", 2, 4, {"reads": 1}, (StateMove(-1, {"path": "f"}),), answer)
+        report = WorkerReport(1, 3, 10, 9, {"f": 1}, "key 1", 2, 4, (StateMove(-1, {"path": "f"}),), answer)
         assert decode_report(json.loads(json.dumps(encode_report(report)))) == report
 
 

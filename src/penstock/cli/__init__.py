@@ -1,9 +1,10 @@
 """The command ``penstock``.
 
-Exit codes: 0 done, 1 penstock or the flow said no, 2 the command was used wrongly (`penstock.cli.misuse`), which for ``match`` includes its
-query, 130 Ctrl-C ended it. An error is one sentence on stderr; ``--debug`` adds the traceback. ``--version`` answers before anything is imported.
+Exit codes: 0 done, 1 penstock or the flow failed, 2 the command was used wrongly (`penstock.cli.misuse`), which for ``match``
+includes its query, 130 ended by Ctrl-C. An error is one sentence on stderr; ``--debug`` adds the traceback. ``--version``
+answers before anything is imported.
 
-Read next: `penstock.cli.commands`, which holds the commands themselves.
+Read next: `penstock.cli.commands`, the commands themselves.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        arguments: What stands after ``penstock``; None takes those of this process.
+        arguments: The arguments after ``penstock``; None takes those of this process.
 
     Returns:
         The exit code.
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return DONE
     words, debug = _without_debug(words)
     with warnings.catch_warnings():
-        _tell_warnings()
+        _print_warnings()
         return _run(words, debug=debug)
 
 
@@ -100,8 +101,8 @@ def application() -> typer.Typer:
     return app
 
 
-def _tell_warnings() -> None:
-    """Have what penstock warns of printed as one sentence, without a line of code that is not the user's."""
+def _print_warnings() -> None:
+    """Print penstock's warnings as one sentence, without a line of code that is not the user's."""
     usual = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
@@ -114,7 +115,7 @@ def _tell_warnings() -> None:
 
 
 def _without_debug(words: list[str]) -> tuple[list[str], bool]:
-    """Take ``--debug`` out, wherever it stands before a ``--``."""
+    """Remove ``--debug`` before any ``--``."""
     end = words.index("--") if "--" in words else len(words)
     kept = [word for word in words[:end] if word != "--debug"]
     return kept + words[end:], len(kept) < end

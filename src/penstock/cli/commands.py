@@ -24,7 +24,7 @@ CheckpointOption = Annotated[str, typer.Option("--checkpoint", help="Folder that
 
 @contextlib.contextmanager
 def _made_by(path: str) -> Iterator[None]:
-    """What the user's own file raises is told with its line."""
+    """Raise an exception of the user's own file with its line."""
     try:
         yield
     except PenstockError:
@@ -112,7 +112,7 @@ def status(checkpoint: CheckpointOption, as_json: Annotated[bool, typer.Option("
 
     record, about = read_progress(checkpoint)
     progress = progress_of(record)
-    alive = _alive(about) and not (record.stopped and record.run == about["run"])  # its process may live on, as in a notebook
+    alive = _alive(about) and not (record.stopped and record.run == about["run"])  # its process may continue, as in a notebook
     if as_json:
         print(json.dumps({**progress, "about": about, "running": alive and not record.finished}))
         return
@@ -228,7 +228,7 @@ def load(
 
 
 def _give(checkpoint: str, ask: Callable[[Any, Any], Any], done: str, *, wait: bool) -> None:
-    """Give a command to a running flow and follow it."""
+    """Submit a command to a running flow and follow it."""
     from penstock.checkpoint.folder import open_checkpoint
     from penstock.driver.commands import Commander
     from penstock.driver.inspect import read_progress
@@ -268,7 +268,7 @@ def state(
     table = Table(*view.schema.names)
     for row in shown:
         table.add_row(*("null" if v is None else str(v) for v in row.values()))
-    Console(markup=False, emoji=False).print(table)  # what looks like markup is data
+    Console(markup=False, emoji=False).print(table)  # text that looks like markup is data
 
 
 def demo(

@@ -1,7 +1,7 @@
-"""The files of ``penstock match``: which are meant, and whether their beginnings look like what they are taken for.
+"""The files of ``penstock match``: find them, and check their beginnings.
 
-Spark leaves out what lies deeper in folders, reads any text as CSV, and takes the columns of CSV files one by one whatever their first lines
-say. So files are found here, and the beginning of each is read before Spark is started.
+Spark ignores files deeper in folders, reads any text as CSV, and takes the columns of CSV files by position whatever their
+first lines say. So files are found here, and the beginning of each is read before Spark starts.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ _LINE: Final = 1 << 20
 
 
 def found_files(names: Sequence[str]) -> list[str]:
-    """Every file that is meant, in folders at any depth; addresses with ``://`` as they are. Hidden files, which Spark does not read, are left out.
+    """Every file that is named, in folders at any depth; addresses with ``://`` unchanged. Hidden files, which Spark ignores,
+    are left out.
 
     Raises:
-        DeclarationError: One of the names means no file.
+        DeclarationError: A name matches no file.
     """
     paths: list[str] = []
     for name in names:
@@ -42,7 +43,7 @@ def found_files(names: Sequence[str]) -> list[str]:
 
 
 def read_by_spark(names: Sequence[str]) -> list[str]:
-    """The same for Spark: files one by one, but folders whose sub-folders give columns, as in ``day=1``, as a whole."""
+    """The same for Spark: single files, but whole folders if their sub-folders give columns, as in ``day=1``."""
     paths: list[str] = []
     for found, files in (meant for name in names for meant in _meant_by(name)):
         by_columns = any("=" in part for file in files for part in Path(file).parts[len(Path(found).parts) : -1])
@@ -51,10 +52,10 @@ def read_by_spark(names: Sequence[str]) -> list[str]:
 
 
 def format_of(files: Sequence[str], given: str | None) -> str:
-    """The format of files, which must have the same.
+    """The common format of files.
 
     Raises:
-        DeclarationError: They have not, or their names do not tell.
+        DeclarationError: They have several, or their names do not show it.
     """
     there = set(FORMATS.values())
     if given is not None and given not in there:
@@ -76,16 +77,16 @@ def format_of(files: Sequence[str], given: str | None) -> str:
 def check_beginnings(
     files: Sequence[str], kind: str, *, named: Sequence[tuple[str, str]] = (), escape: str | None = None
 ) -> None:
-    """Look at the beginning of every file on this machine.
+    """Check the beginning of every local file.
 
     Args:
         files: The files.
         kind: Their format.
-        named: Columns that the command names, each with the option that does, if they must be in the first line of a CSV file.
-        escape: What stands before a quote inside a quoted field; None: another quote.
+        named: Columns that the command names, each with its option, if they must be in the first line of a CSV file.
+        escape: The character before a quote inside a quoted field; None: another quote.
 
     Raises:
-        DeclarationError: A file holds something else, or the first lines of CSV files differ.
+        DeclarationError: A file has another format, or the first lines of CSV files differ.
     """
     here = [path for path in files if "://" not in path]
     if kind == "parquet":
@@ -99,7 +100,7 @@ def check_beginnings(
 
 def _check_parquet(files: Sequence[str], *, inferred: bool) -> None:
     for path in files:
-        if not Path(path).stat().st_size:  # Spark would pass over it without a word
+        if not Path(path).stat().st_size:  # Spark would ignore it silently
             raise DeclarationError(
                 f"{path!r} is empty, not a Parquet file, which has columns even without rows; write it again, or leave it out."
             )
@@ -118,7 +119,7 @@ def _check_times(path: str) -> None:
 
     try:
         columns = pq.read_schema(path)
-    except (pa.ArrowException, OSError):  # Spark says what is wrong
+    except (pa.ArrowException, OSError):  # Spark reports what is wrong
         return
     for column in columns:
         if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
@@ -175,7 +176,7 @@ def _check_columns(path: str, line: str, names: list[str], named: Sequence[tuple
 
 
 def _as_spark_names(names: list[str]) -> list[str]:
-    """Columns without a name, and of a name that comes twice, have their number in it."""
+    """Column names as Spark makes them: those that are empty or repeated get their number."""
     lower = [name.lower() for name in names]
     return [f"_c{i}" if not name else f"{name}{i}" if lower.count(lower[i]) > 1 else name for i, name in enumerate(names)]
 
@@ -206,7 +207,7 @@ def _shown(line: str) -> str:
 
 
 def _meant_by(name: str) -> Iterator[tuple[str, list[str]]]:
-    """A name, or all that a pattern finds; and the files of each: itself, or those in the folder. Addresses are not looked at."""
+    """A name, or all matches of a pattern; and the files of each: itself, or those in the folder. Addresses are not checked."""
     if "://" in name:
         yield name, [name]
         return
@@ -216,7 +217,7 @@ def _meant_by(name: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _inside(folder: Path) -> list[str]:
-    """Files at any depth, but none in hidden folders."""
+    """Files at any depth, without hidden folders."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     return [str(p) for p in files if all(_is_shown(part) for part in p.relative_to(folder).parts)]
 
@@ -226,7 +227,7 @@ def _is_shown(path: str) -> bool:
 
 
 def local(name: str) -> str:
-    """A name; that of a file on this machine without ``file://``."""
+    """A name; for a local file without ``file://``."""
     return unquote(urlsplit(name).path) if name.startswith("file:/") else name
 
 

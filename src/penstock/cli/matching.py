@@ -27,7 +27,7 @@ _LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 def quiet_session(context: typer.Context, master: str | None, **conf: str) -> Any:
-    """A Spark session that logs nothing unless ``--debug`` is given: what fails is told in one sentence.
+    """A Spark session that logs nothing unless ``--debug`` is given: a failure is one sentence.
 
     Raises:
         MisuseError: There is no such master.
@@ -42,9 +42,9 @@ def quiet_session(context: typer.Context, master: str | None, **conf: str) -> An
         logging.getLogger().addFilter(_not_of_py4j)
         atexit.register(
             logging.getLogger().removeFilter, _not_of_py4j
-        )  # DuckDB complains of what a logger still holds at the end
+        )  # DuckDB complains about objects that a logger still holds at the end
     spark = session(master, **conf)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's would cancel the epoch that is to end first
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's would cancel the epoch that must end first
     if not context.obj:
         spark.sparkContext.setLogLevel("OFF")
         for name in _LOUD:
@@ -53,7 +53,7 @@ def quiet_session(context: typer.Context, master: str | None, **conf: str) -> An
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
-    """Py4J tells at length what Ctrl-C interrupted."""
+    """Drop Py4J's long log of what Ctrl-C interrupted."""
     return not str(record.msg).endswith("while sending command.")
 
 
@@ -116,7 +116,7 @@ def match(
 
 @contextmanager
 def _refused_by_spark(files: list[str], schema: str | None) -> Iterator[None]:
-    """What Spark's analysis refuses, so before a row is read, was typed too."""
+    """An error of Spark's analysis, before any row is read, as misuse of the command."""
     try:
         yield
     except DeclarationError:
@@ -133,7 +133,7 @@ def _refused_by_spark(files: list[str], schema: str | None) -> Iterator[None]:
         if schema is not None:
             from penstock.sql_text.schema import parse_schema
 
-            parse_schema(schema, "--schema")  # says it better, if that is what is wrong
+            parse_schema(schema, "--schema")  # has a better message for that case
         raise MisuseError(text) from error
 
 
@@ -161,7 +161,7 @@ def _print_table(found: FileMatches, limit: int) -> None:
     from rich.table import Table
 
     rows = found.rows(limit + 1 if limit else 0)
-    table = Table(*found.columns, show_lines=True)  # what looks like markup is data
+    table = Table(*found.columns, show_lines=True)  # text that looks like markup is data
     for row in rows[: limit or None]:
         table.add_row(*(_cell(value) for value in row))
     Console(markup=False, emoji=False).print(table)
@@ -170,7 +170,7 @@ def _print_table(found: FileMatches, limit: int) -> None:
 
 
 def _cell(value: Any) -> str:
-    """A value; of a list of events one event per line."""
+    """A value as text; a list of events has one event per line."""
     if value is None:
         return "null"
     if isinstance(value, list):

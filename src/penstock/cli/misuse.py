@@ -1,4 +1,4 @@
-"""What tells a command that was used wrongly from one that failed."""
+"""Errors in how a command was used, as opposed to its failure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from penstock.errors import DeclarationError, PenstockError, QueryError
 
 
 class MisuseError(PenstockError):
-    """What stands in the command is wrong; nothing has run. It ends with exit code 2."""
+    """The command's arguments are wrong; nothing has run. Exit code 2."""
 
 
 @contextmanager
 def as_typed() -> Iterator[None]:
-    """All that is declared inside stands in the command, so what is wrong with it was typed.
+    """Raise declaration errors inside as misuse, because the command has all declarations.
 
     Raises:
-        MisuseError: It is wrong.
+        MisuseError: A declaration is wrong.
     """
     try:
         yield
@@ -26,7 +26,7 @@ def as_typed() -> Iterator[None]:
 
 
 def sentence(error: PenstockError) -> str:
-    """An error in one line; that of a query keeps its caret below."""
+    """An error in one line; a query error keeps its caret below."""
     keeps_lines = isinstance(error, QueryError) or isinstance(error.__cause__, QueryError)
     return str(error) if keeps_lines else " ".join(str(error).split())
 

@@ -1,4 +1,4 @@
 """``penstock demo``: a year of flights through a flow with state, compared with pandas row by row.
 
-Read next: `penstock.demo.flow`, which is what a user writes; `penstock.demo.flights`, which runs it.
+Read next: `penstock.demo.flow`, the user's part; `penstock.demo.flights`, which runs it.
 """

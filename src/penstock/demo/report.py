@@ -1,4 +1,4 @@
-"""What the demo prints at its end: findings, speed, where to look further. At most 80 columns wide."""
+"""The demo's final report: findings, speed, next commands. At most 80 columns wide."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAST_DEPARTED: Final = 10
 
 @dataclass
 class Watch:
-    """A stopwatch of named laps, in seconds."""
+    """A stopwatch with named laps, in seconds."""
 
     laps_s: dict[str, float] = field(default_factory=dict)
     _since: float = field(default_factory=monotonic)
@@ -39,7 +39,7 @@ def print_findings(console: Console, tables: Mapping[str, pd.DataFrame]) -> None
     """The most remarkable rows of the tables.
 
     Args:
-        console: Where to.
+        console: The output.
         tables: The stored tables by name.
     """
     for shown in (_cascades(tables["cascades"]), _worst_hours(tables["airport_hours"]), _airlines(tables["airlines"])):
@@ -81,10 +81,10 @@ def print_speed(console: Console, progress: Mapping[str, Any], laps_s: Mapping[s
     """Rows, epochs, seconds and state.
 
     Args:
-        console: Where to.
+        console: The output.
         progress: `Run.progress` at the end.
-        laps_s: What took how long.
-        resumed: Whether epochs were run before this process, so that a rate would be wrong.
+        laps_s: The seconds of each lap.
+        resumed: Whether an earlier process ran epochs, so that a rate would be wrong.
     """
     source, epochs, took_s = progress["sources"]["flights"], progress["epoch"] + 1, laps_s["epochs"]
     speed = f"{epochs} epochs" if resumed else f"{epochs} epochs, {took_s:.0f} s: {source['rows'] / took_s:,.0f} a second"
@@ -98,12 +98,12 @@ def print_speed(console: Console, progress: Mapping[str, Any], laps_s: Mapping[s
 
 
 def print_rescales(console: Console, turns: Sequence[Turn], missed: str = "") -> None:
-    """What was rescaled while the flow ran.
+    """The rescales of the run.
 
     Args:
-        console: Where to.
+        console: The output.
         turns: The rescales, in order.
-        missed: Why there are no more of them; empty: there should not be.
+        missed: Why there are no more of them; empty if none is missing.
     """
     for turn in turns:
         console.print(

@@ -1,4 +1,4 @@
-"""Scales the demo's largest region up in the middle of the replay and down again, while the flights keep coming."""
+"""Scales the demo's largest region up in the middle of the replay and down again, while flights arrive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True)
 class Turn:
-    """One rescale: from and to how many workers, in which epochs, what moved."""
+    """One rescale: numbers of workers, epochs, and what moved."""
 
     before: int
     after: int
@@ -26,11 +26,11 @@ class Turn:
 
 
 class Rescale:
-    """Follows a run in a thread and scales `REGION` after a third and after two thirds of its epochs.
+    """Follows a run in a thread and scales `REGION` after one and two thirds of its epochs.
 
     Args:
         run: The run.
-        epochs: Number of epochs that the replay takes.
+        epochs: Number of epochs of the replay.
     """
 
     def __init__(self, run: Any, epochs: int) -> None:
@@ -41,7 +41,7 @@ class Rescale:
         self._thread.start()
 
     def finish(self) -> list[Turn]:
-        """Wait for the end; gives the rescales that were completed. If one was not, `missed` says why."""
+        """Wait for the end; returns the completed rescales. If one is missing, `missed` says why."""
         self._thread.join()
         return self.turns
 

@@ -33,7 +33,6 @@ class WorkerReport:
         first_skipped: One of them, as text.
         held_rows: Rows of keys on hold that were queued.
         rows: Changes of state in the delta file.
-        stats: What the state was asked for and given (`penstock.state.worker.Stats`).
         moves: State given up.
         answer: To the controller.
     """
@@ -46,7 +45,6 @@ class WorkerReport:
     first_skipped: str
     held_rows: int
     rows: int
-    stats: dict[str, int]
     moves: tuple[StateMove, ...]
     answer: Answer
 

@@ -1,1 +1,1 @@
-"""A running flow shown to people."""
+"""Views of a running flow for people."""

@@ -19,7 +19,7 @@ _TOLD_FOR: Final = dt.timedelta(hours=1)
 
 
 def watch(run: Any, *, every: float = 0.5) -> None:
-    """Show a run's progress until it ends; waits quietly if the output is no terminal."""
+    """Show a run's progress until it ends; only waits if the output is no terminal."""
     console = Console(file=sys.stderr)
     if not console.is_terminal:
         while not run.await_termination(every):
@@ -32,13 +32,13 @@ def watch(run: Any, *, every: float = 0.5) -> None:
 
 
 def follow(asked: Any, *, every: float = 0.2, timeout: float | None = None, show: Callable[[], Any] | None = None) -> None:
-    """Show how far a command is until it is done; waits quietly if the output is no terminal.
+    """Show a command's progress until it is done; only waits if the output is no terminal.
 
     Args:
         asked: The command.
-        every: Seconds between two looks.
-        timeout: Seconds after which to leave; None: as long as it takes.
-        show: What to show; None: the rescales that it makes.
+        every: Seconds between two updates.
+        timeout: Seconds after which to return; None: no limit.
+        show: Renders the progress; None: that of the command's rescales.
     """
     console = Console(file=sys.stderr)
     if not console.is_terminal:
@@ -51,7 +51,7 @@ def follow(asked: Any, *, every: float = 0.2, timeout: float | None = None, show
 
 
 def rescale_line(region: str, figures: dict[str, Any]) -> str:
-    """A rescale under way in one line."""
+    """A rescale in progress in one line."""
     if figures.get("bins_left") is None:
         return f"region {region}: {figures['phase']}"
     done, left = figures["moved_bins"], figures["bins_left"]
@@ -90,12 +90,12 @@ def progress_table(progress: dict[str, Any]) -> Table:
 
 
 def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool | None, now: dt.datetime) -> list[str]:
-    """What `penstock status` prints above the table.
+    """The lines that `penstock status` prints above the table.
 
     Args:
         progress: The last epoch's figures.
-        about: What the newest run tells of itself.
-        alive: Whether it runs; None: that cannot be told from here.
+        about: The newest run's description of itself.
+        alive: Whether it runs; None: unknown from here.
         now: The time, with its zone.
     """
     state = "finished" if progress["finished"] else {True: "running", False: "not running", None: "started"}[alive]
@@ -105,10 +105,10 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
         lines.append(f"source {name}: {s['rows']:,} rows{extra}")
     for name, figures in progress.get("regions", {}).items():
         if "rescale" in figures:
-            told = {"phase": figures["phase"], **figures["rescale"]}
+            shown = {"phase": figures["phase"], **figures["rescale"]}
             if alive is False:
-                told["left_ms"] = None
-            lines.append(rescale_line(name, told) + (", goes on when the flow is started again" if alive is False else ""))
+                shown["left_ms"] = None
+            lines.append(rescale_line(name, shown) + (", goes on when the flow is started again" if alive is False else ""))
     lines += [
         f"went back to snapshot {back['snapshot']}: epochs {back['to'] + 1} to {back['upto']} no longer count"
         for back in progress.get("rolled_back", [])[-1:]
@@ -128,7 +128,7 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
 
 
 def _given_at(command: str) -> dt.datetime | None:
-    """When a command was given, which its file is named after; None: it was not written by penstock."""
+    """The time of a command, from its file's name; None: penstock did not write it."""
     try:
         return dt.datetime.fromtimestamp(int(command[:20]) / 1e9, dt.UTC)
     except (ValueError, OverflowError, OSError):

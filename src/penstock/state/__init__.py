@@ -10,7 +10,7 @@ from penstock.state.deltas import SCHEMA, FileRef, Metadata, Version, read_batch
 from penstock.state.files import create_exclusive, delete_quietly, list_dir, read_bytes, resolve, write_atomic
 from penstock.state.overlay import Snapshot
 from penstock.state.store import CatchUp, LocalStore
-from penstock.state.worker import MAX_KEY_BYTES, MemoryState, Stats, WorkerState
+from penstock.state.worker import MAX_KEY_BYTES, MemoryState, WorkerState
 
 __all__ = [
     "MAX_KEY_BYTES",
@@ -21,7 +21,6 @@ __all__ = [
     "MemoryState",
     "Metadata",
     "Snapshot",
-    "Stats",
     "Version",
     "WorkerState",
     "compact",

@@ -31,9 +31,6 @@ class Snapshot(Protocol):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values in the order of the keys, None where there is none."""
 
-    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """Keys with the prefix, and their values, sorted by key."""
-
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
         """Keys with the prefix, their values and timers, sorted by key."""
 
@@ -103,16 +100,6 @@ class Overlay:
             for i, value in zip(missing, below.get_many([keys[i] for i in missing]), strict=True):
                 found[i] = value
         return found
-
-    def scan(self, prefix: bytes, below: Snapshot) -> list[tuple[bytes, bytes]]:
-        """As `Snapshot.scan`."""
-        found = below.scan(prefix)
-        mine = self._under(prefix)
-        if not mine:
-            return found
-        merged: dict[bytes, bytes | None] = dict(found)
-        merged.update((key, self.values[key]) for key in mine)
-        return sorted((key, value) for key, value in merged.items() if value is not None)
 
     def entries(self, prefix: bytes, below: Snapshot) -> list[tuple[bytes, bytes, int]]:
         """As `Snapshot.entries`."""
@@ -204,10 +191,6 @@ class Layered:
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """As `Overlay.get_many`."""
         return self._layer.get_many(keys, self._below)
-
-    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """As `Overlay.scan`."""
-        return self._layer.scan(prefix, self._below)
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
         """As `Overlay.entries`."""

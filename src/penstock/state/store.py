@@ -280,20 +280,10 @@ class _LmdbSnapshot:
         values = dict(found)
         return [raw[8:] if (raw := values.get(key)) is not None else None for key in keys]
 
-    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        found = []
-        with self._reading(), self._txn.cursor(self._env.state) as cursor:
-            if cursor.set_range(prefix) if prefix else cursor.first():
-                for key, raw in cursor.iternext():
-                    if not key.startswith(prefix):
-                        break
-                    found.append((key, raw[8:]))
-        return found
-
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
         found = []
         with self._reading(), self._txn.cursor(self._env.state) as cursor:
-            if cursor.set_range(prefix):
+            if cursor.set_range(prefix) if prefix else cursor.first():
                 for key, raw in cursor.iternext():
                     if not key.startswith(prefix):
                         break

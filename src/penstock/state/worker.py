@@ -11,8 +11,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from itertools import repeat
+from itertools import repeat, takewhile
 from typing import Any, Final, Self
 
 import numpy as np
@@ -27,16 +26,6 @@ MAX_KEY_BYTES: Final = 480
 MIN_KEY_BYTES: Final = 3
 
 
-@dataclass(slots=True)
-class Stats:
-    """Entries and bytes (keys and values) that a `WorkerState` has read and written."""
-
-    read_entries: int = 0
-    read_bytes: int = 0
-    written_entries: int = 0
-    written_bytes: int = 0
-
-
 class WorkerState:
     """The state of one worker during one epoch. Not thread-safe; use it as a context manager or call `close`.
 
@@ -46,7 +35,6 @@ class WorkerState:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._stats = Stats()
         self._overlay = Overlay()
 
     def __enter__(self) -> Self:
@@ -72,10 +60,7 @@ class WorkerState:
             StateError: A key is too long or too short. Nothing was changed.
         """
         _check_keys(keys)
-        values = self._overlay.get_many(keys, self._snapshot)
-        self._stats.read_entries += len(keys)
-        self._stats.read_bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
-        return values
+        return self._overlay.get_many(keys, self._snapshot)
 
     def put_many(
         self, keys: Sequence[bytes], values: Sequence[bytes], timers: np.typing.NDArray[np.int64] | None = None
@@ -98,8 +83,6 @@ class WorkerState:
                 f"{'no' if timers is None else len(timers)} timers; give one of each for every key."
             )
         self._overlay.put(keys, values, None if timers is None else np.asarray(timers, np.int64))
-        self._stats.written_entries += len(keys)
-        self._stats.written_bytes += sum(map(len, keys)) + sum(map(len, values))
 
     def delete_many(self, keys: Sequence[bytes]) -> None:
         """Delete many entries and their timers; absent ones are no error.
@@ -109,8 +92,6 @@ class WorkerState:
         """
         _check_keys(keys)
         self._overlay.put(keys, repeat(None, len(keys)))
-        self._stats.written_entries += len(keys)
-        self._stats.written_bytes += sum(map(len, keys))
 
     def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """Keys and values of all entries with the prefix, own changes included, sorted by key.
@@ -118,9 +99,7 @@ class WorkerState:
         Args:
             prefix: Any number of bytes; a bin is its first two.
         """
-        found = self._overlay.scan(prefix, self._snapshot)
-        self._count_read(found)
-        return found
+        return [(key, value) for key, value, _ in self.entries(prefix)]
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
         """Keys, values and timers (µs, `MAX_TIME`: none) of all entries with the prefix, own changes included, sorted by key.
@@ -151,9 +130,7 @@ class WorkerState:
             operator: The operator's byte, third of the key.
             upto_us: Entries with a timer before this, in µs.
         """
-        entries = [(key, value) for _, key, value in self._overlay.due(operator, upto_us, self._snapshot)]
-        self._count_read(entries)
-        return entries
+        return [(key, value) for _, key, value in self._overlay.due(operator, upto_us, self._snapshot)]
 
     def changes(self) -> pa.RecordBatch:
         """Everything written since the snapshot, as the rows of a delta.
@@ -169,14 +146,6 @@ class WorkerState:
         """
         return self._overlay.changes()
 
-    def stats(self) -> Stats:
-        """Entries and bytes read and written so far."""
-        return self._stats
-
-    def _count_read(self, found: Sequence[tuple[bytes, bytes]]) -> None:
-        self._stats.read_entries += len(found)
-        self._stats.read_bytes += sum(len(key) + len(value) for key, value in found)
-
 
 class _MemorySnapshot:
     """A version in a dict with a sorted list of its keys."""
@@ -189,17 +158,9 @@ class _MemorySnapshot:
         entries = self.entries_by_key
         return [entries[key][0] if key in entries else None for key in keys]
 
-    def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        found = []
-        for at in range(bisect.bisect_left(self.keys, prefix), len(self.keys)):
-            key = self.keys[at]
-            if not key.startswith(prefix):
-                break
-            found.append((key, self.entries_by_key[key][0]))
-        return found
-
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
-        return [(key, value, self.entries_by_key[key][1]) for key, value in self.scan(prefix)]
+        after = map(self.keys.__getitem__, range(bisect.bisect_left(self.keys, prefix), len(self.keys)))
+        return [(key, *self.entries_by_key[key]) for key in takewhile(lambda key: key.startswith(prefix), after)]
 
     def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
         sizes: dict[int, int] = {}

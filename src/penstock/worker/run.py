@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ def run_worker(
         if changes.num_rows or report.rows_in or report.rows_out or given is not None or report.answer.sized is not None:
             moves = [] if given is None else _write_moves(a, worker, attempt, given, fs, root, identity)
             cost += 0.0 if given is None else time.perf_counter() - began
-            about = encode_report(report.sent(changes.num_rows, asdict(state.stats()), moves, cost))
+            about = encode_report(report.sent(changes.num_rows, moves, cost))
             path = f"state/{a.spec.name}/{delta_name(worker, a.epoch, a.run, attempt)}"
             metadata = Metadata("delta", identity, a.epoch, about)
             write = partial(write_file, fs, root, path, [changes] if changes.num_rows else [], metadata, str(attempt))

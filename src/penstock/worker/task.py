@@ -59,18 +59,17 @@ class Report:
     answer: Answer = field(default_factory=Answer)
     given_up: GivenUp | None = None
 
-    def sent(self, rows: int, stats: dict[str, int], moves: Sequence[StateMove], cost_s: float) -> WorkerReport:
+    def sent(self, rows: int, moves: Sequence[StateMove], cost_s: float) -> WorkerReport:
         """The report without state, as the driver gets it.
 
         Args:
             rows: Changes of state in the delta file.
-            stats: What the state was asked for and given.
             moves: The files of what is given up.
             cost_s: Seconds that acquiring and giving up state took, beside answering.
         """
         answer = replace(self.answer, cost_us=self.answer.cost_us + int(cost_s * 1e6))
         counts = (self.rows_in, self.rows_out, self.skipped, self.first_skipped, self.held_rows)
-        return WorkerReport(self.worker, self.epoch, *counts, rows, stats, tuple(moves), answer)
+        return WorkerReport(self.worker, self.epoch, *counts, rows, tuple(moves), answer)
 
 
 def run_region_task(
