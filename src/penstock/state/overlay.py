@@ -26,7 +26,7 @@ TIMER_BYTES: Final = 8
 
 
 class Snapshot(Protocol):
-    """A version of the state that does not change while it is read."""
+    """A version of the state, which does not change while it is read."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values in the order of the keys, None where there is none."""
@@ -90,58 +90,6 @@ class Overlay:
         keys, values, timers = columns
         self.put(keys.to_pylist(), values.to_pylist(), timers.to_numpy())
 
-    def get_many(self, keys: Sequence[bytes], below: Snapshot) -> list[bytes | None]:
-        """As `Snapshot.get_many`, of these changes over `below`."""
-        if not self.values:
-            return below.get_many(keys)
-        found: list[bytes | None] = list(map(self.values.get, keys, repeat(_ABSENT)))
-        missing = [i for i, value in enumerate(found) if value is _ABSENT]
-        if missing:
-            for i, value in zip(missing, below.get_many([keys[i] for i in missing]), strict=True):
-                found[i] = value
-        return found
-
-    def entries(self, prefix: bytes, below: Snapshot) -> list[tuple[bytes, bytes, int]]:
-        """As `Snapshot.entries`."""
-        found = below.entries(prefix)
-        mine = self._under(prefix)
-        if not mine:
-            return found
-        merged: dict[bytes, tuple[bytes | None, int]] = {key: (value, timer) for key, value, timer in found}
-        merged.update((key, (self.values[key], self.timers.get(key, MAX_TIME))) for key in mine)
-        return sorted((key, value, timer) for key, (value, timer) in merged.items() if value is not None)
-
-    def measure(self, start: int, stop: int, entries: int, below: Snapshot) -> tuple[list[tuple[int, int]], int]:
-        """As `Snapshot.measure`; counts entries of `below` and changed ones separately."""
-        found, after = below.measure(start, stop, entries)
-        sizes = dict(found)
-        changed: dict[int, int] = {}
-        mine = [key for key in self.values if start <= (key[0] << 8 | key[1]) < after]
-        for key, old in zip(mine, below.get_many(mine), strict=True):
-            at = key[0] << 8 | key[1]
-            sizes[at] = sizes.get(at, 0) + _size(key, self.values[key]) - _size(key, old)
-            changed[at] = changed.get(at, 0) + 1
-        seen = 0
-        listed: list[tuple[int, int]] = []
-        for at in sorted(sizes):
-            if seen >= entries:
-                return listed, at
-            seen += changed.get(at, 0)
-            listed += [(at, sizes[at])] if sizes[at] else []
-        return listed, after
-
-    def due(
-        self, operator: int, upto_us: int, below: Snapshot, apart: Sequence[AbstractSet[bytes]] = ()
-    ) -> list[tuple[int, bytes, bytes]]:
-        """As `Snapshot.due`."""
-        found = below.due(operator, upto_us, (*apart, self.values.keys()))
-        byte = bytes([operator])
-        mine = [(timer, key) for key, timer in self.timers.items() if timer < upto_us and key[2:3] == byte]
-        for others in apart:
-            mine = [(timer, key) for timer, key in mine if key not in others]
-        fresh = [(timer, key, value) for timer, key in mine if (value := self.values[key]) is not None]
-        return sorted(found + fresh) if fresh else found
-
     def changes(self) -> pa.RecordBatch:
         """All changes as the rows of a delta, sorted by key.
 
@@ -158,7 +106,7 @@ class Overlay:
             raise StateError("One worker changed more than 2 GiB of state in one epoch; use more workers or smaller epochs.")
         return pa.RecordBatch.from_arrays([keys, values, pa.array(timers)], schema=SCHEMA)
 
-    def _under(self, prefix: bytes) -> list[bytes]:
+    def under(self, prefix: bytes) -> list[bytes]:
         """Changed keys with the prefix, sorted."""
         # A dict keeps insertion order, so the keys that `_sorted` lacks are its last ones.
         fresh = list(islice(reversed(self.values), len(self.values) - len(self._sorted)))
@@ -177,11 +125,11 @@ class Overlay:
 
 
 class Layered:
-    """A snapshot with committed changes over it.
+    """A snapshot with changes over it.
 
     Args:
         below: The older version.
-        layer: What was committed since; never changed.
+        layer: The changes since.
     """
 
     def __init__(self, below: Snapshot, layer: Overlay) -> None:
@@ -189,20 +137,54 @@ class Layered:
         self._layer = layer
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """As `Overlay.get_many`."""
-        return self._layer.get_many(keys, self._below)
+        """As `Snapshot.get_many`."""
+        if not self._layer.values:
+            return self._below.get_many(keys)
+        found: list[bytes | None] = list(map(self._layer.values.get, keys, repeat(_ABSENT)))
+        missing = [i for i, value in enumerate(found) if value is _ABSENT]
+        if missing:
+            for i, value in zip(missing, self._below.get_many([keys[i] for i in missing]), strict=True):
+                found[i] = value
+        return found
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
-        """As `Overlay.entries`."""
-        return self._layer.entries(prefix, self._below)
+        """As `Snapshot.entries`."""
+        found = self._below.entries(prefix)
+        mine = self._layer.under(prefix)
+        if not mine:
+            return found
+        merged: dict[bytes, tuple[bytes | None, int]] = {key: (value, timer) for key, value, timer in found}
+        merged.update((key, (self._layer.values[key], self._layer.timers.get(key, MAX_TIME))) for key in mine)
+        return sorted((key, value, timer) for key, (value, timer) in merged.items() if value is not None)
 
     def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
-        """As `Overlay.measure`."""
-        return self._layer.measure(start, stop, entries, self._below)
+        """As `Snapshot.measure`; entries below and changed ones count separately."""
+        found, after = self._below.measure(start, stop, entries)
+        sizes = dict(found)
+        changed: dict[int, int] = {}
+        mine = [key for key in self._layer.values if start <= (key[0] << 8 | key[1]) < after]
+        for key, old in zip(mine, self._below.get_many(mine), strict=True):
+            at = key[0] << 8 | key[1]
+            sizes[at] = sizes.get(at, 0) + _size(key, self._layer.values[key]) - _size(key, old)
+            changed[at] = changed.get(at, 0) + 1
+        seen = 0
+        listed: list[tuple[int, int]] = []
+        for at in sorted(sizes):
+            if seen >= entries:
+                return listed, at
+            seen += changed.get(at, 0)
+            listed += [(at, sizes[at])] if sizes[at] else []
+        return listed, after
 
-    def due(self, operator: int, upto_us: int, apart: Sequence[AbstractSet[bytes]]) -> list[tuple[int, bytes, bytes]]:
-        """As `Overlay.due`."""
-        return self._layer.due(operator, upto_us, self._below, apart)
+    def due(self, operator: int, upto_us: int, apart: Sequence[AbstractSet[bytes]] = ()) -> list[tuple[int, bytes, bytes]]:
+        """As `Snapshot.due`."""
+        found = self._below.due(operator, upto_us, (*apart, self._layer.values.keys()))
+        byte = bytes([operator])
+        mine = [(timer, key) for key, timer in self._layer.timers.items() if timer < upto_us and key[2:3] == byte]
+        for others in apart:
+            mine = [(timer, key) for timer, key in mine if key not in others]
+        fresh = [(timer, key, value) for timer, key in mine if (value := self._layer.values[key]) is not None]
+        return sorted(found + fresh) if fresh else found
 
     def close(self) -> None:
         """Release the older version."""

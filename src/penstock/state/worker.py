@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.errors import StateError
 from penstock.state.deltas import BATCH_ROWS, SCHEMA
-from penstock.state.overlay import Overlay, Snapshot
+from penstock.state.overlay import Layered, Overlay, Snapshot
 from penstock.types import MAX_TIME
 
 MAX_KEY_BYTES: Final = 480
@@ -36,6 +36,7 @@ class WorkerState:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._overlay = Overlay()
+        self._view = Layered(snapshot, self._overlay)
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +61,7 @@ class WorkerState:
             StateError: A key is too long or too short. Nothing was changed.
         """
         _check_keys(keys)
-        return self._overlay.get_many(keys, self._snapshot)
+        return self._view.get_many(keys)
 
     def put_many(
         self, keys: Sequence[bytes], values: Sequence[bytes], timers: np.typing.NDArray[np.int64] | None = None
@@ -107,7 +108,7 @@ class WorkerState:
         Args:
             prefix: Any number of bytes; a bin is its first two.
         """
-        return self._overlay.entries(prefix, self._snapshot)
+        return self._view.entries(prefix)
 
     def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
         """Sizes of bins as of the committed version, without own changes.
@@ -130,7 +131,7 @@ class WorkerState:
             operator: The operator's byte, third of the key.
             upto_us: Entries with a timer before this, in µs.
         """
-        return [(key, value) for _, key, value in self._overlay.due(operator, upto_us, self._snapshot)]
+        return [(key, value) for _, key, value in self._view.due(operator, upto_us)]
 
     def changes(self) -> pa.RecordBatch:
         """Everything written since the snapshot, as the rows of a delta.
