@@ -13,17 +13,15 @@ from penstock.rows import rows as rows_module
 from penstock.rows.keys import KeyCodec
 from penstock.rows.rows import Order, group_rows
 
+MANY_ENOUGH = 1 << 12  # that they are counted
 _EDGES = [-(1 << 63), -(1 << 63) + 1, -(1 << 32), -1, 0, 1, (1 << 32) - 1, 1 << 32, (1 << 63) - 1]
 _HASHES = st.one_of(st.sampled_from(_EDGES), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 40))
 
 
 @given(st.lists(_HASHES, max_size=60))
 def test_counting_sorts_as_comparing_does(drawn):
-    hashes = np.array(drawn, np.int64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "_FEW", 0)
-        patch.setattr(columns, "_LONG_RUNS", 1 << 62)
-        assert columns.ascending(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
+    hashes = np.array(drawn * (1 + MANY_ENOUGH // max(1, len(drawn))), np.int64)
+    assert columns.ascending(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
 
 
 @pytest.mark.parametrize("alike", [1, 1 << 16, 1 << 32, 1 << 48])
@@ -79,7 +77,7 @@ def test_values_made_to_want_one_place_are_left_to_another_sort():
 def test_many_values_are_sorted_however_many_are_distinct(distinct):
     rng = np.random.default_rng(distinct)
     values = rng.choice(rng.integers(-(1 << 63), (1 << 63) - 1, distinct), columns.MANY)
-    assert (grouping.by_counting(values) is None) == (distinct > columns.MANY // grouping._SHARE)
+    assert (grouping.by_counting(values) is None) == (distinct > columns.MANY // 4)
     assert (columns.ascending(values) == np.argsort(values, kind="stable")).all()
 
 
@@ -92,7 +90,7 @@ def test_rows_are_sorted_by_several_columns_as_numpy_does(drawn):
 @pytest.mark.parametrize("in_order", [True, False])
 def test_many_rows_of_keys_with_one_hash_are_told_apart(in_order):
     rng = np.random.default_rng(5)
-    n = 3 * columns._FEW
+    n = 3 * MANY_ENOUGH
     keys = rng.integers(0, 50, n)
     time = np.arange(n) if in_order else rng.permutation(n)
     order = Order(time, np.zeros(n, np.int64), np.arange(n), np.zeros(n, np.int64))
@@ -147,14 +145,14 @@ def grouped_either_way(drawn, hashes_of, chosen):
         ],
         names=["k", "row", "small", "with nulls", "text", "flag"],
     )
-    quickly, taken = rows_module._in_runs, []
+    quickly, taken = grouping.grouped_runs, []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows_module, "MANY", 1)
         patch.setattr(grouping, "_SHARE", 1)
         patch.setattr(grouping, "_PROBES", 60)
-        patch.setattr(rows_module, "_in_runs", lambda *given: taken.append(quickly(*given)) or taken[-1])
+        patch.setattr(grouping, "grouped_runs", lambda *given: taken.append(quickly(*given)) or taken[-1])
         many = group_rows(data, Order(*columns_), hashes, ["k"], codec, chosen)
-        patch.setattr(rows_module, "_in_runs", lambda *_: None)
+        patch.setattr(rows_module, "MANY", 1 << 62)
         few = group_rows(data, Order(*columns_), hashes, ["k"], codec, chosen)
     for at in ([0, len(many) - 1],) * (len(many) > 0):
         assert all(many.some(name, np.array(at)) == few.some(name, np.array(at)) for name in data.schema.names)
@@ -187,7 +185,7 @@ def test_rows_of_a_few_files_are_not_sorted(drawn):
 
 
 def test_rows_in_many_runs_are_sorted():
-    falling = [((100 - at, 0, at, 0), at % 3, 1) for at in range(grouping._RUNS + 1)]
+    falling = [((100 - at, 0, at, 0), at % 3, 1) for at in range(65)]
     assert not grouped_either_way(falling, lambda keys: keys, None)
     assert grouped_either_way(falling[1:], lambda keys: keys, None)
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord, RegionState
 from penstock.driver.inspect import view_region
 from penstock.protocol.rescale import Placement
@@ -85,7 +86,7 @@ def test_removal_when_a_base_is_adopted_but_not_committed_then_it_stays(tmp_path
     for second in range(20):
         push(harness, second)
         harness.epoch()
-    record, checkpoint = harness.record, harness._checkpoint
+    record, checkpoint = harness.record, Checkpoint(harness.checkpoint)
     early = record.regions["k"].versions[0]
     base = Compaction(("k", 0), early, harness._flow_id, 1).carry_out(checkpoint)
     for second in range(20, 24):
@@ -105,7 +106,8 @@ def test_removal_when_a_base_is_adopted_but_not_committed_then_it_stays(tmp_path
 @pytest.mark.parametrize("replaced", [False, True])
 def test_local_store_when_a_base_is_adopted_at_once_then_is_not_filled_anew(tmp_path, monkeypatch, replaced):
     from penstock.checkpoint import housekeeping
-    from penstock.state import recent_changes, store
+    from penstock.state import store
+    from penstock.state.store import close_stores
 
     filled = []
     load = store._load
@@ -115,7 +117,7 @@ def test_local_store_when_a_base_is_adopted_at_once_then_is_not_filled_anew(tmp_
     harness = Harness(small_flow("filled"), workers=2, checkpoint=str(tmp_path), lmdb=True)
     for second in range(30):
         if replaced:  # the process of the tasks, with what it holds over the stores
-            recent_changes._held.clear()
+            close_stores(f"{tmp_path}/local")
         push(harness, second)
         harness.epoch()
     versions = [v for r in harness.record.regions.values() for v in r.versions]

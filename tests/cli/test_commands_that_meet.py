@@ -10,6 +10,7 @@ import pytest
 
 import penstock as ps
 from penstock import cli
+from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord, outcome_of
 from penstock.driver.commands import Commander
 from penstock.protocol.rescale import Limits
@@ -52,7 +53,7 @@ class Running:
 
     def _idle(self):
         if self.leave:
-            Commander(self.harness._checkpoint).stop()
+            Commander(Checkpoint(self.harness.checkpoint)).stop()
         self.harness.push("events", [{"k": 1}])
 
     def close(self):
@@ -70,10 +71,10 @@ class Running:
     def beside(self, *words):
         """A command in another terminal; gives a function that waits for its exit code."""
         codes = []
-        told = {*self.harness._checkpoint.control_names()}
+        told = {*Checkpoint(self.harness.checkpoint).control_names()}
         thread = threading.Thread(target=lambda: codes.append(cli.main([*words, "--checkpoint", self.checkpoint])), daemon=True)
         thread.start()
-        while told == {*self.harness._checkpoint.control_names()}:  # its command is written
+        while told == {*Checkpoint(self.harness.checkpoint).control_names()}:  # its command is written
             thread.join(0.01)
             assert thread.is_alive(), codes
 
@@ -161,14 +162,13 @@ def test_scale_when_the_flow_finishes_first_says_that_it_was_given_up(begun, cap
 def test_stop_that_comes_after_its_run_does_not_stop_the_next_one(begun):
     running = begun()
     harness = running.harness
-    late = {"command": "stop", "run": harness._run}
+    run = Checkpoint(harness.checkpoint).newest_run()
+    late = {"command": "stop", "run": run}
     assert harness.epoch(late).stopped
     harness.restart()
     record = harness.epoch(late)
     assert not record.stopped
-    assert [*record.refused.values()] == [
-        f"The stop was given to run {harness._run - 1}, which has ended; run {harness._run} goes on."
-    ]
+    assert [*record.refused.values()] == [f"The stop was given to run {run}, which has ended; run {run + 1} goes on."]
 
 
 def test_outcome_of_a_start_that_had_nothing_to_read_is_not_that_of_the_stopped_one_before():

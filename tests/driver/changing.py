@@ -50,11 +50,9 @@ class Changing:
         stream = flow.source(source, Reader(schema), **options)
         made = declare(stream)
         for stream in made if isinstance(made, tuple) else (made,):
-            updates = getattr(stream._node, "region", None) and stream._node.operator >= 0
-            updates = updates and stream._node.region.steps[stream._node.operator].operator.updates
             table = f"{self.table} {stream.schema}"  # a memory sink keeps its columns
             self.tables.setdefault(table)
-            stream.sink(ps.noop() if updates else ps.memory(table), name=name)
+            stream.sink(ps.memory(table), name=name)
         return Harness(flow, checkpoint=self.folder, workers=2, forget=forget, limits=limits)
 
     def run(self, declare, *epochs, drain=False, source="s", **options):

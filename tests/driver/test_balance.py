@@ -20,7 +20,7 @@ def sized(key, event, state):
 
 
 def bytes_by_worker(harness, region):
-    fs, root = resolve(harness._checkpoint.uri)
+    fs, root = resolve(harness.checkpoint)
     return [
         sum(len(row["key"]) + len(row["value"]) for batch in iterate(fs, root, v) for row in batch.to_pylist())
         for v in harness.record.regions[region].versions

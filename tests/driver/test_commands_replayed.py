@@ -67,7 +67,7 @@ def calm():
 
 def state_of(harness, region):
     """Its state, wherever it is."""
-    view = view_region(harness._checkpoint.uri, region)
+    view = view_region(harness.checkpoint, region)
     rows = (row for w in range(len(view.versions)) for batch in view.rows(w) for row in batch.to_pylist())
     return sorted(repr({n: v for n, v in row.items() if n != "worker"}) for row in rows)
 

@@ -118,7 +118,7 @@ def check_placement(harness):
     """Every entry of state is at the worker that the table names, and nowhere else."""
     for name, region in harness.record.regions.items():
         assert len(region.versions) == region.workers == 1 + max(region.control.routing.owners)
-        view = view_region(harness._checkpoint.uri, name)
+        view = view_region(harness.checkpoint, name)
         seen = set()
         for worker in range(region.workers):
             for row in (row for batch in view.rows(worker) for row in batch.to_pylist()):

@@ -91,7 +91,7 @@ def expected(files):
         "spread": [(n, *rest) for n, rest in spread.items()],
         "matches": list(matches_in(on_time)),
     }
-    return {name: _comparable(rows) for name, rows in found.items()}
+    return {name: comparable(rows) for name, rows in found.items()}
 
 
 def matches_in(on_time):
@@ -116,7 +116,7 @@ def content(urls):
     for name, (table, columns, database) in OUTPUTS.items():
         if database == "parquet":
             files = Path(urls[database], table).glob("*.parquet")
-            found[name] = _comparable(
+            found[name] = comparable(
                 tuple(row[c] for c in columns) for file in files for row in pq.read_table(file).to_pylist()
             )
             continue
@@ -126,14 +126,14 @@ def content(urls):
             with sqlite3.connect(url.removeprefix("sqlite:///"), timeout=60) as connection:
                 rows = connection.execute(query).fetchall()
             rows = [
-                tuple(_time(v) if c in ("at", "window_start") else v for c, v in zip(columns, r, strict=True)) for r in rows
+                tuple(utc_time(v) if c in ("at", "window_start") else v for c, v in zip(columns, r, strict=True)) for r in rows
             ]
         else:
             import psycopg
 
             with psycopg.connect(url) as connection:
                 rows = connection.execute(query).fetchall()
-        found[name] = _comparable(rows)
+        found[name] = comparable(rows)
     return found
 
 
@@ -146,11 +146,11 @@ def staged(urls):
     return [*tables, *Path(urls["parquet"]).glob("*/_penstock/staging/*")]
 
 
-def _time(text):
+def utc_time(text):
     return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
 
 
-def _comparable(rows):
+def comparable(rows):
     return sorted(
         (tuple(v.astimezone(dt.UTC).isoformat() if isinstance(v, dt.datetime) else v for v in r) for r in rows), key=repr
     )

@@ -39,11 +39,12 @@ def content(folder):
             with sqlite3.connect(f"{folder}/out.db") as db:
                 rows = db.execute(f"SELECT {', '.join(columns)} FROM {name}").fetchall()
             rows = [
-                tuple(killed_flow._time(v) if c == "window_start" else v for c, v in zip(columns, r, strict=True)) for r in rows
+                tuple(killed_flow.utc_time(v) if c == "window_start" else v for c, v in zip(columns, r, strict=True))
+                for r in rows
             ]
         else:
             rows = [tuple(r[c] for c in columns) for r in pq.read_table(f"{folder}/{name}").to_pylist()]
-        found[name] = killed_flow._comparable(rows)
+        found[name] = killed_flow.comparable(rows)
     return found
 
 

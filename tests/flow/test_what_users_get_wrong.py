@@ -22,15 +22,22 @@ def events(name="f"):
     return flow, flow.source("s", ps.files("none", COLUMNS), time="at")
 
 
+def sinking():
+    flow, stream = events()
+    stream.sink(ps.noop())
+    return flow
+
+
 def keeps(_, event, state):
     return (event.v,), state
 
 
-def run(stream, tmp_path, n=3):
-    """What a stream of three rows gives: of the keys a, b and a."""
+def run(declare, tmp_path, n=3):
+    """What a flow with a stream of three rows gives: of the keys a, b and a."""
     out = ps.memory(f"{tmp_path}")
-    stream.sink(out)
-    with Harness(stream._flow) as harness:
+    flow, stream = events()
+    declare(stream).sink(out)
+    with Harness(flow) as harness:
         harness.push("s", [{"k": "aba"[i], "at": BEGIN + dt.timedelta(minutes=i), "v": i, "a b": i} for i in range(n)])
         harness.finish()
     return out.rows()
@@ -100,7 +107,7 @@ DECLARATIONS = {
         r"files\(columnPruning=...\) cannot be",
     ),
     "no schema": (lambda _: ps.files("none", None), "must be text such as 'tail string, delay double', or a pyarrow.Schema"),
-    "no name": (lambda s: s._flow.source("", ps.files("none", COLUMNS)), "The name of a source must be text, not ''"),
+    "no name": (lambda _: ps.Flow("f").source("", ps.files("none", COLUMNS)), "The name of a source must be text, not ''"),
     "column that is none": (lambda _: ps.sum(None), "The column of sum must be text, not None"),
     "quantile of none": (lambda _: ps.quantile("v", None), "q must be a number, not None"),
     "error as text": (lambda _: ps.approx_count_distinct("v", "2 %"), "relative_error must be a number, not '2 %'"),
@@ -111,11 +118,11 @@ DECLARATIONS = {
     ),
     "no path": (lambda _: ps.files(None, COLUMNS), "The path of files must be text, not None"),
     "time as number": (
-        lambda s: s._flow.source("t", ps.files("none", COLUMNS), time=3),
+        lambda _: ps.Flow("f").source("t", ps.files("none", COLUMNS), time=3),
         "The time column of source 't' must be text, not 3",
     ),
     "one position": (
-        lambda s: s._flow.source("t", ps.files("none", COLUMNS), position="v"),
+        lambda _: ps.Flow("f").source("t", ps.files("none", COLUMNS), position="v"),
         r"Source 't' has position='v'; give two columns, \(partition, offset\)",
     ),
     "region as number": (lambda s: s.key_by("k", name=3), "key_by's name must be text, not 3"),
@@ -150,7 +157,7 @@ DECLARATIONS = {
         "max_matches_per_event must be a whole number from 0, not 'x'",
     ),
     "session as text": (
-        lambda s: s.sink(ps.noop())._flow.start("local", checkpoint="none"),
+        lambda _: sinking().start("local", checkpoint="none"),
         "start needs a SparkSession, or none, not 'local'",
     ),
 }
@@ -198,9 +205,9 @@ def test_workers_when_they_are_no_whole_number_are_refused(workers, sentence):
 
 
 def test_star_is_all_columns_and_a_plain_name_needs_no_quotes(tmp_path):
-    _, stream = events()
     rows = run(
-        stream.select("*", "v + 1 AS w").key_by("a b").stateful_map(lambda k, e, s: ((k, e.w), s), "k long, w long"), tmp_path
+        lambda s: s.select("*", "v + 1 AS w").key_by("a b").stateful_map(lambda k, e, s: ((k, e.w), s), "k long, w long"),
+        tmp_path,
     )
     assert sorted(r["k"] for r in rows) == [0, 1, 2]
     assert all(r["w"] == r["k"] + 1 for r in rows)
@@ -215,13 +222,12 @@ def test_star_is_all_columns_and_a_plain_name_needs_no_quotes(tmp_path):
     ],
 )
 def test_row_of_a_function_when_it_does_not_fit_is_refused(tmp_path, given, sentence):
-    stream = events()[1].key_by("k").stateful_map(lambda *_: (given, None), "delay long")
     with pytest.raises(OperatorError, match=sentence):
-        run(stream, tmp_path)
+        run(lambda s: s.key_by("k").stateful_map(lambda *_: (given, None), "delay long"), tmp_path)
 
 
 def test_row_of_a_function_when_a_whole_number_is_a_float_is_taken(tmp_path):
-    rows = run(events()[1].key_by("k").stateful_map(lambda *_: ((2.0,), None), "v long"), tmp_path)
+    rows = run(lambda s: s.key_by("k").stateful_map(lambda *_: ((2.0,), None), "v long"), tmp_path)
     assert rows == [{"v": 2}] * 3
 
 
@@ -248,7 +254,7 @@ class Fails(ps.Operator):
 @pytest.mark.parametrize("hook", ["on_data", "generator", "on_frontier", "on_barrier"])
 def test_operator_when_it_raises_is_named(tmp_path, hook):
     with pytest.raises(OperatorError, match=r"Operator Fails of region 'k' failed in .*: ZeroDivisionError: by nothing"):
-        run(events()[1].key_by("k").process(Fails(hook)), tmp_path)
+        run(lambda s: s.key_by("k").process(Fails(hook)), tmp_path)
 
 
 def test_operator_when_it_gives_what_is_no_rows_is_told(tmp_path):
@@ -257,7 +263,7 @@ def test_operator_when_it_gives_what_is_no_rows_is_told(tmp_path):
             return pa.table({"v": [1]})
 
     with pytest.raises(OperatorError, match=r"it must give what rows.emit\(...\) or state.emit\(...\) give"):
-        run(events()[1].key_by("k").process(Gives()), tmp_path)
+        run(lambda s: s.key_by("k").process(Gives()), tmp_path)
 
 
 def test_aggregate_when_it_raises_is_named(tmp_path):
@@ -276,11 +282,10 @@ def test_aggregate_when_it_raises_is_named(tmp_path):
         def finish(self, state):
             return state
 
-    windows = events()[1].key_by("k").window(ps.tumbling("1 hour"))
     with pytest.raises(OperatorError, match=r"of region 'k' failed in Broken.add on key 'a' at position .* ZeroDivisionError"):
-        run(windows.aggregate(n=Broken("v")), tmp_path)
+        run(lambda s: s.key_by("k").window(ps.tumbling("1 hour")).aggregate(n=Broken("v")), tmp_path)
 
 
 def test_function_over_batches_when_its_column_does_not_fit_is_told(tmp_path):
     with pytest.raises(OperatorError, match=r"gave column 'w', which is not int64: "):
-        run(events()[1].map_batches(lambda b: pa.record_batch({"w": ["x"] * len(b)}), "w long"), tmp_path)
+        run(lambda s: s.map_batches(lambda b: pa.record_batch({"w": ["x"] * len(b)}), "w long"), tmp_path)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import pickle
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ import oracle
 import recipes as r
 
 import penstock as ps
+from penstock.checkpoint.folder import Checkpoint
 from penstock.errors import ChangedFlowError
 from penstock.protocol.rescale import Limits
 from penstock.testing import Crash, Harness
@@ -137,22 +139,22 @@ class Oracle(oracle.Oracle):
         if isinstance(node, r.Where):
             return [(row, late) for row, late in rows if r.CONDITIONS[node.condition](row.data)]
         if isinstance(node, r.Columns):
-            return [(oracle._with(row, node.new), late) for row, late in rows]
+            return [(oracle.with_column(row, node.new), late) for row, late in rows]
         if isinstance(node, r.Standard):
             return [(replace(row, data={n: row.data[n] for n in r.STANDARD}), late) for row, late in rows]
-        return [(child, late) for row, late in rows for child in oracle._repeated(row)]
+        return [(child, late) for row, late in rows for child in oracle.repeated(row)]
 
-    def _rows(self, node: r.Node) -> list[oracle.Row]:
+    def made_rows(self, node: r.Node) -> list[oracle.Row]:
         stateless = isinstance(node, r.Union | r.Where | r.Columns | r.Standard | r.Repeat | r.KeyBy)
         if stateless or (isinstance(node, Changed) and node.kind in (r.Where, r.Columns)):
             return [row for row, _ in self.tagged(node)]
         if not isinstance(node, Changed):
-            return super()._rows(node)
+            return super().made_rows(node)
         rows = self.rows(node.of)
         if node.kind is r.Map:
             assert node.before is not None
             assert node.after is not None
-            return [out for group in oracle._by_key(rows) for out in self._mapped(node, group)]
+            return [out for group in oracle.by_key(rows) for out in self._mapped(node, group)]
         if node.kind is r.Distinct:
             return self._distinct(node, rows)
         return self._changed_totals(node)
@@ -168,7 +170,7 @@ class Oracle(oracle.Oracle):
         r.FUNCTIONS[name] = both
         try:
             marked = [replace(row, data={**row.data, "second": row.time >= edge}) for row in group]
-            return oracle._mapped(replace(versions[0], fn=name), marked)
+            return oracle.mapped(replace(versions[0], fn=name), marked)
         finally:
             del r.FUNCTIONS[name]
 
@@ -180,7 +182,7 @@ class Oracle(oracle.Oracle):
             if params is None:
                 out += [row.child(0, row.data) for row in mine]
             else:
-                out += [x for group in oracle._by_key(mine) for x in oracle._distinct(node.kind(node.of, **params), group)]
+                out += [x for group in oracle.by_key(mine) for x in oracle.distinct(node.kind(node.of, **params), group)]
         return out
 
     def _changed_totals(self, node: Changed) -> list[oracle.Row]:
@@ -189,7 +191,7 @@ class Oracle(oracle.Oracle):
         assert node.after is not None
         edge = self._frontiers[oracle.region_of(node.of).name]
         both = self.tagged(node.of)
-        groups = oracle._by_key([row for row, _ in both])
+        groups = oracle.by_key([row for row, _ in both])
         late = {id(row) for row, second in both if second}
         old = {name for name, _, _ in node.before["aggregates"]}
         out = []
@@ -265,7 +267,7 @@ class Running:
 
     def declared(self, flow: ps.Flow, node: r.Node, streams: dict[r.Node, Any]) -> Any:
         """The stream of a node of a version."""
-        return r._declare(flow, node, streams)
+        return r.declare_node(flow, node, streams)
 
     def declare(self, which: int) -> tuple[ps.Flow, dict[r.Node, r.Node], dict[r.Node, Any]]:
         """A version's flow, what each node is in it, and the streams of these."""
@@ -282,13 +284,13 @@ class Running:
                 self.tables.setdefault(base, set()).add(table)
         return flow, known, streams
 
-    def mark(self, known: dict[r.Node, r.Node], streams: dict[r.Node, Any], regions: Mapping[str, Any]) -> None:
-        """Note the `part` of rows that the frontier triggers, by node; `regions`: as compiled, by name."""
-        for node, stream in streams.items():
-            at = getattr(stream._node, "operator", -1)
-            if isinstance(node, r.Map | r.Totals | r.Distinct | r.Join | r.Process) and at >= 0:
-                spec = regions[stream._node.region.name].spec
-                self.markers |= {b: -(spec.ordinal * 256 + spec.steps[at].slot + 1) for b, k in known.items() if k is node}
+    def mark(self, known: dict[r.Node, r.Node], nodes: Iterable[r.Node], checkpoint: str) -> None:
+        """Note the `part` of rows that the frontier triggers, by node, as the newest run of a checkpoint numbers its steps."""
+        opened = Checkpoint(checkpoint)
+        specs = pickle.loads(opened.specs(opened.newest_run()))
+        for node, (region, at) in r.steps_of(nodes).items():
+            spec = specs[region]
+            self.markers |= {b: -(spec.ordinal * 256 + spec.steps[at].slot + 1) for b, k in known.items() if k is node}
 
     def contents(self) -> dict[r.Node, Counter[Any]]:
         """What the sinks of each node hold."""
@@ -303,7 +305,7 @@ class Running:
         limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
         workers = self.course.workers
         with _made(flow, workers, folder, self.before, limits, lmdb=self.course.lmdb) as harness:
-            self.mark(known, streams, harness._compiled.regions)
+            self.mark(known, streams, folder)
             yield harness
 
     def epochs(self, harness: Harness, epochs: range, last: int) -> None:
@@ -315,9 +317,9 @@ class Running:
                 self.shuffle.shuffle(here)
                 if here:
                     harness.push(name, r.table(sources[name], here))
-            steered = drawing._steer(harness, self.course, epoch, timed=True)
+            steered = drawing.steer(harness, self.course, epoch, timed=True)
             ends = self.course.drain_last and epoch == last
-            drawing._survive(harness, self.course, [*steered, "end"] if ends else steered)
+            drawing.survive(harness, self.course, [*steered, "end"] if ends else steered)
 
 
 @contextlib.contextmanager
@@ -340,7 +342,7 @@ def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: in
         with running.version(0, folder) as harness:
             running.epochs(harness, range(stop + 1), last + 1)
             while any(region.control.held for region in harness.record.regions.values()):
-                drawing._survive(
+                drawing.survive(
                     harness, course, harness.copy()
                 )  # rows of keys on hold are processed whenever the copy is ready
             frontiers = {name: region.frontier for name, region in harness.record.regions.items()}
@@ -366,9 +368,9 @@ def plain(rows: Any) -> Counter[Any]:
 
 def _to_the_end(running: Running, harness: Harness, stop: int, last: int) -> None:
     running.epochs(harness, range(stop + 1, last + 1), last)
-    drawing._survive(harness, running.course, ["end"])
-    for _ in range(drawing._MOST_EPOCHS):
+    drawing.survive(harness, running.course, ["end"])
+    for _ in range(drawing.MOST_EPOCHS):
         if harness.record.finished:
             return
-        drawing._survive(harness, running.course, harness.copy() if harness.record.ending else ["end"])
+        drawing.survive(harness, running.course, harness.copy() if harness.record.ending else ["end"])
     raise AssertionError("the flow does not come to its end")

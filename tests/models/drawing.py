@@ -18,7 +18,7 @@ from penstock.protocol.rescale import Limits
 from penstock.testing import Crash, Harness
 
 NUMBERS = itertools.count()
-_MOST_EPOCHS = 2000  # after the last input; a flow that needs more hangs
+MOST_EPOCHS = 2000  # after the last input; a flow that needs more hangs
 KEYS = [None, "", "a", "b", "é", "x" * 392]  # with a number 400 bytes, which is what a key may have
 WINDOWS = [
     r.Window("tumbling", 5 * r.SECOND),
@@ -395,22 +395,22 @@ def run(
                 for part in (here[: len(here) // 3], here[len(here) // 3 :]):
                     if part:
                         harness.push(name, r.table(sources[name], part))
-            steered = _steer(harness, course, epoch, timed=timed)
-            _survive(harness, course, [*steered, "end"] if course.drain_last and epoch == last else steered)
+            steered = steer(harness, course, epoch, timed=timed)
+            survive(harness, course, [*steered, "end"] if course.drain_last and epoch == last else steered)
         if course.back and timed and course.back[0] <= last < course.back[1] and not harness.record.finished:
-            _survive(harness, course, _load(harness, -1))
-        _survive(harness, course, ["end"])
-        for _ in range(_MOST_EPOCHS):
+            survive(harness, course, _load(harness, -1))
+        survive(harness, course, ["end"])
+        for _ in range(MOST_EPOCHS):
             if harness.record.finished:
                 break
             # an end that came with a command to go back was about input that is read again
-            _survive(harness, course, harness.copy() if harness.record.ending else ["end"])
+            survive(harness, course, harness.copy() if harness.record.ending else ["end"])
         assert harness.record.finished, "the flow does not come to its end"
         contents = {node: content(node, made) for node, made in built.sinks.items()}
     return Ran(contents, built.markers())
 
 
-def _steer(harness: Harness, course: Course, epoch: int, *, timed: bool) -> list[Any]:
+def steer(harness: Harness, course: Course, epoch: int, *, timed: bool) -> list[Any]:
     """The commands of an epoch; a key that does not exist yet is not moved.
 
     Without event time results depend on the epoch in which a record comes, so such a flow does not go back: it would read what
@@ -450,7 +450,7 @@ def _load(harness: Harness, which: int) -> list[Any]:
     return [{"command": "load", "name": there[which % len(there)]}] if there else []
 
 
-def _survive(harness: Harness, course: Course, commands: list[Any]) -> None:
+def survive(harness: Harness, course: Course, commands: list[Any]) -> None:
     """Run an epoch, starting again after each crash."""
     crashes = iter(course.crashes.values())
     try:

@@ -70,10 +70,10 @@ class Oracle:
 
     def rows(self, node: r.Node) -> list[Row]:
         if node not in self._known:
-            self._known[node] = self._rows(node)
+            self._known[node] = self.made_rows(node)
         return self._known[node]
 
-    def _rows(self, node: r.Node) -> list[Row]:
+    def made_rows(self, node: r.Node) -> list[Row]:
         if isinstance(node, r.Source):
             return self._judged(node)[0]
         if isinstance(node, r.Late):
@@ -84,30 +84,32 @@ class Oracle:
         if isinstance(node, r.Where):
             return [row for row in rows if r.CONDITIONS[node.condition](row.data)]
         if isinstance(node, r.Columns):
-            return [_with(row, node.new) for row in rows]
+            return [with_column(row, node.new) for row in rows]
         if isinstance(node, r.Standard):
             return [replace(row, data={n: row.data[n] for n in r.STANDARD}) for row in rows]
         if isinstance(node, r.Repeat):
-            return [c for row in rows for c in _repeated(row)]
+            return [c for row in rows for c in repeated(row)]
         if isinstance(node, r.Local):
             return rows
         if isinstance(node, r.KeyBy):
             for step in node.then:
                 rows = (
-                    [x for x in rows if r.CONDITIONS[step](x.data)] if isinstance(step, str) else [_with(x, step) for x in rows]
+                    [x for x in rows if r.CONDITIONS[step](x.data)]
+                    if isinstance(step, str)
+                    else [with_column(x, step) for x in rows]
                 )
             return [replace(row, key=tuple(one_value(row.data[c]) for c in node.keys)) for row in rows]
         if isinstance(node, r.Map):
-            return [out for group in _by_key(rows) for out in _mapped(node, group)]
+            return [out for group in by_key(rows) for out in mapped(node, group)]
         if isinstance(node, r.Totals):
-            return [out for group in _by_key(rows) for out in self._totals(node, group)]
+            return [out for group in by_key(rows) for out in self._totals(node, group)]
         if isinstance(node, r.Distinct):
-            return [out for group in _by_key(rows) for out in _distinct(node, group)]
+            return [out for group in by_key(rows) for out in distinct(node, group)]
         if isinstance(node, r.Join):
             return self._joined(node, rows)
         assert isinstance(node, r.Process)
         process = _previous if node.operator == "previous" else self._tally
-        return [out for group in _by_key(rows) for out in process(node, group)]
+        return [out for group in by_key(rows) for out in process(node, group)]
 
     def _judged(self, source: r.Source) -> tuple[list[Row], list[Row]]:
         """Records on time, and late ones: more than the lateness behind the greatest time its partition showed before."""
@@ -181,7 +183,7 @@ class Oracle:
 # --------------------------------------------------------------------------------------------------------------- the steps
 
 
-def _by_key(rows: list[Row]) -> list[list[Row]]:
+def by_key(rows: list[Row]) -> list[list[Row]]:
     """Rows of each key, in order."""
     groups: dict[Any, list[Row]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.order):
@@ -217,7 +219,7 @@ def starts(window: r.Window, time: int) -> list[int]:
     return sorted(found)
 
 
-def _mapped(node: r.Map, rows: list[Row]) -> list[Row]:
+def mapped(node: r.Map, rows: list[Row]) -> list[Row]:
     states: dict[int, Any] = {}
     out: list[Row] = []
     key = rows[0].key if len(rows[0].key) > 1 else rows[0].key[0]
@@ -231,7 +233,7 @@ def _mapped(node: r.Map, rows: list[Row]) -> list[Row]:
     return out
 
 
-def _distinct(node: r.Distinct, rows: list[Row]) -> list[Row]:
+def distinct(node: r.Distinct, rows: list[Row]) -> list[Row]:
     kept: dict[tuple[Any, ...], int] = {}
     out = []
     for row in rows:
@@ -248,12 +250,12 @@ def _previous(_: r.Node, rows: list[Row]) -> list[Row]:
     return [row.child(0, {n: row.data[n] for n in r.STANDARD} | {"before": b}) for row, b in zip(rows, befores, strict=False)]
 
 
-def _repeated(row: Row) -> list[Row]:
+def repeated(row: Row) -> list[Row]:
     times = 1 if row.data["v"] is None else row.data["v"] % 3
     return [row.child(n, {**row.data, "s": f"{row.data['s']}/{n}"}) for n in range(times)]
 
 
-def _with(row: Row, new: tuple[str, str]) -> Row:
+def with_column(row: Row, new: tuple[str, str]) -> Row:
     return replace(row, data={**row.data, new[0]: r.EXPRESSIONS[new](row.data)})
 
 

@@ -8,7 +8,8 @@ Read next: `oracle`.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -396,19 +397,30 @@ def build(recipe: Recipe, name: str, sink: Callable[[str, Node], Any]) -> Built:
     """
     flow = ps.Flow(name)
     streams: dict[Node, Any] = {}
-    built = Built(flow, {}, {})
+    built = Built(flow, {}, steps_of(recipe.nodes))
     for node in recipe.nodes:
-        streams[node] = stream = _declare(flow, node, streams)
-        at = getattr(stream._node, "operator", -1)
-        if isinstance(node, Map | Totals | Distinct | Join | Process) and at >= 0:
-            built.steps[node] = (stream._node.region.name, at)
+        streams[node] = declare_node(flow, node, streams)
     for i, node in enumerate(recipe.sinks):
         made = built.sinks[node] = sink(f"{name}_{i}", node)
         streams[node].sink(made, name=f"out{i}")
     return built
 
 
-def _declare(flow: ps.Flow, node: Node, streams: Mapping[Node, Any]) -> Any:
+def steps_of(nodes: Iterable[Node]) -> dict[Node, tuple[str, int]]:
+    """Of the nodes that are steps of a region: the region's name, and which of its steps they are."""
+    counts: Counter[str] = Counter()
+    found = {}
+    for node in nodes:
+        if isinstance(node, Map | Totals | Distinct | Join | Process):
+            region = node.of
+            while not isinstance(region, KeyBy):
+                region = region.of
+            found[node] = (region.name, counts[region.name])
+            counts[region.name] += 1
+    return found
+
+
+def declare_node(flow: ps.Flow, node: Node, streams: Mapping[Node, Any]) -> Any:
     if isinstance(node, Source):
         return flow.source(
             node.name,

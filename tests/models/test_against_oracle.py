@@ -163,20 +163,23 @@ def test_a_durable_sink_when_anything_happens_holds_what_one_sequential_pass_giv
     url = request.getfixturevalue("postgres_database") if system == "postgresql" else f"sqlite:///{folder}/out.db"
     columns = ", ".join(r.STANDARD)
 
+    tables = {}
+
     def sink(name: str, node: r.Node):
+        tables[node] = name
         updating = isinstance(node, r.Totals) and node.emit == "update"
         keys = [*oracle.region_of(node).keys, *(["window_start"] if node.window else [])] if updating else None
         if system == "parquet" and not updating:
             return ps.parquet(folder / name)
         return ps.sql(url, table=name, mode="upsert" if updating else "append", key=keys)
 
-    def content(_: r.Node, made) -> Counter:
+    def content(node: r.Node, made) -> Counter:
         if isinstance(made, ParquetSink):
             rows = [row for file in Path(made.identity).glob("*.parquet") for row in pq.read_table(file).to_pylist()]
             return Counter(tuple(row[n] for n in r.STANDARD) for row in rows)
         connect = psycopg.connect(url) if system == "postgresql" else sqlite3.connect(folder / "out.db")
         with contextlib.closing(connect) as base:
-            return Counter(base.execute(f"SELECT {columns} FROM {made._table}").fetchall())
+            return Counter(base.execute(f"SELECT {columns} FROM {tables[node]}").fetchall())
 
     ran = drawing.run(recipe, records, course, sink=sink, content=content)
     expected = oracle.Oracle(recipe, records, ran.markers)

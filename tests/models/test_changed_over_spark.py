@@ -52,13 +52,13 @@ class Running(changes.Running):
         run = flow.start(
             self.spark, checkpoint=str(self.folder / "checkpoint"), trigger="available_now", drain=drain, workers=2
         )
-        self.mark(known, streams, run._flow.regions)
+        self.mark(known, streams, str(self.folder / "checkpoint"))
         run.await_termination()
         return run.changes
 
     def declared(self, flow, node, streams):
         if not isinstance(node, r.Source):
-            return r._declare(flow, node, streams)
+            return r.declare_node(flow, node, streams)
         lateness = dt.timedelta(microseconds=node.lateness_us)
         files = ps.files(self.folder / node.name, r.TIMED)
         about = {"position": ("p", "o"), "partitions": node.partitions, "on_error": "skip"}

@@ -117,9 +117,15 @@ def test_types_of_one_name_are_told_apart_by_their_streams():
     assert [[e["p"] for e in row["a"]] for row in ended.rows()] == [[7]]
 
 
+def pattern_checksum(text, define):
+    flow, keyed = keyed_by(["k"])
+    keyed.match(text, define=define).sink(ps.noop())
+    return checksum(flow.plan().regions[0].steps[0].operator.pattern)
+
+
 def test_state_of_a_query_that_reads_other_streams_is_told_apart():
     def checked(text):
-        return checksum(keyed_by(["k"])[1].match(text, define=DEFINE)._region.steps[0].operator.pattern)
+        return pattern_checksum(text, DEFINE)
 
     every, one, two = (checked(f"SELECT * {read} WHERE A ; B") for read in ("", "FROM S", "FROM S, T"))
     assert len({every, one, two}) == 3
@@ -128,8 +134,7 @@ def test_state_of_a_query_that_reads_other_streams_is_told_apart():
 
 def test_state_of_a_query_with_other_types_or_clauses_is_told_apart():
     def checked(text, **define):
-        keyed = keyed_by(["k"])[1].match(f"SELECT * WHERE A ; B {text}", define={**DEFINE, **define})
-        return checksum(keyed._region.steps[0].operator.pattern)
+        return pattern_checksum(f"SELECT * WHERE A ; B {text}", {**DEFINE, **define})
 
     others = [checked("LIMIT 1"), checked("LIMIT 2"), checked("CONSUME BY PARTITION"), checked("", A="types = 'X'")]
     assert len({checked(""), *others}) == 5

@@ -199,7 +199,7 @@ def test_large_key_when_it_moves_is_copied_by_a_job_beside_the_epochs(spark, tmp
         runs.append(run)
         asked = run.move("k", ["hot0"], worker=1)
         while not asked.wait(0.02):
-            record = run._latest()
+            record = Checkpoint(str(tmp_path / "checkpoint")).last()
             if record.epoch >= 0 and record.regions["k"].control.held:
                 held[record.epoch] = record.regions["k"].frontier
         assert run.move("k", ["hot0"], worker=0).wait(300)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.checkpoint.folder import Checkpoint
 from penstock.errors import CheckpointError, DeclarationError, FinishedError
 from penstock.protocol.commands import Load
 
@@ -77,7 +78,8 @@ def check(spark, tmp_path, seed, pair):
     someone = Someone(seed, pair)
     options = {"checkpoint": str(folder / "c"), "workers": 2}
     # A snapshot to go back to, taken before anything else.
-    run = flow.start(spark, trigger="0 seconds", **options)
+    trigger = "0 seconds"
+    run = flow.start(spark, trigger=trigger, **options)
     assert run.snapshot("early").wait(120)
     someone.run = run
     someone.thread.start()
@@ -85,7 +87,7 @@ def check(spark, tmp_path, seed, pair):
         deadline = time.monotonic() + 300
         while run.active:
             assert time.monotonic() < deadline, (seed, pair)
-            if run._interval_ms is not None and not someone.plan and run.progress["sources"]["events"]["files"] == FILES:
+            if trigger != "available_now" and not someone.plan and run.progress["sources"]["events"]["files"] == FILES:
                 run.shutdown(drain=True, timeout=0)
             run.await_termination(0.2)
         assert run.outcome
@@ -101,7 +103,7 @@ def check(spark, tmp_path, seed, pair):
     assert sorted(r["v"] for r in out.rows()) == [*range(FILES * PER_FILE)], (seed, pair)
     assert not run.progress["sources"]["events"]["late"]
     for given in someone.asked:
-        asked = replace(given, latest=run._latest)  # a handle knows what its own run has seen
+        asked = replace(given, latest=Checkpoint(options["checkpoint"]).last)  # a handle knows what its own run has seen
         if not asked.replaced and asked.name not in run.progress["refused"]:
             assert asked.done or isinstance(asked.command, Load), (seed, pair, asked.command)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -72,27 +73,26 @@ def perform(state, model, steps):
 class StateOfOneWorker(RuleBasedStateMachine):
     @initialize()
     def begin(self):
-        self.root = tempfile.mkdtemp(prefix="penstock-state-")
+        self.root = os.path.realpath(tempfile.mkdtemp(prefix="penstock-state-"))
         self.fs = pafs.LocalFileSystem()
         self.model = {}
         self.version = Version()
         self.history = [(self.version, {})]
         self.memory = MemoryState()
         self.files = 0
-        self.processes = [{}, {}]  # what each holds over the stores
-        self.process = 0
+        self.elsewhere = dict.fromkeys((0, 1))  # by host, what the other process holds over the store
 
     def teardown(self):
         for host in (0, 1):
             LocalStore.open(self.host(host), "me", "boot", 1 << 26).close()
         shutil.rmtree(self.root)
-        recent_changes._held = {}
+        for host in (0, 1):
+            recent_changes.evict(self.host(host))
 
     def host(self, number):
         return f"{self.root}/host-{number}"
 
     def store(self, host, identity="me", boot="boot"):
-        recent_changes._held = self.processes[self.process]
         return LocalStore.open(self.host(host), identity, boot, 1 << 26)
 
     def path(self, kind):
@@ -125,11 +125,17 @@ class StateOfOneWorker(RuleBasedStateMachine):
 
     @rule()
     def another_process_runs_the_tasks(self):
-        self.process = 1 - self.process
+        mine = {host: recent_changes.held(self.host(host)) for host in (0, 1)}
+        for host, layer in self.elsewhere.items():
+            recent_changes.evict(self.host(host))
+            if layer is not None:
+                recent_changes.hold(self.host(host), layer)
+        self.elsewhere = mine
 
     @rule()
     def process_is_replaced(self):
-        self.processes[self.process] = {}
+        for host in (0, 1):
+            recent_changes.evict(self.host(host))
 
     @rule()
     def epoch_without_changes(self):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -33,6 +34,10 @@ def local(tmp_path):
 
 def open_store(local, identity="me", boot="boot", map_size=1 << 26):
     return LocalStore.open(local, identity, boot, map_size)
+
+
+def open_environment(local):
+    return environment.open_environment(local, "me", "boot", 1 << 26)
 
 
 def test_catch_up_when_fresh_behind_and_level_then_only_missing_files_are_applied(fs, root, local):
@@ -88,7 +93,8 @@ def test_open_when_another_process_replaced_the_files_then_the_new_ones_are_open
     shutil.copy(tmp_path / "copy" / "data.mdb", local)
     with open_store(local).at(fs, root, last) as state:
         assert content(state) == LAST
-    assert open_store(local)._env.inode == environment._inode(local)
+    there = Path(local, "data.mdb").stat()
+    assert open_environment(local).inode == (there.st_dev, there.st_ino)
 
 
 def test_open_when_another_holds_the_guard_then_waits(local):
@@ -168,9 +174,9 @@ def test_fill_up_when_file_is_shorter_than_its_header_says_then_extended(fs, roo
     store = open_store(local)
     store.catch_up(fs, root, versions(fs, root, *EPOCHS)[-1])
     data = Path(local, "data.mdb")
-    whole = data.stat().st_size
+    whole, opened = data.stat().st_size, open_environment(local)
     os.truncate(data, whole - 4096)
-    environment.fill_up(local, store._env)
+    environment.fill_up(local, opened)
     assert data.stat().st_size == whole
 
 
@@ -190,9 +196,10 @@ def test_at_when_a_file_is_torn_then_named_and_store_keeps_what_it_has(fs, root,
     assert store.catch_up(fs, root, last) == CatchUp(rebuilt=False, files=2, rows=3)
 
 
-def stored_lineage(store):
-    with store._env.env.begin() as txn:
-        return store._lineage(store._env, txn)
+def stored_lineage(local):
+    opened = open_environment(local)
+    with opened.env.begin() as txn:
+        return json.loads(txn.get(b"store", db=opened.meta))["lineage"]
 
 
 def held_rows(local):
@@ -209,7 +216,7 @@ def test_at_when_few_deltas_are_lacking_then_held_and_put_into_the_store_togethe
             assert content(state) == {b"00a": b"%d" % n} | {b"00%02d" % i: b"v" for i in range(n + 1)}
             assert [key for key, _ in state.due(ord("0"), MAX_TIME)] == [b"00%02d" % i for i in range(min(n + 1, 10))]
             assert state.measure(0, 1 << 16, 1)[0] == [(0x3030, sum(len(k) + len(v) + 8 for k, v in content(state).items()))]
-        stored.append(version.lineages().index(stored_lineage(store)) - 1)
+        stored.append(version.lineages().index(stored_lineage(local)) - 1)
     assert stored == [0] * 9 + [9] * 9 + [18] * 2  # by the number of the epoch
     assert held_rows(local) == 2
     assert store.catch_up(fs, root, made[-1]).files == 1
@@ -224,30 +231,30 @@ def test_at_when_a_delta_is_large_then_put_into_the_store_at_once(fs, root, loca
     for version in (first, second):
         with store.at(fs, root, version) as state:
             assert state.get_many([b"00b", b"00a"]) == [b"1", entries.get(b"00a") if version is second else None]
-        assert stored_lineage(store) == version.lineage()
+        assert stored_lineage(local) == version.lineage()
 
 
-def test_at_when_a_base_is_adopted_that_the_store_lacks_then_what_is_held_brings_it_there(fs, root, local, monkeypatch):
+def test_at_when_a_base_is_adopted_that_the_store_lacks_then_what_is_held_brings_it_there(fs, root, local):
     made = versions(fs, root, *({b"00%02d" % n: b"v"} for n in range(6)))
     store = open_store(local)
     for version in made[:5]:
         store.at(fs, root, version).close()
     adopted = made[5].with_base(compact(fs, root, made[3], "b", Metadata("base", "me", 3), "s"))
-    monkeypatch.setattr(state_store, "_load", lambda *_: pytest.fail("filled anew"))
+    Path(root, "b").unlink()  # to fill the store anew would need it
     with store.at(fs, root, adopted) as state:
         assert sorted(content(state)) == [b"00%02d" % n for n in range(6)]
 
 
-def test_at_when_a_process_holds_none_of_many_deltas_then_they_are_put_into_the_store(fs, root, local, monkeypatch):
+def test_at_when_a_process_holds_none_of_many_deltas_then_they_are_put_into_the_store(fs, root, local):
     most = recent_changes.READ_DELTAS
     made = versions(fs, root, *({b"00a": b"%d" % n} for n in range(2 * most + 2)))
     store = open_store(local)
     store.at(fs, root, made[0]).close()
     for at, stored in ((most, 0), (2 * most + 1, 2 * most + 1)):  # so many are read, one more is not
-        monkeypatch.setattr(recent_changes, "_held", {})
+        recent_changes.evict(local)
         with store.at(fs, root, made[at]) as state:
             assert content(state) == {b"00a": b"%d" % at}
-        assert stored_lineage(store) == made[stored].lineage()
+        assert stored_lineage(local) == made[stored].lineage()
 
 
 def test_measure_when_another_process_moves_the_store_meanwhile_then_as_before(fs, root, local):
@@ -259,16 +266,15 @@ def test_measure_when_another_process_moves_the_store_meanwhile_then_as_before(f
         assert state.measure(0, 1 << 16, 9) == ([(0x3030, 3 + 2 + 8 + 3 + 1 + 8)], 1 << 16)
 
 
-def test_held_when_another_process_moves_the_store_then_not_put_over_it(fs, root, local, monkeypatch):
+def test_held_when_another_process_moves_the_store_then_not_put_over_it(fs, root, local):
     made = versions(fs, root, *({b"00a": b"%d" % n} for n in range(12)))
     store = open_store(local)
-    mine, others = {}, {}
     for version in made[:9]:
-        monkeypatch.setattr(recent_changes, "_held", mine)
         store.at(fs, root, version).close()
-    monkeypatch.setattr(recent_changes, "_held", others)
+    mine = recent_changes.held(local)
+    recent_changes.evict(local)
     store.catch_up(fs, root, made[10])
-    monkeypatch.setattr(recent_changes, "_held", mine)
+    recent_changes.hold(local, mine)
     with store.at(fs, root, made[11]) as state:
         assert content(state) == {b"00a": b"11"}
     with store.at(fs, root, made[10]) as state:
@@ -385,7 +391,7 @@ def test_catch_up_when_lmdb_stumbles_then_rebuilt_from_the_files(fs, root, local
 def test_read_when_lmdb_stumbles_then_says_so_and_the_store_is_rebuilt_next_time(fs, root, local):
     last = versions(fs, root, *EPOCHS)[-1]
     state = open_store(local).at(fs, root, last)
-    open_store(local)._env.env.close()
+    open_environment(local).env.close()
     with pytest.raises(StateError, match=r"could not be read .* is rebuilt from the checkpoint when the epoch runs again"):
         state.get_many([b"00a"])
     assert not Path(local, "data.mdb").exists()

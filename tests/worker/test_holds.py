@@ -12,6 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.checkpoint import housekeeping
+from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.inspect import view_region
 from penstock.protocol.commands import kind_of
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
@@ -163,7 +164,11 @@ def test_queue_of_a_key_on_hold_when_it_reaches_its_bound_makes_the_next_epoch_w
         settings = harness._driver._settings
         go, waited = threading.Event(), threading.Event()
         settings.limits = Limits(queue_bytes=sizes[2])
-        beside = Maintenance(harness._checkpoint, settings, lambda copy: go.wait(60) and copy.carry_out(harness._checkpoint))
+        beside = Maintenance(
+            Checkpoint(harness.checkpoint),
+            settings,
+            lambda copy: go.wait(60) and copy.carry_out(Checkpoint(harness.checkpoint)),
+        )
         beside.look(record)
         beside.hold_back(record)  # the bound is reached, not passed: nothing waits
         settings.limits = Limits(queue_bytes=sizes[2] - 1)
@@ -173,7 +178,9 @@ def test_queue_of_a_key_on_hold_when_it_reaches_its_bound_makes_the_next_epoch_w
         go.set()
         waiting.join(60)
         assert waited.is_set()
-        assert [kind_of(harness._checkpoint.read_command(n)) for n in harness._checkpoint.control_names()] == ["copied"]
+        assert [
+            kind_of(Checkpoint(harness.checkpoint).read_command(n)) for n in Checkpoint(harness.checkpoint).control_names()
+        ] == ["copied"]
         beside.close()
 
 

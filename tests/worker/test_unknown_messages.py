@@ -8,6 +8,7 @@ import json
 import pytest
 
 import penstock as ps
+from penstock.driver.inspect import view_region
 from penstock.errors import PenstockError
 from penstock.protocol.messages import Answer, Barrier, BinSizes, Collected, Frontier
 from penstock.protocol.reports import StateMove, WorkerReport, decode_report, encode_report
@@ -38,7 +39,8 @@ def counting():
 
 def test_worker_when_it_is_given_a_message_it_does_not_know_refuses_it():
     with Harness(counting(), workers=2) as harness:
-        spec = harness._compiled.regions["k"].spec
+        harness.epoch()
+        spec = view_region(harness.checkpoint, "k").spec
         with pytest.raises(PenstockError, match=WHY):
             run_region_task(spec, 1, 3, ORDERS, [], MemoryState())
 

@@ -130,6 +130,11 @@ class Harness:
         return self._opener.notices
 
     @property
+    def checkpoint(self) -> str:
+        """Its checkpoint's folder, as the commands of the command line take it."""
+        return self._checkpoint.uri
+
+    @property
     def record(self) -> EpochRecord:
         """The last committed epoch's record."""
         return self._driver.last
