@@ -244,7 +244,7 @@ def steer_at(checkpoint, scales, before):
             mark = Path(checkpoint, f"scaled-{record.epoch + 1}")
             if workers and not mark.exists():
                 mark.touch()
-                Commander(opened).submit(Scale(workers))
+                Commander(opened).submit(Scale(None, workers))
             print("phase", *(r.control.phase for r in record.regions.values()), flush=True)
         if before:
             before(name)

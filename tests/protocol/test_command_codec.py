@@ -12,8 +12,8 @@ from penstock.protocol.controller import refusal
 from penstock.protocol.rescale import Placement
 
 COMMANDS = [
-    Scale(3),
-    Scale(2, "k"),
+    Scale(None, 3),
+    Scale("k", 2),
     Move("k", (1, -5), 1),
     Move("k", (7,), None),
     Copied("k", 7, 3, {"path": "state/k/f", "rows": 2}),

@@ -144,7 +144,7 @@ class Commander:
             DeclarationError: There is no such region, or it cannot have so many workers. Nothing was changed.
             FinishedError: The flow has ended for good.
         """
-        return self._ask(Scale(workers, region), region)
+        return self._ask(Scale(region, workers), region)
 
     def move(self, region: str, keys: Sequence[Any], worker: int | None, schema: pa.Schema) -> CommandHandle:
         """Ask for single keys at a worker, or back where they belong (None).

@@ -19,10 +19,10 @@ _CONTROLLERS: Final = MappingProxyType({"judge": "controller"})
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Give a region this number of workers; None: every region."""
+    """Give a region this number of workers; None, or left out in the log: every region."""
 
+    region: str | None = field(metadata={"absent": None})
     workers: int = field(metadata=_CONTROLLERS)
-    region: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,14 @@ def decode(raw: Any) -> Command:
     cls: Any = KINDS.get(kind) if isinstance(kind, str) else None
     if cls is None or not isinstance(raw, dict):
         return Unknown(repr(kind))
-    given = {n: tuple(v) if isinstance(v, list) else v for n, v in raw.items() if n != "command"}
     known, types = {f.name: f for f in fields(cls)}, get_type_hints(cls)
-    wrong = [f"{n}={raw[n]!r}" for n in given if n not in known or not (known[n].metadata or _fits(given[n], types[n]))]
+    given = {n: f.metadata["absent"] for n, f in known.items() if "absent" in f.metadata}
+    given |= {n: tuple(v) if isinstance(v, list) else v for n, v in raw.items() if n != "command"}
+    wrong = [
+        f"{n}={raw[n]!r}"
+        for n, v in given.items()
+        if n not in known or not ("judge" in known[n].metadata or _fits(v, types[n]))
+    ]
     missing = [n for n, f in known.items() if n not in given and f.default is MISSING]
     if wrong or missing:
         return Unknown(f"{kind!r} " + (f"with {', '.join(wrong)}" if wrong else f"without {', '.join(missing)}"))

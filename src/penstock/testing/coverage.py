@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from penstock.protocol.commands import Scale
 from penstock.protocol.messages import Answer
 from penstock.protocol.rescale import ALL_AT_ONCE, Phase, Placement
 from penstock.protocol.rescale.transfer import Finished
@@ -21,7 +22,7 @@ _MANY_WORKERS: Final = 8
 
 def kinds_of(schedule: Schedule) -> Iterator[str]:
     """What is in a schedule."""
-    scales = [c.number for commands in schedule.commands.values() for c in commands if c.kind == "scale"]
+    scales = [c.workers for commands in schedule.commands.values() for c in commands if isinstance(c, Scale)]
     yield from ["two regions"] * (len(schedule.regions) > 1)
     yield from {"event time" if r.timed else "no event time" for r in schedule.regions}
     yield from ["joined inputs"] * (schedule.regions[0].inputs > 1)

@@ -285,7 +285,7 @@ class Harness:
 
     def scale(self, region: str | None, workers: int) -> EpochRecord:
         """Run an epoch that is told to change the number of workers of a region, or of all."""
-        return self.epoch(Scale(workers, region))
+        return self.epoch(Scale(region, workers))
 
     def snapshot(self, name: str) -> EpochRecord:
         """Run an epoch at whose end a snapshot is taken."""

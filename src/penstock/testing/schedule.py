@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, NamedTuple
 
+from penstock.protocol.commands import Move, Scale
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 
 Record = tuple[int, int, int, int, int]
@@ -33,18 +34,6 @@ class Region(NamedTuple):
     inputs: int
 
 
-class Command(NamedTuple):
-    """What a user asks for: ``scale`` to `number` workers, ``pin`` keys to worker `number`, ``unpin`` keys.
-
-    Also what a finished copy reports: ``moved`` for one key, `number` being the epoch in which its hold began. Region −1: all.
-    """
-
-    kind: str
-    region: int
-    number: int = 0
-    keys: tuple[int, ...] = ()
-
-
 @dataclass(slots=True)
 class Schedule:
     """One run.
@@ -61,7 +50,7 @@ class Schedule:
         hot: Bin of the new keys that an endless source brings; −1: any.
         silent: Whether workers without state leave `Interrogate` unanswered.
         round_trip: Whether every commit writes the control as JSON and reads it back.
-        commands: By epoch.
+        commands: By epoch; regions have their numbers for names.
         crashes: By epoch, the steps at which attempts die, one attempt each.
         copy_epochs: Most epochs that a copy takes.
     """
@@ -77,7 +66,7 @@ class Schedule:
     hot: int
     silent: bool
     round_trip: bool
-    commands: dict[int, list[Command]] = field(default_factory=dict)
+    commands: dict[int, list[Scale | Move]] = field(default_factory=dict)
     crashes: dict[int, list[str]] = field(default_factory=dict)
     copy_epochs: int = 3
 
@@ -196,11 +185,11 @@ def _keys(rng: Random, bins: int) -> list[int]:
     return keys
 
 
-def _command(rng: Random, schedule: Schedule) -> Command:
+def _command(rng: Random, schedule: Schedule) -> Scale | Move:
     rnd = rng.random
-    region = int(rnd() * (len(schedule.regions) + 1)) - 1
+    region = (None, "0", "1")[int(rnd() * (len(schedule.regions) + 1))]
     kind = rnd()
     if kind < 0.65:
-        return Command("scale", region, _workers(rng))
+        return Scale(region, _workers(rng))
     keys = tuple({schedule.keys[int(rnd() * len(schedule.keys))] for _ in range(1 + (rnd() < 0.3))})
-    return Command("pin", region, int(rnd() * 8), keys) if kind < 0.88 else Command("unpin", region, 0, keys)
+    return Move(region, keys, int(rnd() * 8) if kind < 0.88 else None)
