@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from penstock.protocol import controller
 from penstock.protocol.rescale import TRANSITIONS, Limits, Phase, Placement, ended_hold, pinned, scaled, transfer
 from penstock.protocol.rescale.bin_plan import place
 from penstock.protocol.rescale.collect import KeySize, cut
@@ -64,9 +65,9 @@ def observed(monkeypatch):
 
         monkeypatch.setattr(module, name, recorded)
 
-    recording(simulator, "scaled", after_scaled)
-    recording(simulator, "pinned", after_pinned)
-    recording(simulator, "ended_hold", after_ended_hold)
+    recording(controller, "scaled", after_scaled)
+    recording(controller, "pinned", after_pinned)
+    recording(controller, "ended_hold", after_ended_hold)
     recording(transfer, "advanced", after_advanced)
     for seed in range(3_000):
         simulate(seed)

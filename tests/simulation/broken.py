@@ -3,280 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
-from penstock.protocol.messages import Collect, Hold, Release
-from penstock.protocol.rescale.hold import released
-from penstock.protocol.rescale.worker import WorkerEpoch
-from penstock.routing.table import SUBS, sub_of
-from penstock.testing.schedule import INPUT_OF_PART
-from penstock.testing.simulated_worker import State, States, Task
+from broken_workers import WORKERS
+
+from penstock.protocol.commands import Copied, Scale
+from penstock.protocol.messages import Collect
+from penstock.testing.simulated_worker import State
 from penstock.testing.simulator import World
-
-
-def world_with(broken):
-    """A world whose workers, tasks or versions are of that kind."""
-    part = {WorkerEpoch: "worker", Task: "task", States: "kept"}[broken.__mro__[-2]]
-    return type(broken.__name__ + "World", (World,), {part: broken() if part == "kept" else broken})
-
-
-# ------------------------------------------------------------------------------- the workers' machine: rules W, H1, H4, C1, C4 to C8
-
-
-class Carefree(WorkerEpoch):
-    """Carries out what it would refuse."""
-
-    def check(self):
-        pass
-
-
-class Without(Carefree):
-    """Forgets messages of a kind."""
-
-    kind: ClassVar
-
-    def run(self, task, *clock):
-        self.messages = [m for m in self.messages if type(m) is not self.kind]
-        return super().run(task, *clock)
-
-
-class SkipsHold(Without):
-    kind = Hold
-
-
-class ReleasesNothing(Without):
-    kind = Release
-
-
-class Ordered(Carefree):
-    """Carries messages out in another order."""
-
-    first: ClassVar = ()
-    last: ClassVar = ()
-
-    def run(self, task, *clock):
-        self.messages = sorted(self.messages, key=lambda m: (type(m) not in self.first) + (type(m) in self.last))
-        return super().run(task, *clock)
-
-
-class CollectsBeforeRows(Ordered):
-    first = (Collect,)
-
-
-class ProcessesBeforeHold(Ordered):
-    last = (Hold,)
-
-
-class HoldsWhatItReleases(Carefree):
-    """Queues a released key's own rows again."""
-
-    def run(self, task, *clock):
-        keys = tuple(k for m in self.messages if type(m) is Release for k in m.keys)
-        at = next((i for i, m in enumerate(self.messages) if type(m) is Release), -1) + 1
-        self.messages = [*self.messages[:at], Hold(keys), *self.messages[at:]] if keys else self.messages
-        return super().run(task, *clock)
-
-
-class ReleasesAfterOwnRows(Ordered):
-    last = (Release,)
-
-    def run(self, task, *clock):
-        answer = super().run(task, *clock)
-        if any(type(m) is Release for m in self.messages):
-            task.process(self.frontier)
-        return answer
-
-
-class CollectsBeforeAllInputs(Carefree):
-    """Collects after each input; what is collected second overwrites what was collected first."""
-
-    def run(self, task, *clock):
-        if task.stage.inputs == 1 or not any(type(m) is Collect for m in self.messages):
-            return super().run(task, *clock)
-        rows, messages = task.rows, self.messages
-        task.rows = [r for r in rows if INPUT_OF_PART[r[1]] == 0]
-        super().run(task, *clock)
-        first, task.moves = task.moves, []
-        task.rows = [r for r in rows if INPUT_OF_PART[r[1]] == 1]
-        self.messages = [m for m in messages if type(m) is not Release]
-        answer = super().run(task, *clock)
-        task.moves = first
-        return answer
-
-
-class AnswersTwice(WorkerEpoch):
-    """Gives up twice what it is told to: what is left is cut again."""
-
-    def collect(self, task, message):
-        first = super().collect(task, message)
-        moves = list(task.moves)
-        super().collect(task, message)
-        task.moves += moves
-        return first
-
-
-class CollectsMoreThanItSays(WorkerEpoch):
-    """Says what fits the budget and gives up all that it was asked for."""
-
-    def collect(self, task, message):
-        said = self.choose(task, message)
-        taken = super().collect(task, replace(message, budget_bytes=1 << 60, hold_bytes=1 << 60))
-        return replace(taken, bins=said.bins, splits=tuple((at, to, upto) for at, to, _, upto in said.parts), keys=said.keys)
-
-
-class MovesPlacedKeysWithBin(WorkerEpoch):
-    def collect(self, task, message):
-        return super().collect(task, replace(message, pinned_keys=()))
-
-
-class MovesWhatIsTooLarge(WorkerEpoch):
-    """Gives up a key that is too large, and names it."""
-
-    def choose(self, task, message):
-        leaving = super().choose(task, message)
-        return replace(leaving, keys=(*leaving.keys, *((k, to) for k, to, _ in leaving.too_large)), stay=message.pinned_keys)
-
-    def collect(self, task, message):
-        taken = super().collect(task, message)
-        lost = {k for k, _, _ in taken.too_large}
-        return replace(taken, keys=tuple(k for k in taken.keys if k[0] not in lost))
-
-
-class NamesNothingTooLarge(WorkerEpoch):
-    """Drops a key that is too large, and does not say so."""
-
-    def collect(self, task, message):
-        return replace(super().collect(task, message), too_large=())
-
-
-class CutsOnePartShort(WorkerEpoch):
-    def collect(self, task, message):
-        taken = super().collect(task, message)
-        return replace(taken, splits=tuple((at, to, upto - 1) for at, to, upto in taken.splits))
-
-
-class CutsOneKeyFar(WorkerEpoch):
-    """Says nothing wrong, and gives up the first key that was to stay, too."""
-
-    def choose(self, task, message):
-        leaving = super().choose(task, message)
-        for at, to, start, upto in leaving.parts:
-            rest = [sub_of(k) for k in task.keys_of(at) if sub_of(k) >= upto and k not in leaving.stay]
-            return replace(leaving, parts=((at, to, start, min(rest, default=SUBS - 1) + 1),))
-        return leaving
-
-    def collect(self, task, message):
-        taken = super().collect(task, message)
-        said = {at: upto for at, _, _, upto in WorkerEpoch.choose(self, task, message).parts}
-        return replace(taken, splits=tuple((at, to, said[at]) for at, to, _ in taken.splits))
-
-
-class CutsNothing(WorkerEpoch):
-    """Cuts a bin where it was cut before."""
-
-    def choose(self, task, message):
-        leaving = super().choose(task, message)
-        return replace(leaving, parts=tuple((at, to, start, start) for at, to, start, _ in leaving.parts))
-
-
-class CollectsNothing(WorkerEpoch):
-    """Keeps a bin whose keys do not fit the budget together, so the rescale cannot end."""
-
-    def collect(self, task, message):
-        fitting = tuple(i for i in message.items if i.bin < 0 or task.bytes_of(i.bin) <= message.budget_bytes)
-        return super().collect(task, replace(message, items=fitting))
-
-
-class MeasuresNothing(WorkerEpoch):
-    """Never comes to the end of its bins."""
-
-    def run(self, task, *clock):
-        answer = super().run(task, *clock)
-        return answer if answer.sized is None else replace(answer, sized=replace(answer.sized, next=0))
-
-
-class HoldsEverything(Carefree):
-    """While anything is on hold, queues the rows of all keys."""
-
-    def run(self, task, *clock):
-        if type(self.messages[0]) is Hold:
-            self.messages = [Hold(tuple({r[3] for r in task.rows})), *self.messages[1:]]
-        elif type(self.messages[0]) is Release:
-            self.messages = [Release(tuple(task.state.queue)), *self.messages[1:]]
-        return super().run(task, *clock)
-
-
-# --------------------------------------------------------------------------------------------- what the machine is carried out on
-
-
-class QueuesInMemory(Task):
-    """Queues in memory, not in its state."""
-
-    def barrier(self):
-        self.state.queue.clear()
-
-
-class KeepsQueue(Task):
-    """Releases rows and keeps them queued."""
-
-    def release(self, keys):
-        kept = dict(self.state.queue)
-        super().release(keys)
-        self.state.queue.update(kept)
-
-
-class ReleasesBackwards(Task):
-    """Releases the last row that was queued first."""
-
-    def release(self, keys):
-        for key in keys:
-            if key in self.state.queue:
-                self.state.queue[key] = self.state.queue[key][::-1]
-        super().release(keys)
-
-
-class HasAnotherHash(Task):
-    def bin_of(self, key):
-        return (key ^ 5) % self.bins
-
-
-class LosesWaitingRows(Task):
-    def give_up(self, leaving):
-        given = super().give_up(leaving)
-        for _, part in self.moves:
-            part.waiting.clear()
-        return given
-
-
-class KeepsStateAfterCollect(States):
-    def left(self, version, part):
-        return version
-
-
-class KeepsStateOfKeysOnHold(States):
-    def dropped(self, version, part):
-        return version
-
-
-class JoinsInPlace(States):
-    """Changes a committed state."""
-
-    def joined(self, version, part):
-        out = super().joined(version, part)
-        version.chains, version.waiting, version.queue = out.chains, out.waiting, out.queue
-        return version
-
-
-class CopiesWithoutWaitingRows(States):
-    def copied(self, version, key):
-        return State(super().copied(version, key).chains)
 
 
 class CopiesTheLastState(World):
     """Copies a key on hold from what its old worker holds now."""
 
-    def finished(self, control, answers, moves, versions, stage):
-        after = super().finished(control, answers, moves, versions, stage)
+    def finished(self, control, answers, moves, versions, *others):
+        after = World.finished(control, answers, moves, versions, *others)
         now = {h.key: after.versions[h.source] if h.source < len(after.versions) else State() for h in after.control.held}
         return replace(after, copies=now)
 
@@ -284,16 +24,39 @@ class CopiesTheLastState(World):
 class GetsCopyAfterRows(World):
     """The state of a key whose hold ends joins its worker after the epoch."""
 
-    def started(self, region, workers, copied):
-        versions, came = super().started(region, workers, ())
-        self.late = {held.to: [p for h, p in copied if h.to == held.to] for held, _ in copied}
+    def started(self, versions, workers, copied, kept):
+        versions, came = World.started(versions, workers, (), kept)
+        self.late = copied
         return versions, came
 
-    def finished(self, control, answers, moves, versions, stage):
-        for worker, parts in self.late.items():
-            for part in parts:
-                versions[worker] = self.kept.joined(versions[worker], part)
-        return super().finished(control, answers, moves, versions, stage)
+    def finished(self, control, answers, moves, versions, *others):
+        for held, part in self.late:
+            versions[held.to] = self.kept.joined(versions[held.to], part)
+        return World.finished(control, answers, moves, versions, *others)
+
+
+class MovesStateLate(World):
+    """The table changes at the commit, and the state one epoch later."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.under_way = {}
+
+    def region_epoch(self, stage, *others):
+        self.stage = stage
+        return super().region_epoch(stage, *others)
+
+    def finished(self, control, answers, moves, versions, *others):
+        after = World.finished(control, answers, {}, versions, *others)
+        region, epoch = self.stage.region, self.stage.epoch
+        self.under_way[region, epoch] = moves
+        for giver, given in self.under_way.get((region, epoch - 1), {}).items():
+            for to, part in given:
+                if giver < len(after.versions):
+                    after.versions[giver] = self.kept.left(after.versions[giver], part)
+                if 0 <= to < len(after.versions):
+                    after.versions[to] = self.kept.joined(after.versions[to], part)
+        return after
 
 
 # ------------------------------------------------------------------------------------------------------------------- the controller
@@ -313,27 +76,7 @@ class FrontierStands(World):
     """The frontier of a copy that is done bounds others for one more epoch."""
 
     def announced(self, control, frontier):
-        return super().announced(control, self.controls[-1].announced(frontier))
-
-
-class MovesStateLate(World):
-    """The table changes at the commit, and the state one epoch later."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self.under_way = {}
-
-    def finished(self, control, answers, moves, versions, stage):
-        after = super().finished(control, answers, {}, versions, stage)
-        late = {**self.under_way.get((stage.region, stage.epoch - 1), {})}
-        self.under_way[stage.region, stage.epoch] = moves
-        for giver, given in late.items():
-            for to, part in given:
-                if giver < len(after.versions):
-                    after.versions[giver] = self.kept.left(after.versions[giver], part)
-                if 0 <= to < len(after.versions):
-                    after.versions[to] = self.kept.joined(after.versions[to], part)
-        return after
+        return super().announced(control, self.regions[-1].control.announced(frontier))
 
 
 class SwitchesTableEarly(World):
@@ -375,9 +118,61 @@ class SchedulesNewWorkersLate(World):
 class EndsAnyHold(World):
     """A second, late report of a copy ends another hold of the same key."""
 
-    def end_hold(self, control, key, since):
-        found = next((h for h in control.held if h.key == key), None)
-        return released(control, key, found.since if found else since)
+    def decide(self, commands, controls, *others):
+        since = {(n, h.key): h.since for n, control in controls.items() for h in control.held}
+        return World.decide(
+            [(n, replace(c, since=since.get((c.region, c.key), c.since)) if isinstance(c, Copied) else c) for n, c in commands],
+            controls,
+            *others,
+        )
+
+
+class ObeysWhatMakesNoSense(World):
+    """Scales to no workers at all as if one had been asked for."""
+
+    def decide(self, commands, *others):
+        return World.decide(
+            [(n, replace(c, workers=1) if isinstance(c, Scale) and not c.workers else c) for n, c in commands], *others
+        )
+
+
+class ObeysTheFirst(World):
+    """Of commands of one epoch to one region only the first counts."""
+
+    def decide(self, commands, *others):
+        scales, out = set(), []
+        for name, command in commands:
+            if not isinstance(command, Scale) or command.region not in scales:
+                out.append((name, command))
+            scales |= {command.region} if isinstance(command, Scale) else set()
+        return World.decide(out, *others)
+
+
+class GoesBackWithoutTheSink(World):
+    """The state goes back to a snapshot, and the sink keeps what it has."""
+
+    def roll_back(self, to):
+        emitted = self.outcome.emitted
+        super().roll_back(to)
+        self.outcome.emitted = emitted
+
+
+class GoesBackWithoutCopies(World):
+    """Copies that are under way when the flow goes back to a snapshot are not begun again."""
+
+    def roll_back(self, to):
+        self.copy = lambda *_: None
+        super().roll_back(to)
+        del self.copy
+
+
+class KeepsStatesWhenGoingBack(World):
+    """The placement goes back to a snapshot, and the state does not."""
+
+    def roll_back(self, to):
+        now = [r.versions for r in self.regions]
+        super().roll_back(to)
+        self.regions = [replace(r, versions=v) for r, v in zip(self.regions, now, strict=True)]
 
 
 class ReportsCopiesLate(World):
@@ -401,33 +196,7 @@ class StoresTwice(World):
 
 VARIANTS = {
     # name: (what is broken, properties of which at least one must be seen broken)
-    "hold skipped": (world_with(SkipsHold), {"P4"}),
-    "hold after the rows": (world_with(ProcessesBeforeHold), {"P4"}),
-    "every row held back an epoch": (world_with(HoldsEverything), {"P8"}),
-    "nothing released": (world_with(ReleasesNothing), {"P1"}),
-    "released key held again": (world_with(HoldsWhatItReleases), {"P1"}),
-    "queue released after own rows": (world_with(ReleasesAfterOwnRows), {"P3"}),
-    "queue released backwards": (world_with(ReleasesBackwards), {"P3"}),
-    "queue released twice": (world_with(KeepsQueue), {"P2"}),
-    "queue not in the state": (world_with(QueuesInMemory), {"P1"}),
-    "collected before the rows": (world_with(CollectsBeforeRows), {"P4"}),
-    "second Collect overwrites the first": (world_with(CollectsBeforeAllInputs), {"P4"}),
-    "collected twice": (world_with(AnswersTwice), {"P4"}),
-    "more collected than said": (world_with(CollectsMoreThanItSays), {"P6"}),
-    "nothing collected": (world_with(CollectsNothing), {"P7"}),
-    "placed key leaves with its bin": (world_with(MovesPlacedKeysWithBin), {"P6"}),
-    "key too large moved and named": (world_with(MovesWhatIsTooLarge), {"P5"}),
-    "key too large not named": (world_with(NamesNothingTooLarge), {"P4"}),
-    "split one part short": (world_with(CutsOnePartShort), {"P6"}),
-    "split one key far": (world_with(CutsOneKeyFar), {"P6"}),
-    "split goes nowhere": (world_with(CutsNothing), {"P7"}),
-    "bins measured for ever": (world_with(MeasuresNothing), {"P7"}),
-    "another hash at the worker": (world_with(HasAnotherHash), {"P6"}),
-    "waiting rows lost on Collect": (world_with(LosesWaitingRows), {"P1"}),
-    "state kept after Collect": (world_with(KeepsStateAfterCollect), {"P5"}),
-    "state of a key on hold kept": (world_with(KeepsStateOfKeysOnHold), {"P5"}),
-    "committed state changed": (world_with(JoinsInPlace), {"P4"}),
-    "waiting rows lost on a hold": (world_with(CopiesWithoutWaitingRows), {"P1"}),
+    **WORKERS,
     "copied from a later state": (CopiesTheLastState, {"P4"}),
     "copied state after the rows": (GetsCopyAfterRows, {"P4"}),
     "frontier overtakes a hold": (FrontierOvertakesHold, {"P9"}),
@@ -441,6 +210,11 @@ VARIANTS = {
     "new workers scheduled late": (SchedulesNewWorkersLate, {"P1"}),
     "late report ends another hold": (EndsAnyHold, {"P5"}),
     "copies reported late": (ReportsCopiesLate, {"P10"}),
+    "command without sense obeyed": (ObeysWhatMakesNoSense, {"P6"}),
+    "second command of an epoch ignored": (ObeysTheFirst, {"P6"}),
+    "back to a snapshot without the sink": (GoesBackWithoutTheSink, {"P2"}),
+    "back to a snapshot without copies": (GoesBackWithoutCopies, {"P7"}),
+    "back to a snapshot without the state": (KeepsStatesWhenGoingBack, {"P4"}),
     "epoch stored twice": (StoresTwice, {"P2"}),
     "re-run differs": (RunsDifferentlyAgain, {"P2"}),
 }

@@ -14,8 +14,6 @@ from penstock.protocol.messages import Answer, Barrier, BinSizes, Collected, Fro
 from penstock.protocol.reports import StateMove, WorkerReport, decode_report, encode_report
 from penstock.state.worker import MemoryState
 from penstock.testing import Harness
-from penstock.testing.schedule import Command, draw
-from penstock.testing.simulator import World
 from penstock.types import MAX_TIME, MIN_TIME
 from penstock.worker.task import run_region_task
 
@@ -72,9 +70,3 @@ def test_driver_when_a_worker_reports_what_it_does_not_know_refuses_the_epoch(mo
         assert harness.record == before
         monkeypatch.undo()
         assert harness.resume().epoch == before.epoch + 1
-
-
-def test_simulator_when_it_is_given_a_command_it_does_not_know_refuses_it():
-    world = World(*draw(1))
-    with pytest.raises(PenstockError, match=r"^'dance' is no command that this version knows\.$"):
-        world.commanded(1, [Command("dance", 0, 1, ())])

@@ -73,8 +73,7 @@ class Routing:
 
     def worker_of(self, key: int) -> int:
         """The worker of a hash."""
-        placed = self.pinned_keys.get(key)
-        return self.home_of(key) if placed is None else placed
+        return self.pinned_keys[key] if key in self.pinned_keys else self.home_of(key)
 
     def workers_of(self, hashes: Ints) -> Ints:
         """The worker of each hash (int64, n)."""

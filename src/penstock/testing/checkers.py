@@ -1,10 +1,11 @@
-"""What must be true of every rescale, whatever happens during it: properties P1 to P10.
+"""What must be true of every rescale, whatever happens during it: properties P1 to P11.
 
     P1  no loss                                P6   in the end everything is where the table says, and nothing is elsewhere
     P2  no duplicate                           P7   a rescale ends within a bound, also under endless new keys
     P3  order per key                          P8   keys that are not on hold never wait
     P4  the chain of states is unbroken        P9   the frontier passes no unprocessed record, and waits for nothing else
     P5  one worker per key                     P10  a key on hold waits for its own copy and no longer
+                                               P11  a worker refuses messages that are not its epoch's
 
 The checkers see what a user could see: the input, what the sink holds, what each worker holds at the end of each epoch, how many
 tasks ran, which table was in force, which frontier was announced, when a copy began and ended. They know nothing of phases, goals
@@ -54,6 +55,8 @@ def _reruns(outcome: Outcome) -> Iterator[Violation]:
     for stored, again in outcome.reruns:
         if stored != again:
             yield Violation("P2", f"an epoch run again gives {again}, and the sink had stored {stored}")
+    for epoch, fault in outcome.accepted:
+        yield Violation("P11", f"a worker took messages of epoch {epoch} that were delivered {fault}")
 
 
 def _frontiers(outcome: Outcome) -> Iterator[Violation]:
@@ -147,24 +150,24 @@ def _by_arrival(arrival: tuple[int, Record]) -> tuple[int, int, int]:
 def _places(outcome: Outcome) -> Iterator[Violation]:
     """P5 and P6: at the end of every epoch each key is at one worker, the one that the table names."""
     for region in range(len(outcome.schedule.regions)):
-        before: tuple[dict[int, State], Routing] | None = None
+        before: dict[int, State] = {}
+        last: Routing | None = None
         copies = [c for c in outcome.copies if c.region == region]
         for epoch, shown in enumerate(outcome.epochs):
             states, table = shown[region].states, shown[region].table
             for copy in copies:
                 if copy.since <= epoch < copy.done and any(copy.key in s.chains for s in states.values()):
                     yield Violation("P5", f"epoch {epoch}: {copy.key} is being copied and a worker has state for it")
-            if (states, table) == before:
-                continue
-            before = states, table
-            homes: dict[int, int] = {}
             for worker, state in states.items():
+                if table is last and before.get(worker) is state:
+                    continue
                 for key in state.keys():  # noqa: SIM118  (not a dict)
-                    if key in homes:
-                        yield Violation("P5", f"epoch {epoch}: {key} is at workers {homes[key]} and {worker}")
-                    homes[key] = worker
                     if table.worker_of(key) != worker:
                         yield Violation("P6", f"epoch {epoch}: {key} is at {worker}, the table says {table.worker_of(key)}")
+                        homes = [w for w, s in states.items() if key in s.keys()]  # noqa: SIM118
+                        if len(homes) > 1:
+                            yield Violation("P5", f"epoch {epoch}: {key} is at workers {homes}")
+            before, last = states, table
 
 
 def _ends(outcome: Outcome) -> Iterator[Violation]:
@@ -176,7 +179,7 @@ def _ends(outcome: Outcome) -> Iterator[Violation]:
         yield Violation("P9", "the end of the input was not announced")
     for region in range(len(outcome.schedule.regions)):
         last = outcome.epochs[-1][region]
-        wanted = outcome.asked[region][-1][1]
+        wanted = outcome.asked[region]
         if last.table.used > wanted or any(w >= wanted for w in last.states):
             yield Violation("P6", f"region {region} should have {wanted} workers and uses {last.table}, {list(last.states)}")
         misplaced = {k: w for k, w in outcome.pins[region].items() if last.table.worker_of(k) != w}

@@ -29,6 +29,10 @@ def kinds_of(schedule: Schedule) -> Iterator[str]:
     yield from ["endless new keys"] * schedule.endless
     yield from ["all at once"] * (schedule.limits is ALL_AT_ONCE)
     yield from ["many workers"] * any(n > _MANY_WORKERS for n in scales)
+    yield from ["empty epochs"] * bool(schedule.empty)
+    yield from ["command in the first epoch"] * (0 in schedule.commands)
+    several = [[c.region for c in commands if isinstance(c, Scale)] for commands in schedule.commands.values()]
+    yield from ["back and forth at once"] * any(regions.count(r) > 2 for regions in several for r in set(regions))
 
 
 def note_scale(seen: set[str], control: Placement, workers: int, empty: bool) -> None:

@@ -53,9 +53,10 @@ class Outcome:
         epochs: By epoch, what each region showed.
         copies: States moved beside the epochs.
         reruns: What the sink had stored when an epoch was run again, and what it was then given.
-        asked: By region, (epoch, number of workers) of each `scale`.
+        asked: By region, the number of workers that was last asked for.
         pins: By region, the worker at which each key was last asked to be.
-        quiet_from: The epoch of the last `scale`, `pin` or `unpin`.
+        accepted: (epoch, fault) of messages that a worker should have refused.
+        quiet_from: The epoch of the last `scale` or `move`, or of the last going back.
         ended: Whether the run came to its end by itself.
         seen: What happened in it, for coverage.
     """
@@ -67,8 +68,9 @@ class Outcome:
     epochs: list[list[RegionEpoch]] = field(default_factory=list)
     copies: list[Copy] = field(default_factory=list)
     reruns: list[tuple[list[Emitted], list[Emitted]]] = field(default_factory=list)
-    asked: list[list[tuple[int, int]]] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
     pins: list[dict[int, int]] = field(default_factory=list)
+    accepted: list[tuple[int, str]] = field(default_factory=list)
     quiet_from: int = 0
     ended: bool = False
     seen: set[str] = field(default_factory=set)

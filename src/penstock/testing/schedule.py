@@ -9,11 +9,12 @@ Read next: `penstock.testing.simulator`, which plays a schedule.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, NamedTuple
 
-from penstock.protocol.commands import Move, Scale
+from penstock.protocol.commands import Command, Load, Move, Scale, Snapshot, Unknown
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 
 Record = tuple[int, int, int, int, int]
@@ -22,8 +23,13 @@ Record = tuple[int, int, int, int, int]
 INPUT_OF_PART: Final = (0, 0, 1)
 """By source partition, which input of a joined region it belongs to."""
 
-CRASH_STEPS: Final = ("commands", "orders", "task", "advanced", "sink", "commit", "committed")
+CRASH_STEPS: Final = ("commands", "orders", "task", "task", "advanced", "sink", "commit", "committed")
 """Where an attempt at an epoch can die: after this has been done, except for `commit`: just before."""
+
+FAULTS: Final = ("twice", "reordered", "late", "lost", "held released", "held collected")
+"""What a transport may do to a worker's messages; the worker refuses them, so the attempt dies."""
+
+SNAPSHOT: Final = "before"
 
 
 class Region(NamedTuple):
@@ -51,7 +57,8 @@ class Schedule:
         silent: Whether workers without state leave `Interrogate` unanswered.
         round_trip: Whether every commit writes the control as JSON and reads it back.
         commands: By epoch; regions have their numbers for names.
-        crashes: By epoch, the steps at which attempts die, one attempt each.
+        crashes: By epoch, the steps or faults at which attempts die, one attempt each, and how often they are passed before.
+        empty: Epochs that bring no record and no time.
         copy_epochs: Most epochs that a copy takes.
     """
 
@@ -66,8 +73,9 @@ class Schedule:
     hot: int
     silent: bool
     round_trip: bool
-    commands: dict[int, list[Scale | Move]] = field(default_factory=dict)
-    crashes: dict[int, list[str]] = field(default_factory=dict)
+    commands: dict[int, list[Command]] = field(default_factory=dict)
+    crashes: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+    empty: range = range(0)
     copy_epochs: int = 3
 
 
@@ -86,7 +94,7 @@ def draw(seed: int) -> tuple[Schedule, Random]:
     inputs = 1 + (rnd() < 0.3)
     regions = [Region(rnd() < 0.6, _workers(rng), inputs) for _ in range(2 if rnd() < 0.35 else 1)]
     limits = _limits(rng)
-    keys = _keys(rng, bins)
+    keys = _drawn_keys(rng, bins)
     sizes = {}
     if rnd() < 0.7:
         for key in keys[: 1 + int(rnd() * 3)]:
@@ -108,10 +116,18 @@ def draw(seed: int) -> tuple[Schedule, Random]:
     )
     for _ in range(1 + int(rnd() * 4)):
         at = int(rnd() * 10)
-        schedule.commands.setdefault(at, []).append(_command(rng, schedule))
+        schedule.commands.setdefault(at, []).extend(_commands(rng, schedule))
     while rnd() < 0.4:
-        at = int(rnd() * 12)
-        schedule.crashes.setdefault(at, []).append(CRASH_STEPS[int(rnd() * len(CRASH_STEPS))])
+        dies = int(rnd() * 12)
+        steps = FAULTS if rnd() < 0.2 else CRASH_STEPS
+        schedule.crashes.setdefault(dies, []).append((steps[int(rnd() * len(steps))], int(rnd() * 3)))
+    if rnd() < 0.25:
+        first = 1 + int(rnd() * 8)
+        schedule.empty = range(first, first + 1 + int(rnd() * 3))
+    if rnd() < 0.14:
+        taken = at + int(rnd() * 3)
+        schedule.commands.setdefault(taken, []).append(Snapshot(SNAPSHOT))
+        schedule.commands.setdefault(taken + int(rnd() * 4), []).append(Load(SNAPSHOT))
     return schedule, rng
 
 
@@ -123,28 +139,34 @@ class Source:
         rng: Its generator.
     """
 
-    __slots__ = ("_bins", "_frontier", "_hot", "_keys", "_large", "_offsets", "_parts", "_rng")
+    __slots__ = ("_bins", "_frontier", "_hot", "_parts", "_rng", "keys", "offsets")
 
     def __init__(self, schedule: Schedule, rng: Random) -> None:
         self._rng = rng
-        self._keys = list(schedule.keys)
+        self.keys = list(schedule.keys)
         self._parts = 3 if schedule.regions[0].inputs == 2 else 2
-        self._offsets = [0] * self._parts
+        self.offsets = [0] * self._parts
         self._frontier = 0
-        self._large = len(schedule.sizes)
         self._hot, self._bins = schedule.hot, schedule.bins
+
+    def copy(self) -> Source:
+        """A source that goes on from here as this one does, as far as it is not drawn."""
+        out = copy(self)
+        out.keys, out.offsets = list(self.keys), list(self.offsets)
+        return out
 
     def epoch(self, new_keys: bool) -> tuple[list[Record], int]:
         """One epoch's records, in order of partition and offset, and the frontier after them."""
-        rnd, keys, before = self._rng.random, self._keys, self._frontier
+        rnd, keys, before = self._rng.random, self.keys, self._frontier
         if new_keys or rnd() < 0.15:
-            keys += [self._rng.getrandbits(63) - (1 << 62) for _ in range(1 + (rnd() < 0.3))]
+            new = [self._rng.getrandbits(63) - (1 << 62) for _ in range(1 + (rnd() < 0.3))]
+            keys += [k - k % self._bins + self._hot for k in new] if self._hot >= 0 else new
         known, found = len(keys), []
         for nth in range(int(rnd() * 7)):
             part = int(rnd() * self._parts)
             key = keys[known - 1 - nth] if new_keys and nth < 2 else keys[int(rnd() * known)]
-            found.append((before + int(rnd() * 12), part, self._offsets[part], key, keys[int(rnd() * known)]))
-            self._offsets[part] += 1
+            found.append((before + int(rnd() * 12), part, self.offsets[part], key, keys[int(rnd() * known)]))
+            self.offsets[part] += 1
         self._frontier = before + int(rnd() * 6)
         found.sort(key=_position)
         return found, self._frontier
@@ -170,7 +192,7 @@ def _limits(rng: Random) -> Limits:
     return Limits(1_000, 20 + int(rnd() * 80), least, least + int(rnd() * 150), 40 + int(rnd() * 150), 1 + int(rnd() * 6))
 
 
-def _keys(rng: Random, bins: int) -> list[int]:
+def _drawn_keys(rng: Random, bins: int) -> list[int]:
     rnd = rng.random
     hot = int(rnd() * bins) if rnd() < 0.5 else None
     ties = rnd() < 0.3
@@ -185,11 +207,16 @@ def _keys(rng: Random, bins: int) -> list[int]:
     return keys
 
 
-def _command(rng: Random, schedule: Schedule) -> Scale | Move:
+def _commands(rng: Random, schedule: Schedule) -> list[Command]:
     rnd = rng.random
     region = (None, "0", "1")[int(rnd() * (len(schedule.regions) + 1))]
     kind = rnd()
+    if kind < 0.08:
+        there, back = _workers(rng), _workers(rng)
+        return [Scale(region, workers) for workers in (there, back, there)]
     if kind < 0.65:
-        return Scale(region, _workers(rng))
+        return [Scale(region, _workers(rng))]
+    if kind < 0.68:
+        return [(Scale(region, 0), Load("never taken"), Unknown("'dance'"))[int(rnd() * 3)]]
     keys = tuple({schedule.keys[int(rnd() * len(schedule.keys))] for _ in range(1 + (rnd() < 0.3))})
-    return Move(region, keys, int(rnd() * 8) if kind < 0.88 else None)
+    return [Move(region, keys, int(rnd() * 8) if kind < 0.9 else None)]

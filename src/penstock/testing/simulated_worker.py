@@ -91,8 +91,8 @@ class Stage:
         frontier: Records before it are processed.
         bins: Number of bins.
         sizes: By key, the bytes its state begins with.
+        onward: Gets the records for the region behind, if there is one.
         out: Gets what the tasks emit.
-        onward: Gets the records for the region behind.
     """
 
     region: int
@@ -102,8 +102,8 @@ class Stage:
     frontier: int
     bins: int
     sizes: dict[int, int]
+    onward: list[Record] | None
     out: list[Emitted] = field(default_factory=list)
-    onward: list[Record] = field(default_factory=list)
 
 
 class Task:
@@ -127,6 +127,7 @@ class Task:
         self.before = before
         self.state = before.copy()
         self.rows = rows
+        self.sizes: dict[int, dict[int, int]] | None = None
         self.moves: list[tuple[int, State]] = []
 
     def hold(self, keys: Sequence[int]) -> dict[int, int]:
@@ -175,7 +176,8 @@ class Task:
         after = folded(before, part, offset)
         chains[key] = (after, size + _RECORD_BYTES)
         stage.out.append(Emitted(stage.region, key, part, offset, time, before, after, self.number, stage.epoch))
-        stage.onward.append((time, part, offset, onward, 0))
+        if stage.onward is not None:
+            stage.onward.append((time, part, offset, onward, 0))
 
     def interrogate(self, start: int, entries: int) -> BinSizes:
         """Measure what was there before the epoch."""
@@ -208,11 +210,14 @@ class Task:
 
     def keys_of(self, at: int) -> dict[int, int]:
         """By key of a bin, the bytes of its state and of its waiting records."""
-        sizes = {k: n for k, (_, n) in self.state.chains.items() if self.bin_of(k) == at}
-        for key, rows in self.state.waiting.items():
-            if self.bin_of(key) == at:
-                sizes[key] = sizes.get(key, 0) + _RECORD_BYTES * len(rows)
-        return sizes
+        if self.sizes is None:
+            self.sizes = {}
+            for key, (_, size) in self.state.chains.items():
+                self.sizes.setdefault(self.bin_of(key), {})[key] = size
+            for key, rows in self.state.waiting.items():
+                here = self.sizes.setdefault(self.bin_of(key), {})
+                here[key] = here.get(key, 0) + _RECORD_BYTES * len(rows)
+        return self.sizes.get(at, {})
 
     def give_up(self, leaving: Leaving) -> tuple[int, int]:
         """Set aside what leaves; the state that stays is not changed here."""

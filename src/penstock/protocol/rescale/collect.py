@@ -64,23 +64,19 @@ def order(control: Placement, goal: RescaleGoal, hold_bytes: int, most_items: in
 
 def taken(control: Placement, goal: RescaleGoal, answers: Mapping[int, Answer]) -> Placement:
     """The control after what the workers gave up."""
-    routing = control.routing
-    for _, answer in sorted(answers.items()):
-        gone = answer.taken
-        if gone is None:
-            continue
-        routing = routing.with_owners(dict(gone.bins))
-        for at, to, upto in gone.splits:
-            routing = routing.with_owners({at: to}) if upto >= SUBS else routing.with_split(at, Split(to, upto))
-        routing = routing.keeping_apart(dict(gone.keys))
-        whole = len(gone.bins) + sum(upto >= SUBS for *_, upto in gone.splits)
-        goal = replace(
-            goal,
-            moved_bins=goal.moved_bins + whole,
-            moved_keys=goal.moved_keys + gone.moved_keys,
-            moved_bytes=goal.moved_bytes + gone.moved_bytes,
-        )
-    return replace(control, routing=routing, goal=goal)
+    given = [a.taken for a in answers.values() if a.taken is not None]
+    wholly = {at: to for gone in given for at, to, *upto in (*gone.bins, *gone.splits) if not upto or upto[0] >= SUBS}
+    routing = control.routing.with_owners(wholly) if wholly else control.routing
+    for at, to, upto in (split for gone in given for split in gone.splits if split[2] < SUBS):
+        routing = routing.with_split(at, Split(to, upto))
+    keys = {key: to for gone in given for key, to in gone.keys}
+    goal = replace(
+        goal,
+        moved_bins=goal.moved_bins + len(wholly),
+        moved_keys=goal.moved_keys + sum(gone.moved_keys for gone in given),
+        moved_bytes=goal.moved_bytes + sum(gone.moved_bytes for gone in given),
+    )
+    return replace(control, routing=routing.keeping_apart(keys) if keys else routing, goal=goal)
 
 
 @dataclass(frozen=True, slots=True)

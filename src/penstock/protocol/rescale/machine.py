@@ -97,7 +97,7 @@ def messages(
     limits: Limits,
     epoch: int,
     frontier: Frontier,
-    released: Iterable[Held] = (),
+    released: Sequence[Held] = (),
     acquired: Mapping[int, Sequence[str]] = MappingProxyType({}),
     last: bool = False,
 ) -> tuple[tuple[Message, ...], ...]:
@@ -113,8 +113,10 @@ def messages(
         last: Whether nothing comes after this epoch.
     """
     everyones: tuple[Message, ...] = (frontier, Barrier(epoch), Shutdown()) if last else (frontier, Barrier(epoch))
+    if control.goal is None and not acquired and not released:
+        return (everyones,) * control.workers
     own: dict[int, list[Message]] = {w: [Acquire(tuple(paths))] for w, paths in acquired.items()}
-    for kind, holds in ((Hold, control.held), (Release, tuple(released))):
+    for kind, holds in ((Hold, control.held), (Release, released)):
         for to in {h.to for h in holds}:
             own.setdefault(to, []).append(kind(tuple(h.key for h in holds if h.to == to)))
     if control.goal is not None:
@@ -217,8 +219,8 @@ def _settled(control: Placement) -> Placement:
     goal = control.goal
     needed = max(routing.used, *(1 + h.to for h in control.held), 1)
     if goal is None or goal.target is None:
-        return replace(control, workers=max(control.workers, needed))
+        return control if control.workers >= needed else replace(control, workers=needed)
     if control.held or collect.pending_bins(control, goal) or collect.pending_keys(control):
-        return replace(control, workers=needed)
+        return control if control.workers == needed else replace(control, workers=needed)
     moved = (goal.moved_bins, goal.moved_keys, goal.moved_bytes)
     return replace(control, workers=goal.workers, goal=None, last_moved=moved)

@@ -64,12 +64,11 @@ def started(
         copied: Holds that end, with the state that was copied.
         kept: Makes versions.
     """
-    out = [*versions, *(kept.empty() for _ in range(workers - len(versions)))]
-    acquired: dict[int, list[P]] = {}
+    out, acquired = _of(versions, workers, kept), dict[int, list[P]]()
     for held, part in copied:
         out[held.to] = kept.joined(out[held.to], part)
         acquired.setdefault(held.to, []).append(part)
-    return out[:workers], acquired
+    return out, acquired
 
 
 def finished(
@@ -97,10 +96,11 @@ def finished(
         kept: Makes versions.
     """
     after = advanced(control, answers, limits, epoch, frontier)
+    if not moves and not after.held:
+        return Finished(after, _of(versions, after.workers, kept), {}, {})
     known = {(h.key, h.since) for h in control.held}
     copying = {h.key: copies[h.key] if (h.key, h.since) in known else versions[h.source] for h in after.held}
-    out = [*versions, *(kept.empty() for _ in range(after.workers - len(versions)))]
-    acquired: dict[int, list[P]] = {}
+    out, acquired = _of(versions, max(len(versions), after.workers), kept), dict[int, list[P]]()
     for giver, given in sorted(moves.items()):
         for to, part in given:
             if to < 0:
@@ -110,3 +110,11 @@ def finished(
             out[to] = kept.joined(out[to], part)
             acquired.setdefault(to, []).append(part)
     return Finished(after, out[: after.workers], copying, acquired)
+
+
+def _of(versions: Sequence[V], workers: int, kept: Versions[V, P]) -> list[V]:
+    """The versions of so many workers."""
+    out = list(versions[:workers])
+    while len(out) < workers:
+        out.append(kept.empty())
+    return out
