@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -23,6 +24,9 @@ LAST_MOMENT: Final = 253_402_300_799_999_999
 BINS: Final = 4096
 """Key groups: ``bin = pmod(xxhash64(key), BINS)``."""
 
+HIDDEN: Final = "__ps_"
+"""Begins the names of all columns that are penstock's own."""
+
 # The hidden columns that every record carries beside the user's own. Order of records: (TIME, PART, OFFSET, SUB).
 TIME: Final = "__ps_time"  # int64, event time in µs; 0 for a source without time
 PART: Final = "__ps_part"  # int64, source ordinal << 48 | partition's number
@@ -31,6 +35,15 @@ SUB: Final = "__ps_sub"  # int64, which of several rows that one record triggere
 ORDER: Final = (TIME, PART, OFFSET, SUB)
 MASK: Final = "__ps_mask"
 """Begins the names of columns that tell which tests of a pattern a record passes; they are whole numbers, never null."""
+
+HASH: Final = "__ps_hash"
+"""int64, the hash of a record's key; only within a worker."""
+
+
+def visible(names: Iterable[str]) -> list[str]:
+    """Those of some columns that are the user's."""
+    return [name for name in names if not name.startswith(HIDDEN)]
+
 
 PART_BITS: Final = 48
 PART_MASK: Final = (1 << PART_BITS) - 1

@@ -32,6 +32,9 @@ keyed.aggregate(ps.count())  # refused: arg-type
 keyed.aggregate("update", ps.count())  # refused: arg-type
 keyed.aggregate("final", n=ps.count())  # refused: arg-type
 keyed.aggregate(n=1)  # refused: arg-type
+keyed.aggregate(n="delay")  # refused: arg-type
+keyed.aggregate(name=1, n=ps.count())  # refused: arg-type
+keyed.window(ps.tumbling("1 hour")).aggregate(n="delay")  # refused: arg-type
 keyed.stateful_map(lambda key, event: (None, None), "n bigint")  # refused: arg-type, misc
 keyed.process(ps.count())  # refused: arg-type
 keyed.process(ps.Operator(), on_error="skip")  # refused: arg-type

@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 from penstock.errors import OperatorError
 from penstock.types import FIRST_MOMENT, LAST_MOMENT
 
-_UTC: Final = pa.timestamp("us", "UTC")
+UTC: Final = pa.timestamp("us", "UTC")
+"""The type of times that have a zone, wherever penstock makes them."""
 _FEW: Final = 1 << 12  # below, one comparing sort is as fast
 MANY: Final = 1 << 16  # from here on counting pays
 _LONG_RUNS: Final = 64  # average run length from which that sort is cheap
 GATHERED_ROWS: Final = 1 << 16
 GATHERED_BYTES: Final = 64 << 20
 Integers = NDArray[np.int64] | NDArray[np.bool_]
-_EPOCH: Final = pa.scalar(0, _UTC).as_py()
+_EPOCH: Final = pa.scalar(0, UTC).as_py()
 
 
 class HasColumns(Protocol):
@@ -37,7 +38,7 @@ def values_of(column: Any) -> list[Any]:
     Raises:
         OverflowError: Python cannot represent a time.
     """
-    if column.type != _UTC:
+    if column.type != UTC:
         try:
             return column.to_pylist()  # type: ignore[no-any-return]
         except OverflowError as error:

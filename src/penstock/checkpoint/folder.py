@@ -24,6 +24,11 @@ from penstock.state.files import create_exclusive, delete_quietly, join, list_di
 KEPT_RECORDS: Final = 8
 KEPT_RUNS: Final = 8
 KEPT_COMMANDS: Final = 64
+IDENTITY, SOURCES, FED = "penstock.json", "sources.json", "fed.json"
+RUNS, CONTROL, EPOCHS, SNAPSHOTS, STATE = "runs", "control", "epochs", "snapshots", "state"
+_DELTA, _MOVE, _BASE = ".delta", ".move", ".base"
+OF_OPEN_EPOCHS: Final = (".decided", ".end", ".files", ".refused")
+"""Endings of what is kept of an epoch until it is committed."""
 _NOBODYS: Final = frozenset({"lost+found"})
 """What may lie in a folder that is taken as a new checkpoint, beside what is hidden: file systems put it there."""
 
@@ -73,9 +78,9 @@ class Checkpoint:
 
     def identity(self) -> Identity | None:
         """Whose checkpoint this is; None if nobody's yet."""
-        if "penstock.json" not in self._names(""):
+        if IDENTITY not in self._names(""):
             return None
-        raw = json.loads(read_bytes(self.fs, self.path("penstock.json")))
+        raw = json.loads(read_bytes(self.fs, self.path(IDENTITY)))
         return Identity(raw["flow"], raw["name"])
 
     def create(self, identity: Identity) -> Identity:
@@ -88,12 +93,12 @@ class Checkpoint:
         with _reached(self.uri, "written"):
             there = self._names("")
             others = [name for name in there if not name.startswith((".", "_")) and name not in _NOBODYS]
-            if others and "penstock.json" not in there:
+            if others and IDENTITY not in there:
                 raise CheckpointError(
                     f"The folder {self.uri} is not a checkpoint of penstock and holds other files ({', '.join(map(repr, others[:3]))}"
                     f"{', …' if len(others) > 3 else ''}); give a folder of its own as checkpoint, new or empty."
                 )
-            if create_exclusive(self.fs, self.path("penstock.json"), data):
+            if create_exclusive(self.fs, self.path(IDENTITY), data):
                 return identity
             found = self.identity()
             assert found is not None
@@ -112,42 +117,42 @@ class Checkpoint:
             CheckpointError: The folder cannot be written. Nothing was changed.
         """
         while True:
-            run = 1 + max(self._numbers("runs"), default=0)
+            run = 1 + max(self._numbers(RUNS), default=0)
             with _reached(self.uri, "written"):
-                created = create_exclusive(self.fs, self.path("runs", f"{run:06d}.json"), json.dumps(about).encode())
+                created = create_exclusive(self.fs, self.path(RUNS, f"{run:06d}.json"), json.dumps(about).encode())
             if created:
-                for old in self._numbers("runs")[:-KEPT_RUNS]:
-                    delete_quietly(self.fs, self.path("runs", f"{old:06d}.json"))
-                    delete_quietly(self.fs, self.path("runs", f"{old:06d}.spec"))
+                for old in self._numbers(RUNS)[:-KEPT_RUNS]:
+                    delete_quietly(self.fs, self.path(RUNS, f"{old:06d}.json"))
+                    delete_quietly(self.fs, self.path(RUNS, f"{old:06d}.spec"))
                 return run
 
     def keep_sources(self, sources: Sequence[SourceShape]) -> None:
         """Keep what the positions in the engine's log of input are of, before the first epoch is committed."""
-        write_atomic(self.fs, self.path("sources.json"), json.dumps([asdict(s) for s in sources]).encode())
+        write_atomic(self.fs, self.path(SOURCES), json.dumps([asdict(s) for s in sources]).encode())
 
     def sources(self) -> list[SourceShape]:
         """What `keep_sources` kept."""
-        return [SourceShape(**raw) for raw in json.loads(read_bytes(self.fs, self.path("sources.json")))]
+        return [SourceShape(**raw) for raw in json.loads(read_bytes(self.fs, self.path(SOURCES)))]
 
     def keep_fed(self, fed: Mapping[str, str]) -> None:
         """Keep what feeds each output, by its name, in the run that is about to give out rows."""
-        write_atomic(self.fs, self.path("fed.json"), json.dumps(dict(fed)).encode())
+        write_atomic(self.fs, self.path(FED), json.dumps(dict(fed)).encode())
 
     def fed(self) -> dict[str, str]:
         """What `keep_fed` kept of the last run that gave out rows; empty: there was none."""
-        return dict(json.loads(read_bytes(self.fs, self.path("fed.json")))) if "fed.json" in self._names("") else {}
+        return dict(json.loads(read_bytes(self.fs, self.path(FED)))) if FED in self._names("") else {}
 
     def keep_specs(self, run: int, data: bytes) -> None:
         """Keep what a run's regions are, so that their state can be read without the flow's code."""
-        write_atomic(self.fs, self.path("runs", f"{run:06d}.spec"), data, f"r{run}")
+        write_atomic(self.fs, self.path(RUNS, f"{run:06d}.spec"), data, f"r{run}")
 
     def run_with_specs(self, run: int) -> int:
         """The run, or the newest one if the specs of that one have been removed."""
-        return run if f"{run:06d}.spec" in self._names("runs") else self.newest_run()
+        return run if f"{run:06d}.spec" in self._names(RUNS) else self.newest_run()
 
     def specs(self, run: int) -> bytes:
         """What `keep_specs` kept."""
-        return read_bytes(self.fs, self.path("runs", f"{run:06d}.spec"))
+        return read_bytes(self.fs, self.path(RUNS, f"{run:06d}.spec"))
 
     def check_owner(self, run: int) -> None:
         """Refuse to go on if a newer run has claimed the checkpoint.
@@ -155,7 +160,7 @@ class Checkpoint:
         Raises:
             FencedError: It has. Nothing was changed.
         """
-        newest = max(self._numbers("runs"), default=run)
+        newest = max(self._numbers(RUNS), default=run)
         if newest > run:
             about = self.about(newest)
             raise FencedError(
@@ -166,13 +171,13 @@ class Checkpoint:
     def about(self, run: int) -> dict[str, Any]:
         """What a run told of itself."""
         try:
-            return dict(json.loads(read_bytes(self.fs, self.path("runs", f"{run:06d}.json"))))
+            return dict(json.loads(read_bytes(self.fs, self.path(RUNS, f"{run:06d}.json"))))
         except (OSError, ValueError, CheckpointError):
             return {}
 
     def newest_run(self) -> int:
         """The number of the newest run; 0 if there was none."""
-        return max(self._numbers("runs"), default=0)
+        return max(self._numbers(RUNS), default=0)
 
     def last(self) -> EpochRecord:
         """The last committed epoch's record, or an empty one.
@@ -180,10 +185,10 @@ class Checkpoint:
         Raises:
             TornFileError: The newest record is damaged. An older one is not used silently: sinks may hold more than it knows.
         """
-        numbers = self._numbers("epochs")
+        numbers = self._numbers(EPOCHS)
         if not numbers:
             return EpochRecord()
-        path = self.path("epochs", f"{numbers[-1]:012d}.json")
+        path = self.path(EPOCHS, epoch_name(numbers[-1]))
         return EpochRecord.from_bytes(read_bytes(self.fs, path), path)
 
     def commit(self, record: EpochRecord, run: int) -> None:
@@ -193,15 +198,15 @@ class Checkpoint:
             FencedError: A newer run owns the checkpoint. Nothing was committed.
         """
         self.check_owner(run)
-        write_atomic(self.fs, self.path("epochs", f"{record.epoch:012d}.json"), record.to_bytes(), f"r{run}")
+        write_atomic(self.fs, self.path(EPOCHS, epoch_name(record.epoch)), record.to_bytes(), f"r{run}")
 
     def snapshot(self, name: str, record: EpochRecord) -> None:
         """Keep a record under a name; its files of state are kept as long as the snapshot is."""
-        write_atomic(self.fs, self.path("snapshots", f"{name}.json"), record.to_bytes())
+        write_atomic(self.fs, self.path(SNAPSHOTS, f"{name}.json"), record.to_bytes())
 
     def snapshot_names(self, upto: int | None = None) -> list[str]:
         """Names of the snapshots there are; with `upto`, of those of epochs up to that one, which have been committed."""
-        names = sorted(n[:-5] for n in self._names("snapshots") if n.endswith(".json"))
+        names = sorted(n[:-5] for n in self._names(SNAPSHOTS) if n.endswith(".json"))
         return names if upto is None else [n for n in names if self.read_snapshot(n).epoch <= upto]
 
     def read_snapshot(self, name: str) -> EpochRecord:
@@ -213,7 +218,7 @@ class Checkpoint:
         """
         if name not in self.snapshot_names():
             raise CheckpointError(f"There is no snapshot {name!r}; there are {', '.join(self.snapshot_names()) or 'none'}.")
-        path = self.path("snapshots", f"{name}.json")
+        path = self.path(SNAPSHOTS, f"{name}.json")
         return EpochRecord.from_bytes(read_bytes(self.fs, path), path)
 
     def remove_snapshot(self, name: str) -> None:
@@ -228,7 +233,7 @@ class Checkpoint:
         ahead = [self.read_command(n) for n in self.control_names() if n not in last.control]
         if any(c.name == name for c in (last.rollback_pending, *ahead) if isinstance(c, Load)):
             raise CheckpointError(f"The flow is on its way back to snapshot {name!r}; remove it when it is there.")
-        delete_quietly(self.fs, self.path("snapshots", f"{name}.json"))
+        delete_quietly(self.fs, self.path(SNAPSHOTS, f"{name}.json"))
 
     def snapshots(self) -> list[EpochRecord]:
         """The records of all snapshots."""
@@ -245,52 +250,52 @@ class Checkpoint:
         Returns:
             What was found first.
         """
-        return self._kept_first(epoch, "decided", found, run)
+        return self._kept_first(epoch, ".decided", found, run)
 
     def keep_input(self, epoch: int, found: dict[str, Any], run: int) -> dict[str, Any]:
         """Keep which files an epoch reads, so that a re-run reads the same or refuses; arguments and result as of `decided`."""
-        return self._kept_first(epoch, "files", found, run)
+        return self._kept_first(epoch, ".files", found, run)
 
     def kept_input(self, epoch: int) -> dict[str, Any] | None:
         """What `keep_input` kept of an epoch that was not committed; None: it had not come so far."""
-        return self._kept(epoch, "files")
+        return self._kept(epoch, ".files")
 
     def forget_input(self, epoch: int) -> None:
         """Let an epoch of which nothing was stored read other files when it runs again."""
-        delete_quietly(self.fs, self.path("epochs", f"{epoch:012d}.files"))
+        delete_quietly(self.fs, self.path(EPOCHS, epoch_name(epoch, ".files")))
 
     def refuse_file(self, epoch: int, uri: str) -> None:
         """Note that an epoch could not read a file, so that it may be removed."""
         found = self.refused_files(epoch) | {uri}
-        write_atomic(self.fs, self.path("epochs", f"{epoch:012d}.refused"), json.dumps({"files": sorted(found)}).encode())
+        write_atomic(self.fs, self.path(EPOCHS, epoch_name(epoch, ".refused")), json.dumps({"files": sorted(found)}).encode())
 
     def refused_files(self, epoch: int) -> set[str]:
         """What `refuse_file` noted."""
-        return set((self._kept(epoch, "refused") or {}).get("files", ()))
+        return set((self._kept(epoch, ".refused") or {}).get("files", ()))
 
     def _kept_first(self, epoch: int, ending: str, found: dict[str, Any], run: int) -> dict[str, Any]:
-        path = self.path("epochs", f"{epoch:012d}.{ending}")
+        path = self.path(EPOCHS, epoch_name(epoch, ending))
         if create_exclusive(self.fs, path, json.dumps(found).encode(), f"r{run}"):
             return found
         return dict(json.loads(read_bytes(self.fs, path)))
 
     def give_end(self, epoch: int, run: int) -> None:
         """Note that an epoch's rows are given to a sink as those of the end of the input."""
-        create_exclusive(self.fs, self.path("epochs", f"{epoch:012d}.end"), b"", f"r{run}")
+        create_exclusive(self.fs, self.path(EPOCHS, epoch_name(epoch, ".end")), b"", f"r{run}")
 
     def gave_end(self, epoch: int) -> bool:
         """Whether rows of an epoch may have been given out as those of the end of the input, by whichever run."""
-        return f"{epoch:012d}.end" in self._names("epochs")
+        return epoch_name(epoch, ".end") in self._names(EPOCHS)
 
     def _kept(self, epoch: int, ending: str) -> dict[str, Any] | None:
         try:
-            return dict(json.loads(read_bytes(self.fs, self.path("epochs", f"{epoch:012d}.{ending}"))))
+            return dict(json.loads(read_bytes(self.fs, self.path(EPOCHS, epoch_name(epoch, ending)))))
         except TornFileError:
             return None
 
     def read_command(self, name: str) -> Command:
         """A command of the control log; what is no command is given as `Unknown`."""
-        text = read_bytes(self.fs, self.path("control", name))
+        text = read_bytes(self.fs, self.path(CONTROL, name))
         try:
             found = json.loads(text)
         except ValueError:
@@ -299,17 +304,17 @@ class Checkpoint:
 
     def tidy(self, record: EpochRecord) -> None:
         """Remove what no epoch needs any more: old records and commands."""
-        names = sorted(self._names("epochs"))
-        records = [n for n in names if n.endswith(".json") and n < f"{record.epoch - KEPT_RECORDS:012d}"]
-        decided = [n for n in names if n.endswith((".decided", ".end", ".files", ".refused")) and n < f"{record.epoch:012d}"]
+        names = sorted(self._names(EPOCHS))
+        records = [n for n in names if n.endswith(".json") and n < epoch_name(record.epoch - KEPT_RECORDS, "")]
+        decided = [n for n in names if n.endswith(OF_OPEN_EPOCHS) and n < epoch_name(record.epoch, "")]
         for name in records + decided:
-            delete_quietly(self.fs, self.path("epochs", name))
+            delete_quietly(self.fs, self.path(EPOCHS, name))
         for name in sorted(record.control)[:-KEPT_COMMANDS]:  # obeyed long ago; no epoch reads them again
-            delete_quietly(self.fs, self.path("control", name))
+            delete_quietly(self.fs, self.path(CONTROL, name))
 
     def control_names(self) -> list[str]:
         """Names of the control files there are, in order."""
-        return sorted(n for n in self._names("control") if n.endswith(".json") and not n.startswith((".", "_")))
+        return sorted(n for n in self._names(CONTROL) if n.endswith(".json") and not n.startswith((".", "_")))
 
     def command(self, command: Command, name: str) -> None:
         """Append a command to the control log.
@@ -322,21 +327,21 @@ class Checkpoint:
             CheckpointError: The folder cannot be written. The command was not given.
         """
         with _reached(self.uri, "written"):
-            write_atomic(self.fs, self.path("control", name), json.dumps(encode(command)).encode() + b"\n")
+            write_atomic(self.fs, self.path(CONTROL, name), json.dumps(encode(command)).encode() + b"\n")
 
     def deltas_of(self, region: str, epoch: int, run: int) -> dict[int, tuple[FileRef, WorkerReport]]:
         """The delta files that workers of a run wrote in an epoch, with their reports; one per worker, whichever attempt's."""
         found: dict[int, tuple[FileRef, WorkerReport]] = {}
-        for name in sorted(self._names(f"state/{region}")):
+        for name in sorted(self._names(state_path(region))):
             tag = parse_delta_name(name)
             if tag is not None and tag[1:3] == (epoch, run) and tag[0] not in found:
-                ref, metadata = read_ref(self.fs, self.root, f"state/{region}/{name}")
+                ref, metadata = read_ref(self.fs, self.root, state_path(region, name))
                 found[tag[0]] = (ref, decode_report(metadata.report))
         return found
 
     def state_files(self, region: str) -> list[str]:
         """Names of all files of a region's state."""
-        return sorted(self._names(f"state/{region}"))
+        return sorted(self._names(state_path(region)))
 
     def _names(self, folder: str) -> list[str]:
         return list_dir(self.fs, self.path(folder) if folder else self.root)
@@ -345,41 +350,59 @@ class Checkpoint:
         return sorted(int(n[:-5]) for n in self._names(folder) if n.endswith(".json") and n[:-5].isdigit())
 
 
-def delta_name(worker: int, epoch: int, run: int, attempt: int) -> str:
-    """File name of a worker's delta; each attempt of a task has its own, so none can overwrite one that counts."""
-    return f"w{worker:04d}-e{epoch:012d}-r{run:06d}-t{attempt}.delta"
+def epoch_name(epoch: int, ending: str = ".json") -> str:
+    """File name of an epoch's record, or of what else is kept of it."""
+    return f"{epoch:012d}{ending}"
 
 
-def move_name(worker: int, epoch: int, run: int, attempt: int, to: int) -> str:
-    """File name of state that a worker gives up to another; `to` is −1 for names of entries that are only dropped."""
-    return f"w{worker:04d}-e{epoch:012d}-r{run:06d}-t{attempt}-{'held' if to < 0 else f'to{to:04d}'}.move"
+def state_path(region: str, name: str = "") -> str:
+    """The folder of a region's state, or a file in it."""
+    return f"{STATE}/{region}/{name}" if name else f"{STATE}/{region}"
+
+
+def delta_path(region: str, worker: int, epoch: int, run: int, attempt: int) -> str:
+    """A worker's delta; each attempt of a task has its own, so none can overwrite one that counts."""
+    return state_path(region, f"{_stem(worker, epoch, run)}-t{attempt}{_DELTA}")
+
+
+def move_path(region: str, worker: int, epoch: int, run: int, attempt: int, to: int) -> str:
+    """State that a worker gives up to another; `to` is −1 for names of entries that are only dropped."""
+    return state_path(region, f"{_stem(worker, epoch, run)}-t{attempt}-{'held' if to < 0 else f'to{to:04d}'}{_MOVE}")
+
+
+def copy_path(region: str, worker: int, epoch: int, run: int, key: int) -> str:
+    """The copied state of a key (its hash) that a worker has put on hold in an epoch."""
+    return state_path(region, f"{_stem(worker, epoch, run)}{copy_tag(key)}{_MOVE}")
 
 
 def copy_tag(key: int) -> str:
-    """What the name of a file with the copied state of a key on hold (its hash) contains."""
-    return f"-k{key & (2**64 - 1):016x}."
+    """What the name of a `copy_path` contains."""
+    return f"-k{key & (2**64 - 1):016x}"
+
+
+def base_path(region: str, worker: int, epoch: int, run: int) -> str:
+    """A worker's base."""
+    return state_path(region, f"{_stem(worker, epoch, run)}{_BASE}")
 
 
 def parse_delta_name(name: str) -> tuple[int, int, int, int] | None:
     """Worker, epoch, run and attempt of a delta's file name; None if it is no delta."""
-    if not name.endswith(".delta"):
+    if not name.endswith(_DELTA):
         return None
-    worker, epoch, run, attempt = name[: -len(".delta")].split("-")
-    return int(worker[1:]), int(epoch[1:]), int(run[1:]), int(attempt[1:])
-
-
-def base_name(worker: int, epoch: int, run: int) -> str:
-    """File name of a worker's base."""
-    return f"w{worker:04d}-e{epoch:012d}-r{run:06d}.base"
+    worker, epoch, run, attempt = (int(part[1:]) for part in name.removesuffix(_DELTA).split("-"))
+    return worker, epoch, run, attempt
 
 
 def parse_state_name(name: str) -> tuple[int, int, bool] | None:
     """Worker and epoch of a file of state, and whether it is a base; None if it is no such file."""
-    stem, _, kind = name.rpartition(".")
-    parts = stem.split("-")
-    if kind not in ("base", "delta", "move") or len(parts) < 3 or not (parts[0][1:].isdigit() and parts[1][1:].isdigit()):
+    parts = name.split("-")
+    if not name.endswith((_BASE, _DELTA, _MOVE)) or len(parts) < 3 or not (parts[0][1:].isdigit() and parts[1][1:].isdigit()):
         return None
-    return int(parts[0][1:]), int(parts[1][1:]), kind == "base"
+    return int(parts[0][1:]), int(parts[1][1:]), name.endswith(_BASE)
+
+
+def _stem(worker: int, epoch: int, run: int) -> str:
+    return f"w{worker:04d}-e{epoch:012d}-r{run:06d}"
 
 
 def open_checkpoint(uri: str) -> tuple[Checkpoint, Identity]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
-from penstock.checkpoint.folder import Checkpoint, base_name, copy_tag, parse_state_name
+from penstock.checkpoint.folder import Checkpoint, base_path, copy_tag, parse_state_name, state_path
 from penstock.checkpoint.record import EpochRecord, RegionState
 from penstock.state.compaction import Pace, compact, should_compact
 from penstock.state.deltas import FileRef, Metadata, Version
@@ -52,7 +52,7 @@ class Compaction:
             StateError: The disk is full. Nothing was changed.
         """
         region, worker = self.place
-        path = f"state/{region}/{base_name(worker, self.version.version, self.run)}"
+        path = base_path(region, worker, self.version.version, self.run)
         metadata = Metadata("base", f"{self.flow}/{region}/{worker}", self.version.version)
         return compact(checkpoint.fs, checkpoint.root, self.version, path, metadata, f"r{self.run}", pace)
 
@@ -115,4 +115,4 @@ def remove_unused(checkpoint: Checkpoint, record: EpochRecord) -> None:
             worker, epoch, is_base = place
             limit = bases[worker] if is_base and worker < len(bases) else record.epoch - 1
             if epoch < limit:
-                delete_quietly(checkpoint.fs, checkpoint.path("state", name, file))
+                delete_quietly(checkpoint.fs, checkpoint.path(state_path(name, file)))

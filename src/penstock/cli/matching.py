@@ -100,8 +100,9 @@ def match(
         check_beginnings(there, kind, named=named if schema is None else (), escape=escape)
 
     from penstock.spark.patterns.match_files import FileMatches
+    from penstock.spark.session.settings import PROGRESS
 
-    spark = quiet_session(context, master, **{"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()})
+    spark = quiet_session(context, master, **{PROGRESS: str(sys.stderr.isatty()).lower()})
     how = {"order_by": order_by, "type": of_type, "define": types, "where": where}
     with as_typed(), _refused_by_spark(files, schema):
         found = FileMatches(spark, text, read_by_spark(files), kind, schema, escape=escape, multi_line=multi_line, **how)

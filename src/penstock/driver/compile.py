@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
+from penstock.arrow.columns import UTC
 from penstock.errors import DeclarationError
 from penstock.flow.plan import (
     Node,
-    Numbered,
     Output,
     Plan,
     Region,
     RegionOutput,
-    Select,
     SourceNode,
-    Union,
-    Where,
+    StepNode,
     inputs_of,
     readers,
-    upstream,
+    upstream_of,
 )
-from penstock.operators.base import Operator, Partials
+from penstock.operators.base import ERROR_SCHEMA, Operator, Partials
 from penstock.sql_text.schema import quoted
 from penstock.types import PART, SUB, TIME
-from penstock.worker.spec import ERROR_SCHEMA, Input, Out, Port, RegionSpec, Step
+from penstock.worker.spec import Input, Out, Port, RegionSpec, Step
 
 PartialSchema = Callable[[Region, Partials, pa.Schema], "pa.Schema | None"]
 Known = dict[str, "int | str"]
-_UTC: Final = pa.timestamp("us", "UTC")
 
 
 @dataclass
@@ -150,7 +147,7 @@ def compile_region(
 
     def plain(feed: int, schema: pa.Schema, *, waits: bool) -> Port:
         there = {
-            n: v for n, v in known[feed].items() if isinstance(v, int) or (v in schema.names and schema.field(v).type == _UTC)
+            n: v for n, v in known[feed].items() if isinstance(v, int) or (v in schema.names and schema.field(v).type == UTC)
         }
         return Port(schema, None, waits, tuple(there.items()))
 
@@ -216,13 +213,14 @@ def _known(node: Node, only_partition: Callable[[SourceNode], int | None], met: 
     if isinstance(node, SourceNode):
         part = only_partition(node)
         return {TIME: node.time or 0, SUB: 0} | ({} if part is None else {PART: part})
-    if not isinstance(node, (Where, Select, Union, Numbered)):
+    sql = node.sql if isinstance(node, StepNode) else None
+    if sql is None:
         return {}
     first, *others = (dict(known_positions(before, only_partition, met)) for before in inputs_of(node))
-    if isinstance(node, Numbered):
+    if sql.sub:
         first.pop(SUB, None)
     kept = {(name, quoted(name)) for name in first.values() if isinstance(name, str)}
-    if isinstance(node, Select) and not kept <= set(node.columns):
+    if sql.columns is not None and not kept <= set(sql.columns):
         del first[TIME]
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
@@ -236,22 +234,18 @@ def _needed(operator: Operator, schema: pa.Schema, keys: pa.Schema) -> pa.Schema
 def _wanted_outputs(plan: Plan) -> dict[str, list[tuple[int, bool]]]:
     """For each region, the operators whose rows leave it."""
     wanted: dict[str, list[tuple[int, bool]]] = {}
-    for reader in readers(plan.regions, plan.outputs):
-        for node in upstream(reader):
-            if isinstance(node, RegionOutput):
-                outs = wanted.setdefault(node.region.name, [])
-                if (node.operator, node.errors) not in outs:
-                    outs.append((node.operator, node.errors))
+    for node in upstream_of(RegionOutput, *readers(plan.regions, plan.outputs)):
+        outs = wanted.setdefault(node.region.name, [])
+        if (node.operator, node.errors) not in outs:
+            outs.append((node.operator, node.errors))
     return wanted
 
 
 def _goes_on(plan: Plan, region: Region, operator: int, errors: bool) -> bool:
     """Whether an operator's rows go on to what reads their positions: a region, a stateless step, or a sink that wants them."""
-    passed = [n for r in plan.regions for i in r.inputs for n in upstream(i)]
-    passed += [n for o in plan.outputs for n in upstream(o.node) if n is not o.node or o.positions]
-    return any(
-        isinstance(n, RegionOutput) and n.region is region and n.operator == operator and n.errors == errors for n in passed
-    )
+    passed = [i for r in plan.regions for i in r.inputs]
+    passed += [n for o in plan.outputs for n in ([o.node] if o.positions else inputs_of(o.node))]
+    return any(n.region is region and n.operator == operator and n.errors == errors for n in upstream_of(RegionOutput, *passed))
 
 
 def _count_consumers(plan: Plan, regions: dict[str, CompiledRegion]) -> dict[int, int]:

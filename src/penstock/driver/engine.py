@@ -20,6 +20,7 @@ from penstock.protocol.messages import Message
 from penstock.routing.table import Routing
 from penstock.sinks.base import Stager
 from penstock.state.deltas import Version
+from penstock.types import visible
 
 Frame = Any
 
@@ -79,7 +80,7 @@ class EpochOrders:
 
 def shown_columns(names: Sequence[str], hidden: Sequence[str]) -> list[str]:
     """The columns that a sink is given of a frame with these: all but hidden ones, and then those of `hidden`."""
-    return [*(n for n in names if not n.startswith("__ps_")), *hidden]
+    return [*visible(names), *hidden]
 
 
 class Backend(Protocol):
@@ -117,8 +118,8 @@ class Backend(Protocol):
         """How many late records of a source were found only by the tasks that have run; asked for after these."""
         ...
 
-    def step(self, node: p.Node, inputs: Sequence[Frame]) -> Frame:
-        """Apply a stateless step."""
+    def step(self, node: p.StepNode, inputs: Sequence[Frame]) -> Frame:
+        """Apply a stateless step to those of its inputs that have rows, put together."""
         ...
 
     def region(self, compiled: CompiledRegion, inputs: Sequence[Frame], work: EpochOrders) -> Frame:

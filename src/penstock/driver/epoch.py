@@ -184,7 +184,8 @@ class EpochDriver:
             decision.sources[source.name] = judged.state
             decision.judgements[source.name] = judged
         align_idle_sources(
-            decision.sources, [{s.name for s in self._sources_of(r)} for r in self._flow.plan.regions if r.timed]
+            decision.sources,
+            [{s.name for s in p.upstream_of(p.SourceNode, *r.inputs)} for r in self._flow.plan.regions if r.timed],
         )
         for state in decision.sources.values() if ends.finished else ():
             state.frontier = MAX_TIME
@@ -239,14 +240,10 @@ class EpochDriver:
     def _frontier(self, region: p.Region, decision: _Decision, before: int) -> int:
         if not region.timed:
             return MAX_TIME
-        reached = min(decision.sources[s.name].frontier for s in self._sources_of(region))
-        for node in (n for i in region.inputs for n in p.upstream(i)):
-            if isinstance(node, p.RegionOutput):
-                reached = decision.decided.controls[node.region.name].announced(reached)
+        reached = min(decision.sources[s.name].frontier for s in p.upstream_of(p.SourceNode, *region.inputs))
+        for node in p.upstream_of(p.RegionOutput, *region.inputs):
+            reached = decision.decided.controls[node.region.name].announced(reached)
         return max(before, reached)
-
-    def _sources_of(self, region: p.Region) -> list[p.SourceNode]:
-        return [n for i in region.inputs for n in p.upstream(i) if isinstance(n, p.SourceNode)]
 
     def _store(self, epoch: int, backend: Backend, frames: Frames, decision: _Decision) -> None:
         """Hand every sink its rows and mark; run regions that no sink reads."""

@@ -43,10 +43,9 @@ class Frames:
         if isinstance(node, p.RegionOutput):
             compiled = self._flow.regions[node.region.name]
             return self._backend.part(self.region(node.region.name), compiled, compiled.outs[node.operator, node.errors])
-        inputs = [self.of(i) for i in p.inputs_of(node)]
-        if isinstance(node, p.Union):
-            inputs = [i for i in inputs if i is not None]
-        if not inputs or any(i is None for i in inputs):
+        assert isinstance(node, p.StepNode)
+        inputs = [frame for i in node.inputs if (frame := self.of(i)) is not None]
+        if not inputs:
             return None
         frame = self._backend.step(node, inputs)
         return self._backend.keep(frame) if self._flow.consumers.get(id(node), 0) > 1 else frame
@@ -75,13 +74,8 @@ class Frames:
         return self._regions[name]
 
     def _readers(self, name: str) -> int:
-        nodes = {
-            id(n): n
-            for reader in p.readers(self._flow.plan.regions, self._flow.plan.outputs)
-            for n in p.upstream(reader)
-            if isinstance(n, p.RegionOutput)
-        }
-        return sum(self._flow.consumers.get(i, 0) for i, n in nodes.items() if n.region.name == name)
+        nodes = p.upstream_of(p.RegionOutput, *p.readers(self._flow.plan.regions, self._flow.plan.outputs))
+        return sum(self._flow.consumers.get(id(n), 0) for n in nodes if n.region.name == name)
 
     def unread(self) -> list[str]:
         """Regions whose rows nobody reads."""

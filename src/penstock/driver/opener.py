@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.checkpoint.folder import Checkpoint, Identity
+from penstock.checkpoint.folder import CONTROL, Checkpoint, Identity
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.epoch import Settings
@@ -120,7 +120,7 @@ class RunOpener:
             now_us, step, engine = self._clock_us(), self._on_step, self._engine
             roll_back(checkpoint, plan, found, engine, flow=known.flow, run=run, now_us=now_us, on_step=step)
             delete_quietly(checkpoint.fs, checkpoint.path(last.log))
-        checkpoint.fs.create_dir(checkpoint.path("control"))
+        checkpoint.fs.create_dir(checkpoint.path(CONTROL))
         return Settings(
             known.flow, run, self.workers, self._clock_us, self._on_step, self._limits, self.rollback_refusal, self._since
         )

@@ -19,7 +19,7 @@ from typing import Any
 
 import cloudpickle
 
-from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.folder import SNAPSHOTS, Checkpoint, state_path
 from penstock.checkpoint.record import EpochRecord, newest
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.takeover import same_sink, takeover_refusal
@@ -90,7 +90,7 @@ def rollback_refusal(
     if kept.finished:
         return Refusal(f"Snapshot {name!r} is of the end of the input; there is nothing to go on with from there.")
     for region, state in kept.regions.items():
-        lost = state.files() - {f"state/{region}/{n}" for n in checkpoint.state_files(region)}
+        lost = state.files() - {state_path(region, n) for n in checkpoint.state_files(region)}
         if lost:
             return Refusal(f"The state file {min(lost)} of snapshot {name!r} is missing; restore it from a copy.")
     refused = None
@@ -198,7 +198,7 @@ def commit_intent(checkpoint: Checkpoint, last: EpochRecord, found: Ahead, run: 
     """
     if found.intent.epoch > last.epoch:
         for name in set(checkpoint.snapshot_names()) - set(checkpoint.snapshot_names(last.epoch)):
-            delete_quietly(checkpoint.fs, checkpoint.path("snapshots", f"{name}.json"))
+            delete_quietly(checkpoint.fs, checkpoint.path(SNAPSHOTS, f"{name}.json"))
         checkpoint.commit(replace(found.intent, run=run), run)
     return replace(found.intent, run=run)
 

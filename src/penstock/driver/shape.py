@@ -196,9 +196,8 @@ def _region(ordinal: int, compiled: CompiledRegion, paths: _Paths) -> RegionShap
         pairs = zip(step.inputs, declared.inputs, strict=True)
         feeds |= {port: -1 - feed for (kind, port), (_, feed) in pairs if kind == "port"}
     ports = [_port(spec, i, paths.of_step(region, feeds[i])) for i in range(len(spec.ports))]
-    before = [node for i in region.inputs for node in p.upstream(i)]
-    sources = sorted({s.name for s in before if isinstance(s, p.SourceNode)})
-    behind = sorted({n.region.name for n in before if isinstance(n, p.RegionOutput) and n.region is not region})
+    sources = sorted({s.name for s in p.upstream_of(p.SourceNode, *region.inputs)})
+    behind = sorted({n.region.name for n in p.upstream_of(p.RegionOutput, *region.inputs) if n.region is not region})
     return RegionShape(
         ordinal,
         types_of(spec.keys),
@@ -277,9 +276,8 @@ class _Paths:
     def _stateless(self, node: p.Node) -> str:
         if isinstance(node, p.SourceNode):
             return node.name
-        does = {p.Where: "condition", p.Select: "columns", p.Numbered: "nth"}.get(type(node))
-        what = str(getattr(node, does)) if does else getattr(getattr(node, "fn", None), "__name__", "")
-        return f"({'; '.join(map(self.of, p.inputs_of(node)))}) {type(node).__name__} {what}"
+        what = node.step.identity() if isinstance(node, p.StepNode) else f"{type(node).__name__} "
+        return f"({'; '.join(map(self.of, p.inputs_of(node)))}) {what}"
 
 
 def types_of(schema: pa.Schema) -> dict[str, str]:

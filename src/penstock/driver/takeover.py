@@ -79,8 +79,9 @@ def check_ahead(checkpoint: Checkpoint, flow: CompiledFlow, last: EpochRecord, m
 
 def _feeds(flow: CompiledFlow, output: p.Output) -> str:
     """A digest of all that says which rows of an epoch come to an output, and what state is left behind."""
-    before = p.upstream(output.node)
-    regions = {n.region.name: flow.shape["regions"][n.region.name] for n in before if isinstance(n, p.RegionOutput)}
+    before = p.upstream_of(p.SourceNode, output.node)
+    names = [n.region.name for n in p.upstream_of(p.RegionOutput, output.node)]
+    regions = {name: flow.shape["regions"][name] for name in names}
     sources = {
         s.name: (s.time, s.lateness_us, s.idle_after_us, [str(x) for x in s.partitions], s.on_error)
         for s in flow.plan.sources

@@ -8,17 +8,18 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Never
+from typing import TYPE_CHECKING, Any, Literal, Never, cast
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
+from penstock.flow.steps import StatelessStep, Where
 from penstock.flow.stream import Stream, updating
 from penstock.operators.aggregate import AggregateStep
 from penstock.operators.aggregates import spelled
 from penstock.operators.aggregates.base import Kernel
-from penstock.operators.base import Operator
+from penstock.operators.base import ERROR_SCHEMA, Operator
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.join import IntervalJoin
 from penstock.operators.session import SessionStep
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 _ONE = "these rows are one stream, those of a source or of a region; to read several, put sources together with union before key_by"
 _SEVERAL = "these sources come together here"
-ERRORS = pa.schema([(n, pa.string()) for n in ("operator", "key", "position", "error", "record")])
 
 
 class KeyedStream(Stream):
@@ -60,15 +60,15 @@ class KeyedStream(Stream):
             )
         return self._node
 
-    def _before(self, step: Callable[[p.Node], p.Node]) -> Any:
+    def _after(self, step: StatelessStep) -> Stream:
         """A stateless step right after ``key_by`` is done before the shuffle and stays keyed; a later one leaves the region."""
         region = self._region
         if self._node.operator >= 0:
-            return super()._before(step)
-        node = step(region.inputs[self._input[1]])
+            return super()._after(step)
+        node = p.stepped(step, region.inputs[-1 - self._node.operator])
         missing = [n for n in region.keys.names if n not in node.schema.names]
         if missing:
-            return Stream(self._flow, step(self._node))
+            return Stream(self._flow, p.stepped(step, self._node))
         region.inputs.append(node)  # an input of its own: other streams may read this one
         return KeyedStream(self._flow, p.RegionOutput(node.schema, node.timed, region, -len(region.inputs)))
 
@@ -130,7 +130,7 @@ class KeyedStream(Stream):
         if at > 200:
             raise DeclarationError(f"Region {region.name!r} has more than 200 steps; split it with another key_by.")
         if keep is not None:
-            Stream(self._flow, p.RegionOutput(ERRORS, False, region, at, errors=True)).sink(keep)
+            Stream(self._flow, p.RegionOutput(ERROR_SCHEMA, False, region, at, errors=True)).sink(keep)
         return KeyedStream(self._flow, p.RegionOutput(schema, self._node.timed, region, at))
 
     def stateful_map(
@@ -163,43 +163,46 @@ class KeyedStream(Stream):
         step = StatefulMap(fn, out, kept, window, "fail" if on_error == "fail" else "skip")
         return self._step(step, [self._input], [self.schema], on_error, name)
 
-    def aggregate(self, emit: Literal["update"] = "update", *unnamed: Never, **aggregates: Kernel | str) -> KeyedStream:
+    def aggregate(
+        self, emit: Literal["update"] = "update", *unnamed: Never, name: str | Kernel | None = None, **aggregates: Kernel
+    ) -> KeyedStream:
         """A running value per key.
 
         Args:
             emit: ``"update"``: after each epoch the new value of every key that changed. Earlier values are replaced, so the
                 sink must be able to (``mode="upsert"``).
             *unnamed: None: each aggregate needs a name.
-            **aggregates: Output column = aggregate; and ``name="…"`` for the step's name, see `process`.
+            name: The step's name, see `process`; or an aggregate for a last column of that name.
+            **aggregates: Output column = aggregate.
         """
-        return self._aggregated(None, (emit, *unnamed), aggregates)
+        return self._aggregated(None, (emit, *unnamed), name, aggregates)
 
-    def _aggregated(self, window: Window | None, unnamed: tuple[Any, ...], aggregates: Mapping[str, Any]) -> KeyedStream:
-        emit = unnamed[0]
+    def _aggregated(
+        self, window: Window | None, unnamed: tuple[Any, ...], name: Any, aggregates: Mapping[str, Any]
+    ) -> KeyedStream:
+        emit, named = unnamed[0], name is None or isinstance(name, str)
+        aggregates = aggregates if named else {**aggregates, "name": name}
         for given in unnamed:
             if isinstance(given, Kernel):
-                name = given.column if given.column and given.column.isidentifier() else "n"
+                column = given.column if given.column and given.column.isidentifier() else "n"
                 raise DeclarationError(
-                    f"aggregate needs a name for each aggregate, but {spelled(given)} has none; write {name}={spelled(given)}."
+                    f"aggregate needs a name for each aggregate, but {spelled(given)} has none; write {column}={spelled(given)}."
                 )
         if len(unnamed) > 1 or (not aggregates and emit not in ("final", "update")):
             raise DeclarationError(f"aggregate needs names and aggregates, such as n=penstock.count(), not {unnamed[-1]!r}.")
-        step_name = aggregates.get("name")
-        named = isinstance(step_name, str)
-        aggregates = {n: a for n, a in aggregates.items() if not (named and n == "name")}
         if not aggregates:
             raise DeclarationError("aggregate needs at least one aggregate, for example n=penstock.count().")
-        for name, kernel in aggregates.items():
+        for output, kernel in aggregates.items():
             if not isinstance(kernel, Kernel):
                 raise DeclarationError(
-                    f"Aggregate {name!r} is {kernel!r}; use penstock.count(), penstock.sum('column') and so on."
+                    f"Aggregate {output!r} is {kernel!r}; use penstock.count(), penstock.sum('column') and so on."
                 )
         wanted = ("update",) if window is None else ("final",) if isinstance(window, Session) else ("final", "update")
         if emit not in wanted:
             raise DeclarationError(f"aggregate(emit={emit!r}) is not possible here; use {' or '.join(map(repr, wanted))}.")
         items = tuple(aggregates.items())
         step: Operator = SessionStep(items, window) if isinstance(window, Session) else AggregateStep(items, window, emit)
-        return self.process(step, name=step_name if named else None)
+        return self.process(step, name=name if named else None)
 
     def window(self, window: Window) -> WindowedStream:
         """Divide each key's rows by event time; `aggregate` or `stateful_map` must follow.
@@ -294,7 +297,7 @@ class KeyedStream(Stream):
     def _is_read(self, region: p.Region) -> bool:
         """Whether something reads a region's rows already."""
         readers = p.readers(self._flow._regions, self._flow._outputs)
-        return any(isinstance(n, p.RegionOutput) and n.region is region for r in readers for n in p.upstream(r))
+        return any(n.region is region for n in p.upstream_of(p.RegionOutput, *readers))
 
     def match(
         self,
@@ -415,12 +418,11 @@ class KeyedStream(Stream):
 
     def _only(self, condition: str) -> KeyedStream:
         """The rows for which a condition on hidden columns is true."""
-        kept: KeyedStream = self._before(lambda node: p.Where(self.schema, node.timed, node, condition))
-        return kept
+        return cast("KeyedStream", self.apply(Where(condition)))  # all columns stay, and with them the key
 
     def _time_column(self) -> str:
         """The column with the event time: that of the source, if it is still there under its name."""
-        names = {n.time for n in p.upstream(self._region.inputs[self._input[1]]) if isinstance(n, p.SourceNode)}
+        names = {n.time for n in p.upstream_of(p.SourceNode, self._region.inputs[self._input[1]])}
         found = [name for name in names if name is not None and name in self.schema.names]
         if len(names) != 1 or not found:
             raise DeclarationError(
@@ -437,16 +439,23 @@ class WindowedStream:
         self._stream = stream
         self._window = window
 
-    def aggregate(self, emit: Literal["final", "update"] = "final", *unnamed: Never, **aggregates: Kernel | str) -> KeyedStream:
+    def aggregate(
+        self,
+        emit: Literal["final", "update"] = "final",
+        *unnamed: Never,
+        name: str | Kernel | None = None,
+        **aggregates: Kernel,
+    ) -> KeyedStream:
         """Aggregates per key and window, with the columns ``window_start`` and ``window_end``.
 
         Args:
             emit: ``"final"``: once, when the window is complete. ``"update"``: after each epoch that changed it; the sink must
                 be able to replace (``mode="upsert"``).
             *unnamed: None: each aggregate needs a name.
-            **aggregates: Output column = aggregate; and ``name="…"`` for the step's name, see `KeyedStream.process`.
+            name: The step's name, see `KeyedStream.process`; or an aggregate for a last column of that name.
+            **aggregates: Output column = aggregate.
         """
-        return self._stream._aggregated(self._window, (emit, *unnamed), aggregates)
+        return self._stream._aggregated(self._window, (emit, *unnamed), name, aggregates)
 
     def stateful_map(
         self,

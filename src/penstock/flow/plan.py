@@ -1,24 +1,24 @@
 """The declared flow: a graph of nodes, checked as it is built.
 
-    SourceNode → Where | Select | Transform | MapBatches | Numbered | Union → Region → … → sinks
+    SourceNode → StepNode → … → Region → … → sinks
 
 `Plan` is what the engine gets: sources, regions in topological order, outputs. It holds no data and knows no Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
+from penstock.flow.steps import Numbered, Sql, StatelessStep, Union
 from penstock.operators.base import Operator
 from penstock.routing.key_grouping import KeyGrouping
 from penstock.routing.strategy import Strategy
 from penstock.rows.rows import with_order
-from penstock.types import SUB
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,72 +84,40 @@ class MalformedNode(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Where(Node):
-    """Rows that satisfy a condition."""
-
-    input: Node
-    condition: str
-
-
-@dataclass(frozen=True, eq=False)
-class Select(Node):
-    """Columns by SQL expressions, as (name, expression)."""
-
-    input: Node
-    columns: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Transform(Node):
-    """Any function from DataFrame to DataFrame that keeps the hidden columns."""
-
-    input: Node
-    fn: Callable[[Any], Any]
-
-
-@dataclass(frozen=True, eq=False)
-class MapBatches(Node):
-    """A Python function over Arrow record batches."""
-
-    input: Node
-    fn: Callable[[pa.RecordBatch], pa.RecordBatch]
-
-
-@dataclass(frozen=True, eq=False)
-class Union(Node):
-    """Rows of several streams."""
+class StepNode(Node):
+    """Rows of a stateless step; those of several inputs are put together before it."""
 
     inputs: tuple[Node, ...]
+    step: StatelessStep
+
+    @property
+    def sql(self) -> Sql | None:
+        """The step in SQL, if it has this form."""
+        return self.step.sql(self.inputs[0].schema)
 
 
-@dataclass(frozen=True, eq=False)
-class Numbered(Node):
-    """Rows of one of the streams of a union, told from those that the others have of the same record.
-
-    Attributes:
-        input: The stream.
-        nth: Which of the streams it is, from 0.
-        streams: How many there are.
-    """
-
-    input: Node
-    nth: int
-    streams: int
-
-    def sub(self) -> str:
-        """SQL of the rows' place among those of their record: as in their stream, then by stream."""
-        return f"{SUB} * {self.streams} + {self.nth}"
+def stepped(step: StatelessStep, node: Node) -> StepNode:
+    """A step after a node."""
+    return StepNode(step.output_schema(node.schema), node.timed, (node,), step)
 
 
-def united(nodes: Sequence[Node]) -> Union:
+N = TypeVar("N", bound=Node)
+
+
+def by_sql(node: Node) -> bool:
+    """Whether a node's rows are those of sources that came through steps in SQL only, so that each is at the position of its record."""
+    return all(isinstance(n, SourceNode) or (isinstance(n, StepNode) and n.sql is not None) for n in upstream(node))
+
+
+def united(nodes: Sequence[Node]) -> StepNode:
     """A union, in which rows have a place of their own also where a record can come by several of its streams.
 
     Without it the order of such rows would be that in which they come: it would depend on epochs.
     """
-    sources = [{id(n) for n in upstream(node) if isinstance(n, SourceNode)} for node in nodes]
+    sources = [{id(n) for n in upstream_of(SourceNode, node)} for node in nodes]
     if sum(map(len, sources)) > len(set().union(*sources)):
-        nodes = [Numbered(node.schema, node.timed, node, i, len(nodes)) for i, node in enumerate(nodes)]
-    return Union(nodes[0].schema, nodes[0].timed, tuple(nodes))
+        nodes = [stepped(Numbered(i, len(nodes)), node) for i, node in enumerate(nodes)]
+    return StepNode(nodes[0].schema, nodes[0].timed, tuple(nodes), Union())
 
 
 @dataclass(eq=False)
@@ -255,7 +223,7 @@ class Plan:
 
     def source_of(self, node: Node) -> set[str]:
         """Names of the sources that rows of a node come from."""
-        return {n.name for n in upstream(node) if isinstance(n, SourceNode)}
+        return {n.name for n in upstream_of(SourceNode, node)}
 
     def describe(self) -> str:
         """The flow as text, one line per source, region and sink."""
@@ -276,12 +244,9 @@ def inputs_of(node: Node) -> list[Node]:
     """The nodes directly before a node."""
     if isinstance(node, (LateNode, MalformedNode)):
         return [node.source]
-    if isinstance(node, Union):
-        return list(node.inputs)
     if isinstance(node, RegionOutput):
         return list(node.region.inputs)
-    found = getattr(node, "input", None)
-    return [] if found is None else [found]
+    return list(node.inputs) if isinstance(node, StepNode) else []
 
 
 def readers(regions: Iterable[Region], outputs: Iterable[Output]) -> list[Node]:
@@ -289,8 +254,8 @@ def readers(regions: Iterable[Region], outputs: Iterable[Output]) -> list[Node]:
     return [i for r in regions for i in r.inputs] + [o.node for o in outputs]
 
 
-def upstream(node: Node) -> list[Node]:
-    """A node and everything before it, inputs first."""
+def upstream(*nodes: Node) -> list[Node]:
+    """Some nodes and everything before them, each once, inputs first."""
     seen: dict[int, Node] = {}
 
     def visit(n: Node) -> None:
@@ -299,8 +264,14 @@ def upstream(node: Node) -> list[Node]:
                 visit(before)
             seen[id(n)] = n
 
-    visit(node)
+    for node in nodes:
+        visit(node)
     return list(seen.values())
+
+
+def upstream_of(kind: type[N], *nodes: Node) -> list[N]:
+    """Those of `upstream` that are of one kind."""
+    return [n for n in upstream(*nodes) if isinstance(n, kind)]
 
 
 def roots(node: Node) -> list[Node]:
@@ -325,7 +296,7 @@ def freeze(name: str, sources: list[SourceNode], regions: list[Region], outputs:
 
     def level(region: Region) -> int:
         if id(region) not in depth:
-            before = [n.region for i in region.inputs for n in upstream(i) if isinstance(n, RegionOutput)]
+            before = [n.region for n in upstream_of(RegionOutput, *region.inputs)]
             depth[id(region)] = 1 + max((level(r) for r in before), default=0)
         return depth[id(region)]
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
+from penstock.flow.steps import MapBatches, Select, StatelessStep, Transform, Where
 from penstock.routing.key_grouping import KeyGrouping
 from penstock.routing.strategy import Strategy
 from penstock.sinks.base import Sharing, Sink
@@ -50,15 +51,28 @@ class Stream:
         """The node that stateless steps read."""
         return self._node
 
-    def _before(self, step: Callable[[p.Node], p.Node]) -> Any:
-        """This stream with one more stateless step."""
-        return Stream(self._flow, step(self._stateless()))
+    def apply(self, step: StatelessStep) -> Stream:
+        """This stream with one more stateless step; `where`, `select` and the like are short for it.
+
+        Args:
+            step: The step, see `penstock.flow.steps.StatelessStep`.
+
+        Raises:
+            DeclarationError: It is no step, or has no form that an engine runs.
+        """
+        if not isinstance(step, StatelessStep) or not (step.sql(self.schema) or step.batch_function() or step.frame_function()):
+            raise DeclarationError(
+                f"apply needs a penstock.flow.steps.StatelessStep with one of its three forms, not {step!r}."
+            )
+        return self._after(step)
+
+    def _after(self, step: StatelessStep) -> Stream:
+        return Stream(self._flow, p.stepped(step, self._stateless()))
 
     def where(self, condition: str) -> Stream:
         """Rows for which a Spark SQL condition is true."""
         check_condition(condition, self.schema, "where")
-        stream: Stream = self._before(lambda node: p.Where(self.schema, node.timed, node, condition))
-        return stream
+        return self.apply(Where(condition))
 
     def select(self, *expressions: str, **named: str) -> Stream:
         """The given columns only: names, or SQL expressions such as ``"delay / 60 AS hours"`` or ``hours="delay / 60"``."""
@@ -94,8 +108,7 @@ class Stream:
         for name in names:
             if names.count(name) > 1:
                 raise DeclarationError(f"select gives two columns the name {name!r}; rename one.")
-        stream: Stream = self._before(lambda node: p.Select(pa.schema(fields), node.timed, node, tuple(columns)))
-        return stream
+        return self.apply(Select(tuple(columns), set(self.schema.names) <= set(names), pa.schema(fields)))
 
     def transform(self, fn: Callable[[Any], Any], schema: str | pa.Schema | None = None) -> Stream:
         """Any function from DataFrame to DataFrame, row by row: it must keep the columns whose names start with ``__ps_``.
@@ -105,9 +118,7 @@ class Stream:
             schema: Columns of the result; None: those of the input.
         """
         as_function(fn, "transform", "fn(dataframe)")
-        after = self.schema if schema is None else as_schema(schema, "the schema of transform")
-        stream: Stream = self._before(lambda node: p.Transform(after, node.timed, node, fn))
-        return stream
+        return self.apply(Transform(fn, schema))
 
     def map_batches(self, fn: Callable[[pa.RecordBatch], pa.RecordBatch], schema: str | pa.Schema) -> Stream:
         """A Python function over Arrow record batches.
@@ -118,9 +129,7 @@ class Stream:
             schema: Columns of the result.
         """
         as_function(fn, "map_batches", "fn(batch)")
-        after = as_schema(schema, "the schema of map_batches")
-        stream: Stream = self._before(lambda node: p.MapBatches(after, node.timed, node, fn))
-        return stream
+        return self.apply(MapBatches(fn, as_schema(schema, "the schema of map_batches")))
 
     def union(self, *others: Stream) -> Stream:
         """Rows of this stream and of others with the same columns.
@@ -247,7 +256,7 @@ class Stream:
 
     def _missing(self, attribute: str) -> Any:
         if attribute in ("stateful_map", "aggregate", "window", "join", "deduplicate", "process", "match"):
-            left = next((n.region for n in p.upstream(self._node) if isinstance(n, p.RegionOutput)), None)
+            left = next((n.region for n in p.upstream_of(p.RegionOutput, self._node)), None)
             if left is not None:
                 key = ", ".join(repr(n) for n in left.keys.names)
                 raise DeclarationError(

@@ -15,19 +15,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import lexicographic, to_indices
+from penstock.arrow.columns import UTC, lexicographic, to_indices
 from penstock.errors import DeclarationError, OperatorError, StateError, raised
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import Codec, layout
 from penstock.operators.aggregates.user import Aggregate, UserFailed
 from penstock.operators.base import Context, KeyedState, Layout, Operator, Output, Partials
-from penstock.operators.windows import Sliding, window_text
+from penstock.operators.windows import WINDOW, Sliding, window_text
 from penstock.rows.keys import Ints, biased, unbiased
 from penstock.rows.rows import Emitted, Keys, Order, Rows
 from penstock.sql_text.schema import quoted
 from penstock.types import LAST_MOMENT, ORDER, TIME
-
-TIMESTAMP = pa.timestamp("us", "UTC")
 
 
 def bind_kernels(kernels: Sequence[tuple[str, Kernel]], source: pa.Schema) -> tuple[Bound, ...]:
@@ -48,7 +46,7 @@ def bind_kernels(kernels: Sequence[tuple[str, Kernel]], source: pa.Schema) -> tu
 
 def check_names(names: Sequence[str], keys: pa.Schema, *, window: bool) -> None:
     """Refuse aggregates named like another column of the output."""
-    taken = {*keys.names, *(("window_start", "window_end") if window else ())}
+    taken = {*keys.names, *(WINDOW if window else ())}
     for name in names:
         if name in taken:
             raise DeclarationError(f"Aggregate {name!r} has the name of a key or window column; give it another.")
@@ -58,7 +56,7 @@ def result_schema(
     kernels: Sequence[tuple[str, Kernel]], bounds: Sequence[Bound], keys: pa.Schema, *, window: bool
 ) -> pa.Schema:
     """Key columns, the window's, then the aggregates."""
-    spans = [pa.field("window_start", TIMESTAMP), pa.field("window_end", TIMESTAMP)] if window else []
+    spans = [pa.field(name, UTC) for name in WINDOW] if window else []
     return pa.schema([*keys, *spans, *(pa.field(n, b.output_type) for (n, _), b in zip(kernels, bounds, strict=True))])
 
 
@@ -67,7 +65,7 @@ def as_times(values: Ints) -> Any:
 
     SQLite and Python have no later times.
     """
-    return pa.array(np.minimum(values, LAST_MOMENT), pa.int64()).cast(TIMESTAMP)
+    return pa.array(np.minimum(values, LAST_MOMENT), pa.int64()).cast(UTC)
 
 
 def concat_columns(parts: Sequence[Sequence[Columns]]) -> list[Columns]:
@@ -195,7 +193,7 @@ class AggregateStep(Aggregating):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.updates = self.emit == "update"
-        self.output_key = () if self.window is None else ("window_start",)
+        self.output_key = () if self.window is None else WINDOW[:1]
 
     def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
         check_names([n for n, _ in self.kernels], keys, window=self.window is not None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,8 @@ from penstock.types import MAX_TIME, PART_BITS, ROW_BITS, whole_partition
 
 Output = Emitted | Iterable[Emitted] | None
 PANE = "__ps_pane"
+ERROR_SCHEMA: Final = pa.schema([(n, pa.string()) for n in ("operator", "key", "position", "error", "record")])
+"""Columns of records that an operator skips."""
 Layout = Mapping[str, str]
 """What a stored value consists of: by the name of a part (a column, an aggregate), what is stored for it."""
 

@@ -19,11 +19,11 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import lexicographic, to_indices, values_of, within_calendar
+from penstock.arrow.columns import UTC, lexicographic, to_indices, values_of, within_calendar
 from penstock.errors import DeclarationError, OperatorError, raised
-from penstock.operators.aggregate import TIMESTAMP, as_times
+from penstock.operators.aggregate import as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
-from penstock.operators.windows import Sliding, window_text
+from penstock.operators.windows import WINDOW, Sliding, window_text
 from penstock.rows.keys import Ints, biased
 from penstock.rows.returned import Returned, Unfit, to_column
 from penstock.rows.rows import Keys, Order, Rows
@@ -168,9 +168,9 @@ class StatefulMap(Operator):
 
     def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
         del keys
-        if self.window is not None and {"window_start", "window_end"} & set(inputs[0].names):
+        if self.window is not None and set(WINDOW) & set(inputs[0].names):
             raise DeclarationError(
-                f"{self.name} in a window needs the names window_start and window_end; rename those columns before."
+                f"{self.name} in a window needs the names {' and '.join(WINDOW)}; rename those columns before."
             )
         return self.schema
 
@@ -360,8 +360,8 @@ def _in_windows(rows: Rows, window: Sliding | None) -> tuple[_Spread, list[bytes
     group = rows.group[index]
     first = np.flatnonzero(np.concatenate(([True], (group[1:] != group[:-1]) | (starts[1:] != starts[:-1]))))
     data = rows.data.take(to_indices(index))
-    data = data.append_column(pa.field("window_start", TIMESTAMP), within_calendar(as_times(starts)))
-    data = data.append_column(pa.field("window_end", TIMESTAMP), as_times(starts + window.size_us))
+    data = data.append_column(pa.field(WINDOW[0], UTC), within_calendar(as_times(starts)))
+    data = data.append_column(pa.field(WINDOW[1], UTC), as_times(starts + window.size_us))
     spread = _Spread(data, rows.order.take(index), np.append(first, len(index)), group[first], index)
     return spread, biased(starts[first]), starts[first] + window.size_us - 1
 

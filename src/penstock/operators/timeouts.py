@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import concat_batches, lexicographic, to_indices
+from penstock.arrow.columns import UTC, concat_batches, lexicographic, to_indices
 from penstock.operators.base import KeyedState, Output
 from penstock.operators.match import Match, tables_of
 from penstock.patterns.automaton.timeouts import Stopping
@@ -134,7 +134,7 @@ class Timeouts(Match):
             group, time = line.group[block.ends - first], line.time[block.ends - first]
             key_columns = [column.take(to_indices(group)) for column in keys.columns]
             start = events.column(order).take(to_indices(block.starts))
-            stop: Any = pa.array(time, pa.timestamp("us", "UTC")).cast(kind)
+            stop: Any = pa.array(time, UTC).cast(kind)
             arrays = [*key_columns, start, stop, *self.pattern.shape.arrays(block, events)]
             batches.append(pa.RecordBatch.from_arrays(arrays, schema=self.context.output))
             groups.append(group)

@@ -9,12 +9,16 @@ from __future__ import annotations
 import datetime as dt
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from penstock.errors import DeclarationError
 from penstock.rows.keys import Ints
 from penstock.types import duration_us
+
+WINDOW: Final = ("window_start", "window_end")
+"""Columns that a window adds to its rows."""
 
 
 @dataclass(frozen=True)

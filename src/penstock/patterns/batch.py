@@ -20,13 +20,13 @@ from penstock.arrow.columns import coalesce_batches, concat_batches, key_values,
 from penstock.errors import RecordError
 from penstock.patterns.enumeration.maximal import ID, Maximal, MaximalDisjoint, Share, share, spread
 from penstock.patterns.enumeration.work import CountedSplit, EnumerationTask, load_work, split
-from penstock.patterns.plan import HASHED, WHEN, Pattern
+from penstock.patterns.plan import WHEN, Pattern
 from penstock.patterns.recogniser.recogniser import Batch, Block, Recogniser, walk
 from penstock.patterns.recogniser.tables import Tables
 from penstock.patterns.result_columns import summed
 from penstock.patterns.sorting import different
 from penstock.patterns.windows import earliest, step_back_text, steps_back, times, without_text
-from penstock.types import MASK
+from penstock.types import HASH, MASK
 
 CHUNK_ROWS = 1 << 18
 RESULT_ROWS = 1 << 16
@@ -380,7 +380,7 @@ class _Worker:
         shown = {
             names.get(name, name): events.column(name)[row].as_py()
             for name in events.schema.names
-            if name in names or not name.startswith((MASK, WHEN, HASHED))
+            if name in names or not name.startswith((MASK, WHEN, HASH))
         }
         return "(" + ", ".join(f"{name} {value!s:.60}" for name, value in list(shown.items())[:6]) + ")"
 

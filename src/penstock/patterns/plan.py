@@ -28,7 +28,7 @@ from penstock.sql_text.schema import as_number, as_text, quoted, unknown_column
 from penstock.types import MASK
 
 _TESTS_OF_A_BYTE = 7  # a word stays positive
-WHEN, KEY, HASHED = "__ps_when", "__ps_key", "__ps_hash"
+WHEN, KEY = "__ps_when", "__ps_key"
 MAX_MATCHES_PER_EVENT = 10_000_000
 FEW_MATCHES = 64  # per event
 

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrow.columns import UTC
 from penstock.errors import DeclarationError
 
 # kind of an Arrow column → type of the column in a new table
@@ -228,7 +229,7 @@ def storable(column: Any, kind: str) -> Any:
         "binary": pa.large_binary(),
         "date": pa.date32(),
         "timestamp": pa.timestamp("us"),
-        "instant": pa.timestamp("us", "UTC"),
+        "instant": UTC,
         "null": pa.large_string(),
     }
     if kind == "json":

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from penstock.arrow.columns import UTC
 from penstock.errors import DeclarationError
 from penstock.sql_text.schema import as_number, as_schema, as_text
 
@@ -123,5 +124,5 @@ def rate(rows_per_second: int = 1) -> Rate:
         DeclarationError: The rate is not positive.
     """
     as_number(rows_per_second, "rows_per_second of rate")
-    schema = pa.schema([pa.field("timestamp", pa.timestamp("us", "UTC")), pa.field("value", pa.int64())])
+    schema = pa.schema([pa.field("timestamp", UTC), pa.field("value", pa.int64())])
     return Rate(rows_per_second, schema)

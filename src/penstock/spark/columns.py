@@ -13,13 +13,18 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from penstock.arrow.columns import UTC
 from penstock.errors import DeclarationError
 from penstock.sql_text.schema import quoted
-from penstock.types import ORDER
+from penstock.types import ORDER, visible
 
-UTC = pa.timestamp("us", "UTC")
 _BETWEEN: Final = "\x01"
 _splitters: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()  # Java's patterns that split at it
+
+
+def own_columns(frame: DataFrame) -> list[str]:
+    """SQL of the columns that are not hidden."""
+    return [quoted(name) for name in visible(frame.columns)]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

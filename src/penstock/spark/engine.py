@@ -18,7 +18,6 @@ from penstock.driver.compile import CompiledRegion, PartialSchema
 from penstock.driver.engine import EpochOrders, Scan, SourceFrames, shown_columns
 from penstock.errors import DeclarationError, raised
 from penstock.flow import plan as p
-from penstock.flow.naming import step_text
 from penstock.operators.base import PANE, Partials, position_text
 from penstock.progress.lateness import Base, ChunkId
 from penstock.progress.source_state import SourceState
@@ -40,7 +39,7 @@ from penstock.spark.sources.source import SourceReader
 from penstock.spark.task import staging, task
 from penstock.sql_text.schema import quoted
 from penstock.state.files import resolve
-from penstock.types import MASK, OFFSET, ORDER, PART_BITS, SUB, TIME
+from penstock.types import HIDDEN, MASK, OFFSET, ORDER, PART_BITS, SUB, TIME
 from penstock.worker.batches import map_batch
 from penstock.worker.run import Assignment
 from penstock.worker.spec import OUT, PACKED_BITS, Port, RegionSpec, key_columns, key_hashes
@@ -139,7 +138,7 @@ class SparkBackend:
         del ordinal
         return self._readers[source.name].frames(candidate_chunks, malformed=self._malformed[source.name] > 0)
 
-    def failing_record(self, node: p.Node, text: str) -> str:
+    def failing_record(self, node: p.StepNode, text: str) -> str:
         """Where the record is from that a step failed on, for a person; empty: that was not found."""
 
         def rows(source: p.SourceNode) -> DataFrame | None:
@@ -161,8 +160,8 @@ class SparkBackend:
         found = {n: counted.pop((name, n), None) for n in left}
         return sum(JudgedFile(*left[n], source.lateness_us).finish() if late is None else late for n, late in found.items())
 
-    def step(self, node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
-        if isinstance(node, p.Union):
+    def step(self, node: p.StepNode, inputs: Sequence[DataFrame]) -> DataFrame:
+        if len(node.inputs) > 1:
             inputs = [self._cut(i) for i in inputs]
         frame = apply_step(node, inputs)
         if any(id(i) in self._from_region for i in inputs):
@@ -213,18 +212,17 @@ class SparkBackend:
         spec = compiled.spec
         if any(port.partial_of is not None for port in spec.ports):
             return False
-        nodes = (node for feed in compiled.feeds for node in p.upstream(compiled.region.inputs[feed]))
-        rows = sum(self._rows[name] for name in {n.name for n in nodes if isinstance(n, p.SourceNode)})
+        sources = p.upstream_of(p.SourceNode, *(compiled.region.inputs[feed] for feed in compiled.feeds))
+        rows = sum(self._rows[source.name] for source in sources)
         return rows >= PAGED_ROWS and fits_pages(self._slices.session, spec.in_schema)
 
     def _packed(self, compiled: CompiledRegion) -> RegionSpec:
         """The region, with the tests of its patterns sent in offsets where these leave room in this epoch: each column takes time to send."""
         ports = []
         for port, feed in zip(compiled.spec.ports, compiled.feeds, strict=True):
-            nodes = p.upstream(compiled.region.inputs[feed])
-            plain = all(isinstance(node, p.SourceNode | p.Where | p.Select | p.Numbered | p.Union) for node in nodes)
-            sources = [node for node in nodes if isinstance(node, p.SourceNode)]
-            few = plain and all(self._readers[source.name].bits_left() >= PACKED_BITS for source in sources)
+            node = compiled.region.inputs[feed]
+            sources = p.upstream_of(p.SourceNode, node)
+            few = p.by_sql(node) and all(self._readers[source.name].bits_left() >= PACKED_BITS for source in sources)
             bytes_ = [field.name for field in port.schema if field.name.startswith(MASK) and field.type == pa.int8()]
             ports.append(replace(port, packed=bytes_[0] if few and bytes_ else None))
         return replace(compiled.spec, ports=tuple(ports))
@@ -300,40 +298,37 @@ def routing_of(spec: RegionSpec, table: Routing) -> Callable[[pa.RecordBatch], A
     return lambda rows: table.workers_of(key_hashes(ports, rows))
 
 
-def apply_step(node: p.Node, inputs: Sequence[DataFrame]) -> DataFrame:
+def apply_step(node: p.StepNode, inputs: Sequence[DataFrame]) -> DataFrame:
     """A stateless step; hidden columns go along."""
-    frame = inputs[0]
-    if isinstance(node, p.Where):
-        return frame.where(node.condition)
-    if isinstance(node, p.Select):
-        return select_sql(frame, [*(f"{sql} as {quoted(name)}" for name, sql in node.columns), *ORDER])
-    if isinstance(node, p.Numbered):
-        return frame.withColumn(SUB, F.expr(node.sub()))
-    if isinstance(node, p.Union):
-        for other in inputs[1:]:
-            frame = frame.unionByName(other)
-        return frame
-    if isinstance(node, p.MapBatches):
-        fn, schema, names = node.fn, node.schema, frame.columns
+    frame, step = inputs[0], node.step
+    for other in inputs[1:]:
+        frame = frame.unionByName(other)
+    if (sql := node.sql) is not None:
+        if sql.where:
+            frame = frame.where(sql.where)
+        if sql.columns is not None:
+            frame = select_sql(frame, [*(f"{expression} as {quoted(name)}" for name, expression in sql.columns), *ORDER])
+        return frame.withColumn(SUB, F.expr(sql.sub)) if sql.sub else frame
+    if (fn := step.batch_function()) is not None:
+        what, schema, names = step.describe(), node.schema, frame.columns
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in coalesce_batches(batches):
-                yield map_batch(fn, to_utc(batch).rename_columns(names), schema)
+                yield map_batch(what, fn, to_utc(batch).rename_columns(names), schema)
 
         plain = frame.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow does not quote names
         return plain.mapInArrow(run, spark_schema(with_order(schema)))
-    if isinstance(node, p.Transform):
-        out = node.fn(frame)
-        if not hasattr(out, "columns"):
-            raise DeclarationError(f"{step_text(node)} gave {type(out).__name__}; it must give a DataFrame.")
-        missing = [n for n in ORDER if n not in out.columns]
-        if missing:
-            raise DeclarationError(
-                f"transform({getattr(node.fn, '__name__', 'fn')}) lost the column {missing[0]}; it must keep the columns that begin with __ps_."
-            )
-        transformed: DataFrame = out
-        return transformed
-    raise DeclarationError(f"{type(node).__name__} is not a step that penstock knows over Spark.")
+    transform = step.frame_function()
+    assert transform is not None
+    out: DataFrame = transform(frame)
+    if not hasattr(out, "columns"):
+        raise DeclarationError(f"{step.describe()} gave {type(out).__name__}; it must give a DataFrame.")
+    missing = [n for n in ORDER if n not in out.columns]
+    if missing:
+        raise DeclarationError(
+            f"{step.describe()} lost the column {missing[0]}; it must keep the columns that begin with {HIDDEN}."
+        )
+    return out
 
 
 def port_frame(spec: RegionSpec, index: int, frame: DataFrame, without: int | None = None) -> DataFrame:
@@ -382,7 +377,7 @@ def partial_frame(partials: Partials, frame: DataFrame, keys: Sequence[str]) -> 
     groups = [named(k) for k in keys]
     if partials.pane:
         groups.append(F.expr(f"{partials.pane} as {PANE}"))
-    return frame.groupBy(*groups).agg(*(F.expr(sql).alias(f"__ps_a{i}") for i, sql in enumerate(partials.columns)))
+    return frame.groupBy(*groups).agg(*(F.expr(sql).alias(f"{HIDDEN}a{i}") for i, sql in enumerate(partials.columns)))
 
 
 def partial_schema(spark: SparkSession) -> PartialSchema:
@@ -390,7 +385,7 @@ def partial_schema(spark: SparkSession) -> PartialSchema:
 
     def give(region: p.Region, partials: Partials, schema: pa.Schema) -> pa.Schema | None:
         frame = partial_frame(partials, empty_frame(spark, with_order(schema)), region.keys.names)
-        renamed = frame.toDF(*(c.replace("__ps_", "ps_partial_") for c in frame.columns))
+        renamed = frame.toDF(*(c.replace(HIDDEN, "ps_partial_") for c in frame.columns))
         found = arrow_schema(renamed.schema)
         return pa.schema([pa.field(n, f.type) for n, f in zip(frame.columns, found, strict=True)])
 
@@ -408,16 +403,19 @@ def schema_of(spark: SparkSession) -> Callable[[p.Node, dict[int, pa.Schema]], p
     def give(node: p.Node, before: dict[int, pa.Schema]) -> pa.Schema:
         if isinstance(node, (p.SourceNode, p.LateNode, p.MalformedNode)):
             return node.schema
-        inputs = [empty_frame(spark, with_order(before[id(i)])) for i in p.inputs_of(node)]
+        assert isinstance(node, p.StepNode)  # the compiler knows the others
+        inputs = [empty_frame(spark, with_order(before[id(i)])) for i in node.inputs]
         try:
             return arrow_schema(apply_step(node, inputs).schema)
         except DeclarationError:
             raise
         except Exception as error:  # noqa: BLE001  (whatever Spark's analyser raises, or the user's function)
-            if isinstance(node, p.Transform) and not isinstance(error, PySparkException):
-                raise alone(DeclarationError(f"{step_text(node)} failed: {raised(error)}; mend the function."), error) from None
+            if node.step.frame_function() is not None and not isinstance(error, PySparkException):
+                raise alone(
+                    DeclarationError(f"{node.step.describe()} failed: {raised(error)}; mend the function."), error
+                ) from None
             first = plain(str(error).splitlines()[0]) if str(error) else type(error).__name__
-            told = DeclarationError(f"Spark cannot run the step {step_text(node)}: {first.rstrip('.')}; correct it.")
+            told = DeclarationError(f"Spark cannot run the step {node.step.describe()}: {first.rstrip('.')}; correct it.")
             raise alone(told, error) from None
 
     return give

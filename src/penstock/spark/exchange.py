@@ -13,6 +13,7 @@ from penstock.arrow.pages import PAGES, TO, encode_pages, is_paged, page_overhea
 from penstock.routing.hashing import spark_xxhash64
 from penstock.spark.columns import named, select_sql, spark_schema
 from penstock.spark.memory import begin_task
+from penstock.spark.session.settings import ADAPTIVE, BATCH_ROWS, SHUFFLE
 from penstock.sql_text.schema import quoted
 
 HANDED_BYTES: Final = 256 << 20
@@ -26,7 +27,7 @@ def can_be_paged(spark: SparkSession, columns: pa.Schema) -> bool:
 
     Where Spark joins small partitions (AQE), it needs a shuffle whose number of partitions is its own to choose.
     """
-    adaptive = str(spark.conf.get("spark.sql.adaptive.enabled")).lower() == "true"
+    adaptive = str(spark.conf.get(ADAPTIVE)).lower() == "true"
     return not adaptive and fits_pages(spark, columns)
 
 
@@ -37,7 +38,7 @@ def fits_pages(spark: SparkSession, columns: pa.Schema) -> bool:
 
 
 def _page_bytes(spark: SparkSession) -> int:
-    rows = int(str(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")))
+    rows = int(str(spark.conf.get(BATCH_ROWS)))
     return HANDED_BYTES // rows if rows > 0 else 0  # without a limit Spark hands over all at once
 
 
@@ -48,7 +49,7 @@ def by_key(frame: DataFrame, keys: Sequence[int]) -> DataFrame:
         frame: Its columns.
         keys: Places of key columns, of types that `penstock.routing.hashing.is_hashable`.
     """
-    workers = int(str(frame.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    workers = int(str(frame.sparkSession.conf.get(SHUFFLE)))
 
     def worker_of(rows: pa.RecordBatch) -> Any:
         upper = spark_xxhash64([rows.column(i) for i in keys]).view(np.uint64) >> np.uint64(32)

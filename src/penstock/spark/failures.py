@@ -9,7 +9,8 @@ from typing import Final
 from penstock import errors
 from penstock.errors import FencedError, PenstockError
 from penstock.flow.naming import steps_calling, steps_with
-from penstock.flow.plan import Node, Plan
+from penstock.flow.plan import Plan, StepNode
+from penstock.spark.session.settings import BATCH_ROWS, DRIVER_MEMORY
 
 SEEN_BY_SPARK = "Another run uses the same checkpoint; this run stops."
 """Spark's own log was the first to notice; it does not know which run."""
@@ -24,7 +25,7 @@ _FINE_TIMES = f"Spark does not read times in nanoseconds; {COARSER}"
 OURS: Final = "penstock: "
 """What a sentence of ours begins with where Spark raises it, so that it is told from what users have raised."""
 
-Find = Callable[[Node, str], str]
+Find = Callable[[StepNode, str], str]
 
 _INSTEAD: Final = {
     "DIVIDE_BY_ZERO": ("division by zero", "write try_divide(…), which gives null"),
@@ -136,8 +137,8 @@ def translated(
         or "org.apache.arrow.vector.util.OversizedAllocationException" in text
     ):
         return errors.RecordError(
-            f"{what} failed: Spark had no memory for a batch of rows on its way to Python; lower spark.sql.execution.arrow.maxRecordsPerBatch, "
-            "or raise spark.driver.memory or spark.executor.memory."
+            f"{what} failed: Spark had no memory for a batch of rows on its way to Python; lower {BATCH_ROWS}, "
+            f"or raise {DRIVER_MEMORY} or spark.executor.memory."
         )
     if "Illegal Parquet type: INT64 (TIMESTAMP(NANOS" in text:
         return errors.RecordError(

@@ -27,8 +27,9 @@ from penstock.errors import CheckpointError
 from penstock.state.files import delete_quietly, list_dir, read_bytes, resolve, write_atomic
 from penstock.types import Refusal
 
+COMPACT_INTERVAL: Final = "spark.sql.streaming.fileSource.log.compactInterval"
 COMPACT_EVERY: Final = 10
-"""Spark's default of ``spark.sql.streaming.fileSource.log.compactInterval``."""
+"""Spark's default of it."""
 
 _HEAD_LINES: Final = 2
 _FOLDER: Final = re.compile(r"spark(-\d{12})?")

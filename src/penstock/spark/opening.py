@@ -21,11 +21,11 @@ from penstock.driver.epoch import Settings
 from penstock.driver.opener import RunOpener
 from penstock.driver.rollback import Engine
 from penstock.flow import plan as p
+from penstock.operators.base import ERROR_SCHEMA
 from penstock.protocol.rescale import Limits
 from penstock.spark import logs
 from penstock.spark.engine import schema_of
 from penstock.spark.session.complaining import complain
-from penstock.worker.spec import ERROR_SCHEMA
 
 
 def opener(
@@ -38,7 +38,7 @@ def opener(
     forget: Collection[str] = (),
 ) -> RunOpener:
     """What opens the runs of a flow over Spark; see `RunOpener` for the arguments."""
-    interval = spark.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(logs.COMPACT_EVERY))
+    interval = spark.conf.get(logs.COMPACT_INTERVAL, str(logs.COMPACT_EVERY))
     every = int(interval or logs.COMPACT_EVERY)
     engine = Engine(
         lambda last, kept: logs.refusal(checkpoint, last, kept),

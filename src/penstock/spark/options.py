@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
+from penstock.protocol.controller import MOST_WORKERS
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.spark.session.local import HANDING, LOCAL_LOG
+from penstock.spark.session.settings import BATCH_ROWS
 from penstock.types import duration_us
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES: Final = 1 << 20
 _MOST_ROWS: Final = 1 << 14
-_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 AVAILABLE_NOW: Final = "available_now"
 _LIKE_AVAILABLE_NOW: Final = frozenset({"availablenow", "available", "now", "once", "continuous"})
 DEFAULT_WORKERS: Final = 2
@@ -66,15 +67,11 @@ def query_settings(flow: CompiledFlow, *, local: bool) -> dict[str, str]:
     """
     offered = {**HANDING, **(LOCAL_LOG if local else {})}
     plan = flow.plan
-    nodes = [
-        node
-        for end in (*(o.node for o in plan.outputs), *(n for r in plan.regions for n in r.inputs))
-        for node in p.upstream(end)
-    ]
+    steps = p.upstream_of(p.StepNode, *p.readers(plan.regions, plan.outputs))
     widths = [_width(region.spec.in_schema) for region in flow.regions.values()]
-    if all(widths) and not any(isinstance(node, p.MapBatches | p.Transform) for node in nodes):
+    if all(widths) and all(step.sql is not None for step in steps):
         rows = _BATCH_BYTES // max(widths, default=1)
-        offered[_ROWS] = str(min(max(rows, int(HANDING[_ROWS])), _MOST_ROWS))
+        offered[BATCH_ROWS] = str(min(max(rows, int(HANDING[BATCH_ROWS])), _MOST_ROWS))
     return offered
 
 
@@ -132,6 +129,8 @@ def workers_of(plan: p.Plan, workers: int | Mapping[str, int] | None) -> dict[st
         for r in plan.regions
     }
     for name, number in given.items():
-        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= 4096:
-            raise DeclarationError(f"Region {name!r} cannot have {number!r} workers; give a whole number from 1 to 4096.")
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MOST_WORKERS:
+            raise DeclarationError(
+                f"Region {name!r} cannot have {number!r} workers; give a whole number from 1 to {MOST_WORKERS}."
+            )
     return given

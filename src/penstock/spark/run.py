@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.folder import CONTROL, Checkpoint
 from penstock.checkpoint.record import EpochRecord, outcome_of, progress_of
 from penstock.driver.commands import Commander, CommandHandle
 from penstock.driver.compile import CompiledFlow, compile_flow
@@ -31,7 +31,8 @@ from penstock.spark.failures import SEEN_BY_SPARK, alone, translated
 from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import open_run, opener
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
-from penstock.spark.session.own import SHUFFLE, fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
+from penstock.spark.session.own import fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
+from penstock.spark.session.settings import SHUFFLE
 from penstock.spark.session.ship import ship_user_code
 from penstock.spark.sources.kept_input import KeptInput
 from penstock.spark.sources.row_times import sources_alone
@@ -165,7 +166,7 @@ class Run:
 
     def _stream(self) -> DataFrame:
         """The root: control log and all sources as one stream."""
-        control, self._listed = read_control(self._spark, self._uri("control")), False
+        control, self._listed = read_control(self._spark, self._uri(CONTROL)), False
         return one_stream([control, *(read_stream(self._spark, source) for source in self._flow.plan.sources)])
 
     def _epoch(self, frame: DataFrame, epoch: int) -> None:

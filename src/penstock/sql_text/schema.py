@@ -15,7 +15,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
+from penstock.types import HIDDEN
 
+_UTC: Final = pa.timestamp("us", "UTC")
 _TYPES: Final[dict[str, Any]] = {
     "BOOLEAN": pa.bool_(),
     "TINYINT": pa.int8(),
@@ -30,9 +32,9 @@ _TYPES: Final[dict[str, Any]] = {
     "BINARY": pa.binary(),
     "VARBINARY": pa.binary(),
     "DATE": pa.date32(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-    "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
-    "TIMESTAMPLTZ": pa.timestamp("us", "UTC"),
+    "TIMESTAMP": _UTC,
+    "TIMESTAMPTZ": _UTC,
+    "TIMESTAMPLTZ": _UTC,
     "TIMESTAMPNTZ": pa.timestamp("us"),
 }
 
@@ -166,8 +168,8 @@ def as_schema(given: str | pa.Schema, what: str) -> pa.Schema:
     for i, name in enumerate(schema.names):
         if name in schema.names[:i]:
             raise DeclarationError(f"{what} names column {name!r} twice.")
-        if name.startswith("__ps_"):
-            raise DeclarationError(f"{what} names column {name!r}, but names that start with __ps_ are penstock's own.")
+        if name.startswith(HIDDEN):
+            raise DeclarationError(f"{what} names column {name!r}, but names that start with {HIDDEN} are penstock's own.")
         if (other := there.setdefault(name.lower(), name)) != name:
             raise DeclarationError(f"{what} names columns {other!r} and {name!r}, which are the same to SQL; rename one.")
     return in_micros(schema)
@@ -402,7 +404,7 @@ def run_sql(table: pa.Table, query: str) -> pa.Table:
     cursor.register("t", pa.table(naive, names=table.column_names))
     found: Any = cursor.sql(query).to_arrow_table()
     cursor.close()
-    columns = [c.cast(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(c.type) else c for c in found.columns]
+    columns = [c.cast(_UTC) if pa.types.is_timestamp(c.type) else c for c in found.columns]
     return pa.table(columns, names=found.column_names)
 
 

@@ -19,7 +19,7 @@ from penstock.driver.engine import EpochOrders, Scan, SourceFrames, shown_column
 from penstock.driver.epoch import part_number
 from penstock.errors import DeclarationError, RecordError
 from penstock.flow import plan as p
-from penstock.flow.naming import step_text
+from penstock.flow.steps import Sql
 from penstock.progress.lateness import Base, ChunkId, chunks_of, late_rows
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command
@@ -27,7 +27,7 @@ from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
 from penstock.sql_text.schema import run_sql, to_duckdb
-from penstock.types import OFFSET, ORDER, PART, SUB, TIME
+from penstock.types import OFFSET, ORDER, PART, SUB, TIME, visible
 from penstock.worker.batches import map_batch
 from penstock.worker.run import Assignment, States, run_worker
 from penstock.worker.spec import PORT, Port
@@ -119,7 +119,7 @@ class LocalBackend:
             places = [
                 f"{a} @ {b}" for a, b in zip(rows.column(PARTITION).to_pylist(), rows.column(OFFSET).to_pylist(), strict=True)
             ]
-            texts = [str({k: v for k, v in r.items() if not k.startswith("__ps_")}) for r in rows.to_pylist()]
+            texts = [str(r) for r in rows.select(visible(rows.column_names)).to_pylist()]
             n = rows.num_rows
             malformed = pa.table(
                 {"source": [source.name] * n, "position": places, "error": [f"{source.time} is null"] * n, "record": texts}
@@ -139,26 +139,16 @@ class LocalBackend:
         del source
         return 0
 
-    def step(self, node: p.Node, inputs: Sequence[pa.Table]) -> pa.Table:
-        table = inputs[0]
-        hidden = ", ".join(ORDER)
-        if isinstance(node, p.Where):
-            return _by_sql(node, table, lambda: f"SELECT * FROM t WHERE {to_duckdb(node.condition)}")
-        if isinstance(node, p.Select):
-
-            def query() -> str:
-                columns = ", ".join(f'{to_duckdb(sql)} AS "{name}"' for name, sql in node.columns)
-                return f"SELECT {columns}, {hidden} FROM t"
-
-            return _by_sql(node, table, query)
-        if isinstance(node, p.Numbered):
-            return run_sql(table, f"SELECT * REPLACE ({node.sub()} AS {SUB}) FROM t")
-        if isinstance(node, p.Union):
-            return pa.concat_tables([i.select(inputs[0].column_names).cast(inputs[0].schema) for i in inputs])
-        if isinstance(node, p.MapBatches):
-            batches = [map_batch(node.fn, b, node.schema) for b in table.to_batches() if b.num_rows]
+    def step(self, node: p.StepNode, inputs: Sequence[pa.Table]) -> pa.Table:
+        table, step = inputs[0], node.step
+        if len(inputs) > 1:
+            table = pa.concat_tables([i.select(table.column_names).cast(table.schema) for i in inputs])
+        if (sql := node.sql) is not None:
+            return table if sql == Sql() else _by_sql(node, table, sql)
+        if (fn := step.batch_function()) is not None:
+            batches = [map_batch(step.describe(), fn, b, node.schema) for b in table.to_batches() if b.num_rows]
             return pa.Table.from_batches(batches) if batches else _empty(node.schema)
-        raise DeclarationError("transform needs Spark; test this flow over Spark, or use where, select, map_batches.")
+        raise DeclarationError(f"{step.kind} needs Spark; test this flow over Spark, or use where, select, map_batches.")
 
     def empty(self, node: p.Node) -> pa.Table:
         return _empty(node.schema)
@@ -213,13 +203,21 @@ class LocalBackend:
         """Nothing is kept."""
 
 
-def _by_sql(node: p.Node, table: pa.Table, query: Callable[[], str]) -> pa.Table:
+def _by_sql(node: p.StepNode, table: pa.Table, sql: Sql) -> pa.Table:
     """Run a step's SQL.
 
     Raises:
         DeclarationError: DuckDB cannot run it at all.
         RecordError: It fails on a record.
     """
+
+    def query() -> str:
+        shown = "* EXCLUDE (" + ", ".join(ORDER) + ")"
+        if sql.columns is not None:
+            shown = ", ".join(f'{to_duckdb(expression)} AS "{name}"' for name, expression in sql.columns)
+        hidden = ", ".join(f"{sql.sub} AS {SUB}" if sql.sub and name == SUB else name for name in ORDER)
+        return f"SELECT {shown}, {hidden} FROM t" + (f" WHERE {to_duckdb(sql.where)}" if sql.where else "")
+
     try:
         return run_sql(table, query())
     except Exception as error:
@@ -228,14 +226,14 @@ def _by_sql(node: p.Node, table: pa.Table, query: Callable[[], str]) -> pa.Table
         told = first[1] if first else type(error).__name__
         if not table.num_rows or _fails(table.slice(0, 0), query):
             raise DeclarationError(
-                f"{step_text(node)} cannot be run in this process, where DuckDB runs the SQL ({told}); test this flow over Spark."
+                f"{node.step.describe()} cannot be run in this process, where DuckDB runs the SQL ({told}); test this flow over Spark."
             ) from error
         rows = (table.slice(i, 1) for i in range(table.num_rows))
         row = next((row for row in rows if _fails(row, query)), table.slice(0, 1)).to_pylist()[0]
-        names = " and ".join(repr(n.name) for n in p.upstream(node) if isinstance(n, p.SourceNode))
-        shown = {name: value for name, value in row.items() if not name.startswith("__ps_")}
+        names = " and ".join(repr(n.name) for n in p.upstream_of(p.SourceNode, node))
+        shown = {name: row[name] for name in visible(row)}
         raise RecordError(
-            f"{step_text(node)} failed on the record {shown} of source {names}: {told}; leave such records out with a where(…) before it. "
+            f"{node.step.describe()} failed on the record {shown} of source {names}: {told}; leave such records out with a where(…) before it. "
             "The epoch was not committed."
         ) from error
 

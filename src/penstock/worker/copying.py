@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.checkpoint.folder import Checkpoint, copy_tag
+from penstock.checkpoint.folder import Checkpoint, copy_path
 from penstock.checkpoint.record import EpochRecord
 from penstock.protocol.commands import Copied
 from penstock.protocol.rescale import Held
@@ -66,7 +66,7 @@ class Copy:
         specs: dict[str, RegionSpec] = pickle.loads(checkpoint.specs(self.run))
         codec = KeyCodec(specs[self.region].keys)
         table = self._rows(codec, iterate(checkpoint.fs, checkpoint.root, self.version))
-        path = f"state/{self.region}/w{held.to:04d}-e{held.since:012d}-r{self.run:06d}{copy_tag(held.key)}move"
+        path = copy_path(self.region, held.to, held.since, self.run, held.key)
         metadata = Metadata("move", f"{self.flow}/{self.region}/{held.source}", held.since)
         ref = write_file(checkpoint.fs, checkpoint.root, path, table.to_batches(), metadata, f"r{self.run}")
         file = replace(ref, role="came").to_json()

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from penstock.checkpoint.folder import delta_name, move_name
+from penstock.checkpoint.folder import delta_path, move_path
 from penstock.operators.base import Operator
 from penstock.protocol.messages import Acquire, Message
 from penstock.protocol.reports import StateMove, encode_report
@@ -136,7 +136,7 @@ def run_worker(
             moves = [] if given is None else _write_moves(a, worker, attempt, given, fs, root, identity)
             cost += 0.0 if given is None else time.perf_counter() - began
             about = encode_report(report.sent(changes.num_rows, moves, cost))
-            path = f"state/{a.spec.name}/{delta_name(worker, a.epoch, a.run, attempt)}"
+            path = delta_path(a.spec.name, worker, a.epoch, a.run, attempt)
             metadata = Metadata("delta", identity, a.epoch, about)
             write = partial(write_file, fs, root, path, [changes] if changes.num_rows else [], metadata, str(attempt))
     if write is None:
@@ -154,7 +154,7 @@ def _write_moves(
     """One file per receiver; they count once the epoch's record names them."""
     out = []
     for to, batch in sorted([*given.rows.items(), *([(-1, given.dropped)] if given.dropped is not None else [])]):
-        path = f"state/{a.spec.name}/{move_name(worker, a.epoch, a.run, attempt, to)}"
+        path = move_path(a.spec.name, worker, a.epoch, a.run, attempt, to)
         ref = write_file(fs, root, path, [batch], Metadata("move", identity, a.epoch), str(attempt))
         out.append(StateMove(to, ref.to_json()))
     return out

@@ -12,16 +12,13 @@ import pyarrow as pa
 from penstock.arrow.columns import to_indices
 from penstock.operators.base import Layout, Operator
 from penstock.routing.hashing import spark_xxhash64
-from penstock.types import ORDER
+from penstock.types import HASH, ORDER
 
-HASH: Final = "__ps_hash"
 PACKED_BITS: Final = 8  # of an offset that carries a byte
 PORT: Final = "__ps_port"
 OUT: Final = "__ps_out"
 
 Input = tuple[Literal["port", "operator"], int]
-
-ERROR_SCHEMA: Final = pa.schema([(n, pa.string()) for n in ("operator", "key", "position", "error", "record")])
 
 
 @dataclass(frozen=True)

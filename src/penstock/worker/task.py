@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.arrow.columns import coalesce_batches, concat_batches, conformed, to_indices
 from penstock.errors import OperatorError, PenstockError, raised
-from penstock.operators.base import PANE, Context, KeyedState, Operator
+from penstock.operators.base import ERROR_SCHEMA, PANE, Context, KeyedState, Operator
 from penstock.protocol.messages import Answer, BinSizes, Frontier, Message
 from penstock.protocol.reports import StateMove, WorkerReport
 from penstock.protocol.rescale.worker import Leaving, WorkerEpoch
@@ -31,7 +31,7 @@ from penstock.state.worker import WorkerState
 from penstock.types import BINS, MAX_TIME, OFFSET, ORDER, TIME
 from penstock.worker.collect_state import GivenUp, LeavingState, key_of
 from penstock.worker.held_rows import dequeue, enqueue, split_held
-from penstock.worker.spec import ERROR_SCHEMA, HASH, OUT, PACKED_BITS, Out, Port, RegionSpec
+from penstock.worker.spec import OUT, PACKED_BITS, Out, Port, RegionSpec
 from penstock.worker.waiting_rows import Waiting, forget_struck
 
 
@@ -393,4 +393,4 @@ def _pack(spec: RegionSpec, index: int, output: tuple[pa.RecordBatch, Order | No
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-__all__ = ["HASH", "Report", "run_region_task"]
+__all__ = ["Report", "run_region_task"]

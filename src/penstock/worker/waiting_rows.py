@@ -23,11 +23,10 @@ from penstock.arrow.columns import conformed, to_indices
 from penstock.operators.base import StateView
 from penstock.routing.table import sub_of
 from penstock.rows.keys import WORKER_BIN, Ints
-from penstock.types import BINS, MAX_TIME, TIME
+from penstock.types import BINS, HASH, MAX_TIME, TIME
 
 OPERATOR: Final = 255
 STRUCK: Final = 254
-HASH: Final = "__ps_hash"
 _SPANS: Final = 8
 _STRUCK_PREFIX: Final = WORKER_BIN + bytes([STRUCK])
 Mask = npt.NDArray[np.bool_]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import values_of
+from penstock.arrow.columns import UTC, values_of
 from penstock.errors import DeclarationError
 from penstock.operators.aggregates.base import (
     OBJECT,
@@ -46,7 +46,7 @@ _SQL_NAMES: dict[str, pa.DataType] = {
     "string": pa.string(),
     "binary": pa.binary(),
     "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp": UTC,
     "timestamp_ntz": pa.timestamp("us"),
 }
 

@@ -22,8 +22,9 @@ from penstock.errors import QueryError
 from penstock.patterns import algebra as s
 from penstock.patterns.scopes import complaints
 from penstock.patterns.source_locations import Name, error_at, error_in, lines_of
+from penstock.types import duration_us
 
-_UNITS_US = {"DAY": 86_400_000_000, "HOUR": 3_600_000_000, "MINUTE": 60_000_000, "SECOND": 1_000_000}
+_UNITS_US = {unit: duration_us(f"1 {unit}") for unit in ("DAY", "HOUR", "MINUTE", "SECOND")}
 _LONGEST = 1 << 62  # a size plus a time or position must fit into 64 bits
 _DIGITS = 38  # of the widest decimal
 _DEEPEST = 150  # trees are walked recursively; Python's stack ends at about 1,000 calls

@@ -33,7 +33,7 @@ def choose(closings, lows, strategy, arena, firsts, known, heaps, todo, path, fo
         todo: int64[3, n], scratch.
         path: int32[4, n], scratch: marked events and their kinds, last to first.
         found, offsets, positions, kinds: see ``matches.walk``.
-        counters: int64[COUNTERS], the state of the walk, see ``matches.begin``.
+        counters: int64[WALK_COUNTERS], the state of the walk, see ``matches.begin``.
 
     Returns:
         ``DONE``, ``BLOCK_FULL`` (call again with an empty block) or ``PATH_FULL`` (call again with larger ``todo`` and

@@ -16,7 +16,7 @@ from penstock.patterns.recogniser.kernel import descend
 DONE, BLOCK_FULL, STACK_FULL, PATH_FULL, TOO_MANY = 0, 1, 2, 3, 4
 # counters of a walk, shared with the caller
 CLOSING, TOP, MATCHES, POSITIONS, WRITTEN, LAST_EVENT, SKIP, LEFT = 0, 1, 2, 3, 4, 5, 6, 7
-COUNTERS = 8
+WALK_COUNTERS = 8
 NO_END = np.iinfo(np.int64).max
 
 
@@ -37,7 +37,7 @@ def walk(closings, lows, at_most, too_many, arena, totals, found, offsets, posit
             kinds.
         pending: int32[2, n], heaps to visit and the number of marks before them.
         path: int32[2, n], the marks so far, last to first, and their kinds.
-        counters: int64[COUNTERS], the state of the walk, see ``begin``. The first ``SKIP`` matches are skipped, a heap at a
+        counters: int64[WALK_COUNTERS], the state of the walk, see ``begin``. The first ``SKIP`` matches are skipped, a heap at a
             time; then at most ``LEFT`` are written.
 
     Returns:
@@ -117,7 +117,7 @@ def walk(closings, lows, at_most, too_many, arena, totals, found, offsets, posit
 
 def begin(skip: int = 0, left: int = NO_END) -> np.ndarray:
     """The counters of a new walk."""
-    counters = np.zeros(COUNTERS, np.int64)
+    counters = np.zeros(WALK_COUNTERS, np.int64)
     counters[LAST_EVENT], counters[SKIP], counters[LEFT] = -1, skip, left
     return counters
 

@@ -22,7 +22,6 @@ from penstock.patterns.ceql.parsing import parse
 from penstock.patterns.enumeration.maximal import ID, Maximal, MaximalDisjoint, labelled, load_share
 from penstock.patterns.enumeration.work import LIGHT_JUDGED, CountedSplit, load_work
 from penstock.patterns.plan import (
-    HASHED,
     KEY,
     MAX_MATCHES_PER_EVENT,
     WHEN,
@@ -42,7 +41,7 @@ from penstock.spark.memory import begin_task
 from penstock.spark.session.own import refuse_connect, results_session, taken_over
 from penstock.spark.session.pythons import check_python
 from penstock.sql_text.schema import as_function, as_text, check_condition, quoted, unknown_column
-from penstock.types import MASK
+from penstock.types import HASH, HIDDEN, MASK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -102,8 +101,8 @@ def match(
     df, theirs = _taken_over(df)
     events, schema, streams = _events(df, parsed)
     columns = schema.names
-    if taken := [name for name in columns if name.lower().startswith("__ps_")]:
-        raise DeclarationError(f"Column {taken[0]!r} has a name that is penstock's own; rename what begins with __ps_.")
+    if taken := [name for name in columns if name.lower().startswith(HIDDEN)]:
+        raise DeclarationError(f"Column {taken[0]!r} has a name that is penstock's own; rename what begins with {HIDDEN}.")
     order = _order(order_by, schema)
     check_source_of_types(schema, type, define)
     for stream in streams:
@@ -291,7 +290,7 @@ def _prepared(
     if len(together) == 1 and is_whole(kinds[0]):
         sorting = Sorting((*pattern.key_columns, *pattern.order))
     else:
-        sorting = Sorting((HASHED, *pattern.order), pattern.key_columns)
+        sorting = Sorting((HASH, *pattern.order), pattern.key_columns)
     if can_be_paged(prepared.sparkSession, columns):
         return by_key(prepared, [columns.get_field_index(name) for name in pattern.key_columns]), sorting, columns
     return shuffled, sorting, None

@@ -25,6 +25,7 @@ from penstock.spark.session.complaining import complain
 from penstock.spark.session.java import ensure_java
 from penstock.spark.session.local_files import write_quickly
 from penstock.spark.session.pythons import trust
+from penstock.spark.session.settings import ADAPTIVE, BATCH_ROWS, DRIVER_MEMORY, PROGRESS, SHUFFLE, TIME_ZONE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _REUSE: Final = "spark.python.worker.reuse"
 
 HANDING: Final = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "2048",
+    BATCH_ROWS: "2048",
     "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
 }
 """How Spark hands rows to Python, where a session does not say.
@@ -112,7 +113,7 @@ def session(master: str | None = None, app_name: str = "penstock", **conf: objec
         ensure_java()
         place = master or wanted.get("spark.master", "local[*]")
         settings = {"spark.master": place, "spark.app.name": app_name, **_anywhere(), **_quiet()}
-        settings["spark.driver.memory"] = f"{_driver_mib()}m"
+        settings[DRIVER_MEMORY] = f"{_driver_mib()}m"
         local = place.startswith("local")
         if local:
             settings |= _local(place)
@@ -176,9 +177,9 @@ def _anywhere() -> dict[str, str]:
     """Settings for any master."""
     return {
         _REUSE: "true",
-        "spark.sql.adaptive.enabled": "false",  # an epoch's partitions are penstock's to choose
+        ADAPTIVE: "false",  # an epoch's partitions are penstock's to choose
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
+        TIME_ZONE: "UTC",
         **HANDING,
     }
 
@@ -189,7 +190,7 @@ def _quiet() -> dict[str, str]:
     return {
         "spark.driver.extraJavaOptions": f"-D{_LOG_SETTING}={log.as_uri()}",
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+        PROGRESS: "false",
     }
 
 
@@ -202,7 +203,7 @@ def _local(master: str) -> dict[str, str]:
     return {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": str(_cores(master)),
+        SHUFFLE: str(_cores(master)),
         "spark.sql.warehouse.dir": Path(warehouse).as_uri(),
     }
 

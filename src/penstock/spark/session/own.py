@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from penstock.errors import DeclarationError, PenstockError
 from penstock.spark.session.local import HANDING, OURS, ZONES_OF_UTC
 from penstock.spark.session.pythons import check_python
+from penstock.spark.session.settings import ADAPTIVE, SHUFFLE, TIME_ZONE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.flow.plan import SourceNode
 
 RESULTS: Final = {
-    "spark.sql.session.timeZone": "UTC",
+    TIME_ZONE: "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
@@ -37,7 +38,7 @@ RESULTS: Final = {
 
 _QUERY: Final = {
     **RESULTS,
-    "spark.sql.adaptive.enabled": "false",  # an epoch's partitions are penstock's to choose
+    ADAPTIVE: "false",  # an epoch's partitions are penstock's to choose
     # The plan of an epoch is run piecewise as batch plans; Spark would refuse because its leaves are streams.
     "spark.sql.streaming.unsupportedOperationCheck": "false",
     # One partition of the scan per file: a row's number in it is then its place. Spark plans the scan of a stream's files with the settings
@@ -46,7 +47,6 @@ _QUERY: Final = {
     "spark.sql.files.openCostInBytes": str(1 << 40),
     "spark.sql.files.maxPartitionNum": str((1 << 31) - 1),
 }
-SHUFFLE: Final = "spark.sql.shuffle.partitions"
 _TEXT: Final = ("csv", "json", "xml")
 _T = TypeVar("_T")
 _AWARE: Final = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
@@ -170,12 +170,12 @@ def check_zone(name: str, frame: DataFrame) -> None:
     Raises:
         DeclarationError: There is such a step.
     """
-    zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
+    zone = str(frame.sparkSession.conf.get(TIME_ZONE))
     jdf: Any = frame._jdf
     if zone.lower() not in ZONES_OF_UTC and (step := _zoned(frame, jdf.queryExecution().analyzed())):
         raise DeclarationError(
             f"Source {name!r} is a DataFrame whose step {step} goes by the zone of its session, {zone}, but a flow is computed in UTC; "
-            "set spark.sql.session.timeZone=UTC before the DataFrame is declared."
+            f"set {TIME_ZONE}=UTC before the DataFrame is declared."
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from penstock.flow.plan import MapBatches, Plan, Transform, readers, upstream
+from penstock.flow.plan import Plan, StepNode, readers, upstream_of
 
 
 def ship_user_code(plan: Plan) -> None:
@@ -28,10 +28,8 @@ def _functions(plan: Plan) -> Iterator[Any]:
     for region in plan.regions:
         for step in region.steps:
             yield from step.operator.user_functions()
-    for reader in readers(plan.regions, plan.outputs):
-        for node in upstream(reader):
-            if isinstance(node, (MapBatches, Transform)):
-                yield node.fn
+    for node in upstream_of(StepNode, *readers(plan.regions, plan.outputs)):
+        yield from node.step.user_functions()
 
 
 def _installed(module: Any) -> bool:

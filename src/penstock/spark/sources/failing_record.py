@@ -12,7 +12,7 @@ from penstock.flow import plan as p
 from penstock.types import OFFSET, PART
 
 Rows = Callable[[p.SourceNode], DataFrame | None]
-Apply = Callable[[p.Node, list[DataFrame]], DataFrame]
+Apply = Callable[[p.StepNode, list[DataFrame]], DataFrame]
 
 
 def fragment_of(text: str) -> str:
@@ -46,7 +46,7 @@ def suspects(fragment: str) -> str | None:
     return None
 
 
-def failing_record(node: p.Node, text: str, rows: Rows, apply: Apply) -> tuple[int, int] | None:
+def failing_record(node: p.StepNode, text: str, rows: Rows, apply: Apply) -> tuple[int, int] | None:
     """Source partition and offset of the first record that a step fails on; None: it was not found.
 
     Args:
@@ -74,15 +74,16 @@ def failing_record(node: p.Node, text: str, rows: Rows, apply: Apply) -> tuple[i
     return None
 
 
-def _before(node: p.Node, rows: Rows, apply: Apply) -> DataFrame | None:
-    """The rows that a step reads, if they come from a source by steps alone."""
-    before = p.inputs_of(node)
-    if len(before) != 1:
+def _before(node: p.StepNode, rows: Rows, apply: Apply) -> DataFrame | None:
+    """The rows that a step reads, if they come from a source by steps in SQL alone."""
+    before = node.inputs[0]
+    if len(node.inputs) > 1 or not p.by_sql(before):
         return None
-    if isinstance(before[0], p.SourceNode):
-        return rows(before[0])
-    frame = _before(before[0], rows, apply) if isinstance(before[0], p.Where | p.Select) else None
-    return None if frame is None else apply(before[0], [frame])
+    if isinstance(before, p.SourceNode):
+        return rows(before)
+    assert isinstance(before, p.StepNode)
+    frame = _before(before, rows, apply)
+    return None if frame is None else apply(before, [frame])
 
 
 __all__ = ["failing_record", "fragment_of", "suspects"]

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.arrow.columns import UTC
 from penstock.progress.lateness import Base, Chunk, ChunkId
 from penstock.rows.keys import Ints
 from penstock.spark.sources.footers import CANNOT_READ, THREADS, Footer, columns_of_folders
@@ -205,7 +206,7 @@ class FileColumn:
                 parquet = pq.ParquetFile(file, pre_buffer=True)
                 for batch in parquet.iter_batches(_READ_ROWS, columns=[self.column]):
                     column: Any = batch.column(0)
-                    at: Ints = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy(zero_copy_only=False)
+                    at: Ints = column.cast(UTC).cast(pa.int64()).to_numpy(zero_copy_only=False)
                     if column.null_count:
                         raise Inexact
                     yield at

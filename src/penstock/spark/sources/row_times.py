@@ -21,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark import AccumulatorParam, SparkContext
 
+from penstock.arrow.columns import UTC
 from penstock.driver.compile import CompiledFlow, CompiledRegion
 from penstock.errors import RecordError
 from penstock.flow import plan as p
@@ -63,10 +64,10 @@ def sources_alone(flow: CompiledFlow) -> dict[str, CompiledRegion]:
     """
     found = {}
     for region in flow.regions.values():
-        spec, nodes = region.spec, p.upstream(region.region.inputs[region.feeds[0]])
-        sources = [node for node in nodes if isinstance(node, p.SourceNode)]
-        plain = all(isinstance(node, p.SourceNode | p.Where | p.Select) for node in nodes)
-        if len(spec.ports) != 1 or len(sources) != 1 or not plain or any(flow.consumers.get(id(node), 0) > 1 for node in nodes):
+        spec, fed = region.spec, region.region.inputs[region.feeds[0]]
+        sources = p.upstream_of(p.SourceNode, fed)
+        plain = p.by_sql(fed) and all(flow.consumers.get(id(node), 0) <= 1 for node in p.upstream(fed))
+        if len(spec.ports) != 1 or len(sources) != 1 or not plain:
             continue
         timed_by = dict(spec.ports[0].known).get(TIME)
         files = isinstance(sources[0].connector, Files) and sources[0].connector.format == "parquet"
@@ -118,7 +119,7 @@ class RowTimes:
                         judged[number] = JudgedFile(*self.files[number], self.lateness_us)
                     times, late = judged[number].of(offsets[begin:end] & _IN_FILE)
                     columns = list(batch.slice(begin, end - begin).columns)
-                    columns.insert(self.column, pa.array(times).view(pa.timestamp("us", "UTC")))
+                    columns.insert(self.column, pa.array(times).view(UTC))
                     rows = pa.RecordBatch.from_arrays(columns, names=[f"c{i}" for i in range(len(columns))])
                     yield rows if late is None else rows.filter(pa.array(~late))
         for number, file in judged.items():

@@ -24,7 +24,7 @@ from penstock.progress.lateness import Base, Chunk, ChunkId, begun, behind, chun
 from penstock.progress.source_state import SourceState
 from penstock.rows.keys import Ints
 from penstock.sources.connectors import Files, Rate
-from penstock.spark.columns import array_sql, select_sql
+from penstock.spark.columns import array_sql, own_columns, select_sql
 from penstock.spark.failures import OURS
 from penstock.spark.sources.epoch_files import EpochFiles
 from penstock.spark.sources.file_times import CHUNK_BITS, HELD_ROWS, FileColumn, FileTimes
@@ -113,7 +113,7 @@ class SourceReader:
             frame: The rows as Spark reads them.
             usual: Without columns that only malformed rows need.
         """
-        own = _own(frame)
+        own = own_columns(frame)
         if self._of_files is not None:
             frame = self._of_files.numbered(frame)
         time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
@@ -318,7 +318,7 @@ class SourceReader:
 
     def _malformed_rows(self) -> DataFrame:
         rows = self._all().where(BAD)
-        shown = ", ".join(quoted(c) for c in rows.columns if not c.startswith("__ps_"))
+        shown = ", ".join(own_columns(rows))
         record, error = f"to_json(struct({shown}))", f"'{sql_text(self._source.time or '')} is null'"
         if CORRUPT in rows.columns:
             record = f"coalesce({CORRUPT}, {record})"
@@ -352,7 +352,7 @@ class SourceReader:
 
     def frames(self, candidate_chunks: dict[ChunkId, Base], *, malformed: bool) -> SourceFrames:
         """The epoch's records; late ones, which can only be in the chunks `candidate_chunks`, told apart exactly."""
-        kept = [*_own(self._read()), *ORDER]
+        kept = [*own_columns(self._read()), *ORDER]
         marks = malformed and BAD in self._all().columns
         rows = select_sql(self._all().where(f"not {BAD}"), kept) if marks else self._on_time()
         bad = self.malformed() if malformed else None
@@ -471,18 +471,13 @@ def _told_apart(rows: DataFrame, late: dict[int, Ints], bad: DataFrame | None) -
     return SourceFrames(rows.where(f"not {marked}"), rows.where(marked), bad, sum(map(len, late.values())))
 
 
-def _own(frame: DataFrame) -> list[str]:
-    """SQL of the columns that are not hidden."""
-    return [quoted(name) for name in frame.columns if not name.startswith("__ps_")]
-
-
 def _corrupt(frame: DataFrame) -> str:
     """SQL of whether a record of a text file is malformed.
 
     Spark parses only the columns that a plan reads, so this reads all: the second half is never true, which Spark cannot know.
     """
-    columns = [(quoted(name), kind) for name, kind in frame.dtypes if not name.startswith("__ps_")]
-    read = ", ".join(f"to_json({name})" if "map<" in kind else name for name, kind in columns)
+    kinds = {quoted(name): kind for name, kind in frame.dtypes}
+    read = ", ".join(f"to_json({name})" if "map<" in kinds[name] else name for name in own_columns(frame))
     return f"({CORRUPT} is not null or (xxhash64({read}) & 1L) = 2L)"
 
 
