@@ -25,9 +25,9 @@ class Repeated(StatelessStep):
     kind = "repeated"
 
     def batch_function(self):
-        return self._repeat
+        return self.repeat
 
-    def _repeat(self, batch):
+    def repeat(self, batch):
         rows = [i for i in range(batch.num_rows) for _ in range(self.times)]
         return batch.take(pa.array(rows)).append_column("_row", pa.array(rows))
 """
@@ -57,7 +57,8 @@ def source(tmp_path):
 
     def write(*values):
         pq.write_table(pa.table({"k": ["a"] * len(values), "v": [*values]}), tmp_path / "in" / "1.parquet")
-        return ps.Flow("outside").source("events", ps.files(str(tmp_path / "in"), "k string, v long"))
+        flow = ps.Flow("outside")
+        return flow, flow.source("events", ps.files(str(tmp_path / "in"), "k string, v long"))
 
     return write
 
@@ -67,19 +68,20 @@ def test_steps_from_outside_when_run_over_spark_give_their_rows_in_order(spark, 
     monkeypatch.syspath_prepend(tmp_path)  # of this process, not of the workers
     repeated = importlib.import_module("of_a_user").Repeated
     out = ps.memory(f"{tmp_path}-steps")
-    rows = source(0, 5, 3).apply(Tenth()).apply(Marked()).apply(repeated(2))
+    flow, events = source(0, 5, 3)
+    rows = events.apply(Tenth()).apply(Marked()).apply(repeated(2))
     counted = rows.key_by("k").stateful_map(
         lambda _, e, n: ({"n": (n or 0) + 1, "t": e.t, "mark": e.mark}, (n or 0) + 1), "n long, t long, mark string"
     )
     counted.sink(out)
-    run = rows._flow.start(spark, checkpoint=str(tmp_path / "c"), trigger="available_now")
+    run = flow.start(spark, checkpoint=str(tmp_path / "c"), trigger="available_now")
     assert run.await_termination(300)
     assert [tuple(r.values())[-3:] for r in out.rows()] == [(1, 10, "a5"), (2, 10, "a5"), (3, -10, "a3"), (4, -10, "a3")]
 
 
 def test_step_from_outside_when_its_sql_fails_over_spark_is_named_with_the_record(spark, tmp_path, source):
-    stream = source(1, 4)
+    flow, stream = source(1, 4)
     stream.apply(Tenth()).sink(ps.noop())
-    run = stream._flow.start(spark, checkpoint=str(tmp_path / "c"), trigger="available_now")
+    run = flow.start(spark, checkpoint=str(tmp_path / "c"), trigger="available_now")
     with pytest.raises(RecordError, match=r"tenth failed on the record at events: 1\.parquet row 2"):
         run.await_termination(300)
