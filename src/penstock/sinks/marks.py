@@ -8,7 +8,7 @@ Read next: `penstock.sinks.base`, then `penstock.sinks.sql`.
 from __future__ import annotations
 
 from penstock.errors import DeclarationError, FencedError, SinkAheadError, SinkError
-from penstock.types import Mark
+from penstock.types import Mark, Refusal
 
 
 def refuse_claim(held: Mark | None, claim: Mark, *, target: str, remedy: str) -> None:
@@ -97,21 +97,21 @@ def refuse_updates(updates: bool, *, target: str, key: tuple[str, ...]) -> None:
         )
 
 
-def shared_badly(mine: str, theirs: str) -> str:
-    """Why two outputs cannot be kept in one table, as the rest of a sentence; empty: they can.
+def table_refusal(mine: str, theirs: str) -> Refusal | None:
+    """Why two outputs cannot be kept in one table, as the rest of a sentence; None: they can.
 
     Args:
         mine: How the one is kept: ``append``, ``replace``, or ``upsert by a, b``.
         theirs: How the other is.
 
     Example:
-        >>> shared_badly("append", "append"), shared_badly("upsert by a", "append")
-        ('', 'upsert would delete rows that the other one has appended')
+        >>> table_refusal("append", "append"), table_refusal("upsert by a", "append")
+        (None, Refusal(sentence='upsert would delete rows that the other one has appended'))
     """
     if "replace" in (mine, theirs):
-        return "replace would delete the rows of the other one"
+        return Refusal("replace would delete the rows of the other one")
     if mine == theirs:
-        return ""
+        return None
     if "append" in (mine, theirs):
-        return "upsert would delete rows that the other one has appended"
-    return "they are upserted by different keys, so each would delete rows of the other"
+        return Refusal("upsert would delete rows that the other one has appended")
+    return Refusal("they are upserted by different keys, so each would delete rows of the other")

@@ -114,8 +114,8 @@ class SqlSink:
         """See `Sharing.sharing_refusal`."""
         if not isinstance(other, SqlSink) or self.identity != other.identity:
             return None
-        why = marks.shared_badly(self.kept, other.kept)
-        return Refusal(f"{self._description} cannot keep two outputs because {why}") if why else None
+        refused = marks.table_refusal(self.kept, other.kept)
+        return refused and Refusal(f"{self._description} cannot keep two outputs because {refused.sentence}")
 
     def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
         """See `Sink.open`: mark and table are checked, and created if missing, in one transaction.
@@ -272,11 +272,11 @@ class SqlSink:
             output=claim.output,
         )
         for output, flow, run, epoch, kept in others:
-            why = marks.shared_badly(self.kept, kept)
-            if why and (epoch >= 0 or (flow, run) == (claim.flow, claim.run)):
+            refused = marks.table_refusal(self.kept, kept)
+            if refused and (epoch >= 0 or (flow, run) == (claim.flow, claim.run)):
                 raise SinkError(
-                    f"{self._description} holds output {output!r} too, and cannot keep {claim.output!r} beside it because {why}: give one of "
-                    f"them another table, or, if {output!r} is no more, delete its row in penstock_marks (target {self._target!r})."
+                    f"{self._description} holds output {output!r} too, and cannot keep {claim.output!r} beside it because {refused.sentence}: "
+                    f"give one of them another table, or, if {output!r} is no more, delete its row in penstock_marks (target {self._target!r})."
                 )
 
     # -- the table

@@ -25,9 +25,9 @@ from penstock.spark.sources.footers import (
     columns_of_folders,
     look_at,
     number_files,
+    parquet_refusal,
     read_footers,
     short_name,
-    why_no_parquet,
 )
 from penstock.spark.sources.found_files import Found, found_in, normal, unread
 from penstock.spark.sources.kept_input import KeptInput
@@ -165,10 +165,10 @@ class EpochFiles:
     def _look_into(self) -> None:
         self.footers = read_footers(self.numbers, self._source.time if self._source.position is None else None)
         for file in self._files:
-            if self.footers[file.uri] is None and (why := why_no_parquet(file)):
-                self._refuse(file.uri, why)
+            if self.footers[file.uri] is None and (refused := parquet_refusal(file)):
+                self._refuse(file.uri, refused.sentence)
                 del self.footers[file.uri]
-                self._left_out[file.uri] = f"the file {why}"
+                self._left_out[file.uri] = f"the file {refused.sentence}"
         check_columns(self._source.name, self._connector, self.footers, sensitive=case_counts(self._slices.session))
 
     def _refuse(self, uri: str, why: str) -> None:

@@ -16,6 +16,7 @@ from penstock.driver.input_files import InputFile
 from penstock.errors import CheckpointError, RecordError
 from penstock.sources.connectors import Files
 from penstock.state.files import resolve
+from penstock.types import Refusal
 
 THREADS: Final = 16
 """How many files are looked at a time: one on an object store takes a while to answer."""
@@ -45,18 +46,18 @@ def number_files(files: Iterable[InputFile], before: int) -> dict[str, int]:
     return {file.uri: before + i for i, file in enumerate(sorted(files, key=lambda f: f.place))}
 
 
-def why_no_parquet(file: InputFile) -> str:
-    """Why a file is certainly no whole Parquet file; empty: it may be one."""
+def parquet_refusal(file: InputFile) -> Refusal | None:
+    """Why a file is certainly no whole Parquet file, as the rest of a sentence; None: it may be one."""
     if not file.size:
-        return "is empty, where a Parquet file has columns even without rows"
+        return Refusal("is empty, where a Parquet file has columns even without rows")
     try:
         system, path = resolve(file.uri)
         with system.open_input_file(path) as opened:
             opened.seek(max(0, file.size - 4))
             end = opened.read()
     except CANNOT_READ:
-        return ""
-    return "" if end in (b"PAR1", b"PARE") else "is no Parquet file, or was not written to its end"
+        return None
+    return None if end in (b"PAR1", b"PARE") else Refusal("is no Parquet file, or was not written to its end")
 
 
 @dataclass(frozen=True, slots=True)
