@@ -6,6 +6,7 @@ checks again when it obeys.
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import os
 import time
@@ -199,7 +200,7 @@ class Commander:
         return self._submitted(Drain() if drain else Stop(run or self._checkpoint.newest_run()), ())
 
     def submit(self, command: Command) -> str:
-        """Write any command; gives its name in the log."""
+        """Write any command; gives its name in the log, which begins with the time (see `given_at`). Nothing else writes the log."""
         name = f"{time.time_ns():020d}-{os.getpid():07d}-{next(_numbers):06d}.json"
         self._checkpoint.command(command, name)
         return name
@@ -235,6 +236,14 @@ class Commander:
         return CommandHandle(
             self.submit(command), command, regions, self._latest, self._running, self._checkpoint.control_names
         )
+
+
+def given_at(name: str) -> dt.datetime | None:
+    """When a command was given, which `Commander.submit` names it after; None: something else has named it."""
+    try:
+        return dt.datetime.fromtimestamp(int(name[:20]) / 1e9, dt.UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def hashes_of(keys: Sequence[Any], schema: pa.Schema) -> np.typing.NDArray[np.int64]:

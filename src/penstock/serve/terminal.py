@@ -14,6 +14,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
+from penstock.driver.commands import given_at
+
 _TOLD_FOR: Final = dt.timedelta(hours=1)
 """For so long `penstock status` shows that a command was refused."""
 
@@ -115,7 +117,7 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
     ]
     if progress.get("rollback_pending"):
         lines.append(f"going back to snapshot {progress['rollback_pending']}")
-    recent = [(_given_at(name), why) for name, why in progress.get("refused", {}).items()]
+    recent = [(given_at(name), why) for name, why in progress.get("refused", {}).items()]
     recent = [(at, why) for at, why in recent if at is not None and now - at < _TOLD_FOR]
     lines += [f"refused at {at:%H:%M:%S} UTC: {why}" for at, why in recent[-3:]]
     for name, skipped in progress.get("skipped", {}).items():
@@ -125,14 +127,6 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
                 f"region {name}: {skipped:,} records skipped because a function raised" + (f", last: {first}" if first else "")
             )
     return lines
-
-
-def _given_at(command: str) -> dt.datetime | None:
-    """The time of a command, from its file's name; None: penstock did not write it."""
-    try:
-        return dt.datetime.fromtimestamp(int(command[:20]) / 1e9, dt.UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def _bytes(n: float) -> str:
