@@ -1,4 +1,4 @@
-"""Frozen values that every layer shares: times, frontiers, marks and hidden columns.
+"""Frozen values that every layer shares: times, frontiers, marks and hidden columns; and how dataclasses become JSON.
 
 Times inside penstock are ``int`` microseconds since 1970-01-01 UTC. A frontier is such a time: every record before it has
 been seen. `MIN_TIME` means nothing has been seen, `MAX_TIME` that nothing will ever come again.
@@ -11,9 +11,11 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 MIN_TIME: Final = -(2**63)
 MAX_TIME: Final = 2**63 - 1
@@ -173,3 +175,42 @@ class Mark:
         """Read what `to_json` wrote."""
         raw: dict[str, Any] = json.loads(text)
         return Mark(**raw)
+
+
+def plain(value: Any) -> Any:
+    """A dataclass as a dict of its fields, or what its method `to_json` gives: for ``json.dumps(value, default=plain)``."""
+    own = getattr(value, "to_json", None)
+    return own() if own else {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def from_plain(kind: Any, raw: Any, readers: Mapping[Any, Callable[[Any], Any]] | None = None) -> Any:
+    """A value of a type, of what JSON gives of it once `plain` has written it.
+
+    Args:
+        kind: A dataclass, a container of such, a union of one with None, or any type that JSON has.
+        raw: What JSON gives.
+        readers: By type, what reads it in place of this function. A class may have its own method `from_json`.
+
+    Example:
+        >>> from_plain(dict[int, Mark | None], {"3": {"flow": "f", "output": "out", "run": 1}, "4": None})[3].run
+        1
+    """
+    if readers and kind in readers:
+        return readers[kind](raw)
+    if is_dataclass(kind):
+        own = getattr(kind, "from_json", None)
+        types = {} if own else _field_types(kind)  # type: ignore[arg-type]
+        return own(raw) if own else kind(**{n: from_plain(types.get(n), v, readers) for n, v in raw.items()})  # type: ignore[operator]
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is UnionType and raw is not None:
+        return from_plain(next(a for a in args if a is not NoneType), raw, readers)
+    if origin in (dict, Mapping):
+        return {int(k) if args[0] is int else k: from_plain(args[1], v, readers) for k, v in raw.items()}
+    if origin is tuple:
+        return tuple(from_plain(args[0], v, readers) for v in raw)
+    return [from_plain(args[0], v, readers) for v in raw] if origin is list else raw
+
+
+@cache
+def _field_types(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)

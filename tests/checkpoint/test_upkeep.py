@@ -53,7 +53,7 @@ def test_files_when_many_epochs_then_bounded_and_state_right(tmp_path):
         push(harness, second)
         harness.epoch()
         most = max(most, files_below(tmp_path))
-        written.append(sum(r["delta_bytes"] for r in harness.record.progress["regions"].values()))
+        written.append(sum(r.delta_bytes for r in harness.record.figures.regions.values()))
     # two regions × two workers × (64 deltas and 8 that a base is not made of, a base and what waits for removal), records, runs
     assert most < 4 * (64 + HELD_DELTAS + 16 + 3) + 60, most
     bases = [v.base for r in harness.record.regions.values() for v in r.versions]

@@ -18,6 +18,7 @@ import pytest
 
 import penstock
 from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.record import progress_of
 
 pytestmark = pytest.mark.spark
 
@@ -78,7 +79,7 @@ def frozen_in_a_move(running, checkpoint):
     """Put the process to sleep when a part of the state has moved; gives the region's figures."""
 
     def figures():
-        region = checkpoint.last().progress["regions"]["k"]
+        region = progress_of(checkpoint.last())["regions"]["k"]
         told = region.get("rescale", {})
         return told if region["phase"] == "move" and told["moved_bins"] and told["bins_left"] else None
 

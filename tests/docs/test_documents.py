@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.checkpoint.record import FORMAT
+from penstock.checkpoint.formats import FORMAT
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -10,6 +10,7 @@ from test_rescale import STEPS, check_placement, flow_of, records, run, scale
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.housekeeping import remove_unused
+from penstock.checkpoint.record import RolledBack
 from penstock.driver.commands import Commander
 from penstock.driver.rollback import rollback_refusal
 from penstock.errors import CheckpointError, DeclarationError, PenstockError
@@ -72,7 +73,7 @@ def test_rows_when_a_flow_goes_back_again_and_again_are_those_of_one_that_never_
     }
     found, record = run(data, commands, lmdb=lmdb)
     assert found == wanted
-    assert [b["snapshot"] for b in record.rolled_back] == ["moving", "moving", "late", "early", "early"]
+    assert [b.snapshot for b in record.rolled_back] == ["moving", "moving", "late", "early", "early"]
     assert {n: r.workers for n, r in record.regions.items()} == {"first": 4, "second": 4, "joined": 4}
 
 
@@ -90,7 +91,7 @@ def test_record_when_a_flow_has_gone_back_is_the_snapshots_but_for_its_number(ca
         assert {n: (s.frontier, s.rows) for n, s in record.sources.items()} == {
             n: (s.frontier, s.rows) for n, s in kept.sources.items()
         }
-        assert record.rolled_back == [{"snapshot": "s", "to": 3, "upto": 8}]
+        assert record.rolled_back == [RolledBack("s", 3, 8)]
 
 
 @pytest.mark.parametrize("lmdb", [False, True], ids=["memory", "lmdb"])
@@ -181,7 +182,7 @@ def test_rows_when_the_code_has_changed_since_are_those_of_the_new_code_from_the
     assert min(pq.read_table(tmp_path / "out").column("v").to_pylist()) == -400
     Commander(Checkpoint(checkpoint)).load("before-upgrade")
     mended = Harness(flow_with(1), checkpoint=checkpoint)  # goes back at once, before any epoch
-    assert mended.record.rolled_back == [{"snapshot": "before-upgrade", "to": 3, "upto": 7}]
+    assert mended.record.rolled_back == [RolledBack("before-upgrade", 3, 7)]
     # This harness never saw what came since, so it is given again.
     mended.push("events", [row(i) | {"p": 0} for i in range(3, 6)])
     with mended:
@@ -212,7 +213,7 @@ def test_load_when_it_makes_no_sense_is_refused_and_changes_nothing(tmp_path):
             DeclarationError, match=r"Snapshot 'b' is of epoch 2, which was given up when the flow went back to 'a'"
         ):
             commander.load("b")
-        assert harness.load("b").rolled_back == [{"snapshot": "a", "to": 1, "upto": 4}]
+        assert harness.load("b").rolled_back == [RolledBack("a", 1, 4)]
         assert commander.load("a").done is False
 
 
@@ -244,7 +245,7 @@ def test_commands_when_they_come_with_a_load_are_obeyed_before_it_or_after_it(tm
     with Harness(small(tmp_path), workers=2) as harness:
         harness.push("events", [row(0)])
         record = harness.epoch(snapshot("now"), load("now"), scale(3))
-        assert record.rolled_back == [{"snapshot": "now", "to": 0, "upto": 0}]
+        assert record.rolled_back == [RolledBack("now", 0, 0)]
         assert record.regions["k"].control.goal is None
         assert harness.epoch().regions["k"].control.goal.workers == 3
         harness.settle()
@@ -279,7 +280,7 @@ def test_start_when_a_load_waits_in_the_log_goes_back_before_any_epoch(tmp_path)
             checkpoint.remove_snapshot("s")
         harness.restart()
         record = harness.record
-        assert record.rolled_back == [{"snapshot": "s", "to": 1, "upto": 5}]
+        assert record.rolled_back == [RolledBack("s", 1, 5)]
         assert [r["v"] for r in out.rows()] == [0]
         assert given[1].done
         with pytest.raises(DeclarationError, match="given before the flow went back to snapshot 's' and was not carried out"):

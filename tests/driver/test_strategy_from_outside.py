@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 
@@ -9,11 +10,11 @@ import pytest
 from changing import Changing, counted, row
 
 import penstock as ps
-from penstock.driver.shape import FlowShape
+from penstock.checkpoint.shape import FlowShape
 from penstock.errors import ChangedFlowError, DeclarationError
 from penstock.routing.strategy import Strategy
 from penstock.routing.table import Routing
-from penstock.types import BINS
+from penstock.types import BINS, from_plain, plain
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,11 @@ def test_shape_when_it_does_not_say_how_a_region_is_distributed_has_key_grouping
     with changing.harness(by(Few())) as harness:
         harness.push("s", [row(1)])
         shape = harness.epoch().shape
-    assert FlowShape.from_json(shape).regions["k"].distribution == "Few(most=1)"
-    del shape["regions"]["k"]["distribution"]
-    assert FlowShape.from_json(shape).regions["k"].distribution == "KeyGrouping()"
+    assert shape.regions["k"].distribution == "Few(most=1)"
+    raw = json.loads(json.dumps(shape, default=plain))
+    assert from_plain(FlowShape, raw) == shape
+    del raw["regions"]["k"]["distribution"]
+    assert from_plain(FlowShape, raw).regions["k"].distribution == "KeyGrouping()"
 
 
 def test_key_by_when_its_strategy_is_none_is_refused():

@@ -36,8 +36,8 @@ def test_time_left_of_a_rescale_when_it_is_first_said_is_near_the_truth(begin, w
         harness.epoch()
         record = harness.scale(None, wanted)
         said = []
-        while "rescale" in record.progress["regions"]["k"]:
-            said.append(record.progress["regions"]["k"]["rescale"]["left_ms"])
+        while rescale := record.figures.regions["k"].rescale:
+            said.append(rescale.left_ms)
             record = harness.epoch(advance_us=1_000_000)
         told = [(ms, 1000 * (len(said) - i)) for i, ms in enumerate(said) if ms is not None]
         assert len(told) >= least_steps

@@ -10,6 +10,7 @@ import loading_flow
 import pytest
 
 from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.record import RolledBack
 from penstock.driver.commands import Commander
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
@@ -35,10 +36,10 @@ def test_driver_when_killed_at_every_step_of_going_back_gives_each_row_once(tmp_
     for kill in kills:
         ended = children.run("loading_flow.py", {**options, "kill": kill}, tmp_path, **local)
         assert ended.code == -signal.SIGKILL, f"{kill}: {ended}"
-    assert Checkpoint(checkpoint).last().rolled_back == [{"snapshot": "s", "to": 3, "upto": 13}]
+    assert Checkpoint(checkpoint).last().rolled_back == [RolledBack("s", 3, 13)]
     # Nothing runs now: the next start goes back once more, before any epoch.
     Commander(Checkpoint(checkpoint)).load("s")
     ended = children.run("loading_flow.py", options, tmp_path, **local)
     assert ended.code == 0, ended
-    assert [b["upto"] for b in Checkpoint(checkpoint).last().rolled_back] == [13, 15]
+    assert [b.upto for b in Checkpoint(checkpoint).last().rolled_back] == [13, 15]
     assert loading_flow.content(tmp_path / "out") == killed_flow.expected(data)

@@ -18,6 +18,7 @@ from penstock.protocol.rescale.collect import KeySize, cut
 from penstock.routing.table import SUBS, Routing, Split, sub_of
 from penstock.testing import simulator
 from penstock.testing.simulator import simulate
+from penstock.types import from_plain, plain
 
 hashes = st.integers(-(2**63), 2**63 - 1)
 
@@ -236,7 +237,7 @@ def test_control_is_the_same_when_written_as_json_and_read(seed):
 
     simulate(seed, Keeping)
     for control in kept:
-        assert Placement.from_json(json.loads(json.dumps(control.to_json()))) == control
+        assert from_plain(Placement, json.loads(json.dumps(control, default=plain))) == control
 
 
 def test_nothing_happens_when_scaled_to_what_is():

@@ -20,7 +20,7 @@ from state_rows import content, rows, times, versions, write
 from penstock.errors import StateError, TornFileError
 from penstock.state import CatchUp, LocalStore, Metadata, Version, compact, environment, recent_changes
 from penstock.state import store as state_store
-from penstock.types import MAX_TIME
+from penstock.types import MAX_TIME, plain
 
 EPOCHS = [{b"00a": b"1", b"00b": (b"1", 5)}, {b"00a": b"2"}, {b"00b": None, b"00c": b"3"}]
 LAST = {b"00a": b"2", b"00c": b"3"}
@@ -402,8 +402,9 @@ SCRIPT = """
     import json, random, resource, sys
     from penstock.errors import StateError
     from penstock.state import LocalStore, Version, resolve
+    from penstock.types import from_plain
     fs, root = resolve(sys.argv[1])
-    task, local, versions = sys.argv[2], sys.argv[3], [Version.from_json(raw) for raw in json.loads(sys.argv[4])]
+    task, local, versions = sys.argv[2], sys.argv[3], from_plain(list[Version], json.loads(sys.argv[4]))
     if task == "full":
         store = LocalStore.open(local, "me", "boot", 1 << 26)
         store.catch_up(fs, root, versions[0])
@@ -428,7 +429,7 @@ SCRIPT = """
 def start(task, root, local, made):
     import json
 
-    arguments = [sys.executable, "-c", textwrap.dedent(SCRIPT), root, task, local, json.dumps([v.to_json() for v in made])]
+    arguments = [sys.executable, "-c", textwrap.dedent(SCRIPT), root, task, local, json.dumps(made, default=plain)]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

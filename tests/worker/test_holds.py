@@ -160,7 +160,7 @@ def test_queue_of_a_key_on_hold_when_it_reaches_its_bound_makes_the_next_epoch_w
             push(harness, i)
             record = harness.epoch()
             sizes.append(record.regions["k"].control.held[0].queued)
-        assert 0 < sizes[0] < sizes[1] < sizes[2] == record.progress["regions"]["k"]["rescale"]["queued_bytes"]
+        assert 0 < sizes[0] < sizes[1] < sizes[2] == record.figures.regions["k"].rescale.queued_bytes
         settings = harness._driver._settings
         go, waited = threading.Event(), threading.Event()
         settings.limits = Limits(queue_bytes=sizes[2])
@@ -189,8 +189,8 @@ def epochs_that_move(harness):
     moved, seen = 0, 0
     for _ in range(100):
         record = harness.epoch()
-        rescale = record.progress["regions"]["k"].get("rescale") or record.progress["regions"]["k"]["last_rescale"]
-        moved, seen = moved + (rescale["moved_bins"] > seen), rescale["moved_bins"]
+        rescale = record.figures.regions["k"].rescale or record.figures.regions["k"].last_rescale
+        moved, seen = moved + (rescale.moved_bins > seen), rescale.moved_bins
         if record.regions["k"].control.goal is None:
             return moved
     raise AssertionError("still moving")

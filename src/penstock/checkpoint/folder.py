@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
-from penstock.checkpoint.record import EpochRecord, SourceShape
+from penstock.checkpoint.record import EpochRecord
+from penstock.checkpoint.shape import SourceShape
 from penstock.errors import CheckpointError, FencedError, TornFileError
 from penstock.protocol.commands import Command, Load, decode, encode
 from penstock.protocol.reports import WorkerReport, decode_report
@@ -203,6 +204,17 @@ class Checkpoint:
     def snapshot(self, name: str, record: EpochRecord) -> None:
         """Keep a record under a name; its files of state are kept as long as the snapshot is."""
         write_atomic(self.fs, self.path(SNAPSHOTS, f"{name}.json"), record.to_bytes())
+
+    def renew_snapshots(self) -> None:
+        """Write snapshots of the format before in the present one, so that the next version can read them.
+
+        One that is damaged stays as it is: whoever wants it is told.
+        """
+        for name in self.snapshot_names():
+            with contextlib.suppress(TornFileError):
+                data = read_bytes(self.fs, path := self.path(SNAPSHOTS, f"{name}.json"))
+                if (record := EpochRecord.from_bytes(data, path)).to_bytes() != data:
+                    self.snapshot(name, record)
 
     def snapshot_names(self, upto: int | None = None) -> list[str]:
         """Names of the snapshots there are; with `upto`, of those of epochs up to that one, which have been committed."""

@@ -16,19 +16,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final, get_args
 
 import xxhash
 
+from penstock.checkpoint.figures import EpochFigures, SourceFigures
+from penstock.checkpoint.formats import FORMAT, upgraded
+from penstock.checkpoint.shape import FlowShape
 from penstock.errors import TornFileError
-from penstock.progress.source_state import PartitionState, SourceState
-from penstock.protocol.commands import Load, Open, decode, encode
+from penstock.progress.source_state import SourceState
+from penstock.protocol.commands import Command, Load, Open, decode, encode
 from penstock.protocol.ends import Ends
 from penstock.protocol.rescale import Placement
 from penstock.state.deltas import Version
-from penstock.types import MIN_TIME
+from penstock.types import MIN_TIME, from_plain, plain, time_text
 
-FORMAT = 4
 KEPT_ANSWERS = 32
 """How many refused, and how many replaced commands a record remembers."""
 
@@ -64,39 +67,14 @@ class RegionState:
         """Paths of all files that it needs."""
         return {f.path for v in (*self.versions, *self.copies.values()) for f in v.files()}
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "control": self.control.to_json(),
-            "frontier": self.frontier,
-            "versions": [v.to_json() for v in self.versions],
-            "skipped": self.skipped,
-            "copies": {str(k): v.to_json() for k, v in self.copies.items()},
-            "acquired": {str(w): p for w, p in self.acquired.items()},
-            "rescale_us": self.rescale_us,
-        }
-
-    @staticmethod
-    def from_json(raw: dict[str, Any]) -> RegionState:
-        """Read what `to_json` gave."""
-        return RegionState(
-            Placement.from_json(raw["control"]),
-            raw["frontier"],
-            [Version.from_json(v) for v in raw["versions"]],
-            raw["skipped"],
-            {int(k): Version.from_json(v) for k, v in raw["copies"].items()},
-            {int(w): p for w, p in raw["acquired"].items()},
-            raw["rescale_us"],
-        )
-
 
 @dataclass(frozen=True)
-class SourceShape:
-    """A source: its name, and what it reads, as text by a word for each part."""
+class RolledBack:
+    """That the flow went back: to which snapshot, its epoch (`to`), and the last epoch given up (`upto`)."""
 
-    name: str
-    meaning: dict[str, str]
-    lateness_us: int = 0
+    snapshot: str
+    to: int
+    upto: int
 
 
 @dataclass
@@ -112,12 +90,12 @@ class EpochRecord:
         control: Names of the control files that have been obeyed.
         refused: Commands that made no sense, by the name of their file, with the reason; the last few.
         ending, finished, stopped, draining: Where the flow is on its way to an end, see `penstock.protocol.ends.Ends`.
-        progress: Figures of the epoch for people: rows, durations in ms, bytes, files.
+        figures: Figures of the epoch, for people.
         log: Folder of the engine's own log of input.
         input: In a snapshot: where the epoch's input ends, in the engine's words.
         rollback_pending: The command to load that this epoch has obeyed, if any; the next epoch is the going back, and no other may come.
-        shape: What the state belongs to, as plain values; see `penstock.driver.shape`.
-        rolled_back: Each time the flow went back: the ``snapshot``, its epoch (``to``) and the last epoch given up (``upto``).
+        shape: What the state belongs to; None before the first epoch.
+        rolled_back: Each time that the flow went back.
         open: By name in the control log, commands that are obeyed and not carried out yet, with the regions that have not settled.
         replaced: By name, what took the place of a command before it was carried out; the last few.
     """
@@ -133,23 +111,20 @@ class EpochRecord:
     finished: bool = False
     stopped: bool = False
     draining: bool = False
-    progress: dict[str, Any] = field(default_factory=dict)
+    figures: EpochFigures = field(default_factory=EpochFigures)
     log: str = "spark"
     input: str = ""
     rollback_pending: Load | None = None
-    shape: dict[str, Any] = field(default_factory=dict)
-    rolled_back: list[dict[str, Any]] = field(default_factory=list)
+    shape: FlowShape | None = None
+    rolled_back: list[RolledBack] = field(default_factory=list)
     open: dict[str, Open] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """One line of JSON with a checksum before it."""
-        raw = {n: getattr(self, n) for n in self.__dataclass_fields__}
-        raw["sources"] = {name: asdict(source) for name, source in self.sources.items()}
-        raw["regions"] = {name: region.to_json() for name, region in self.regions.items()}
-        raw["open"] = {name: {**encode(o.command), "regions": o.regions} for name, o in self.open.items()}
-        raw["rollback_pending"] = encode(self.rollback_pending) if self.rollback_pending else {}
-        body = json.dumps({"format": FORMAT, **raw}).encode()  # not sorted: keys and layouts have an order
+        body = json.dumps(
+            {"format": FORMAT, **plain(self)}, default=_plain
+        ).encode()  # not sorted: keys and layouts have an order
         return xxhash.xxh3_64_hexdigest(body).encode() + b"\n" + body
 
     @staticmethod
@@ -157,25 +132,15 @@ class EpochRecord:
         """Read what `to_bytes` wrote.
 
         Raises:
-            TornFileError: The file was truncated or altered, or is of another format.
+            TornFileError: The file was truncated or altered, or is of a format that this version does not read.
         """
         checksum, _, body = data.partition(b"\n")
         if xxhash.xxh3_64_hexdigest(body).encode() != checksum:
             raise TornFileError(
                 f"The epoch record {path} is damaged (its checksum differs); restore it from a copy; sinks and state may hold more than older records know."
             )
-        raw = json.loads(body)
-        if raw.pop("format") != FORMAT:
-            raise TornFileError(f"The epoch record {path} was written by another version of penstock; use that version.")
-        sources = {}
-        for name, source in raw.pop("sources").items():
-            partitions = {k: PartitionState(**v) for k, v in source.pop("partitions").items()}
-            sources[name] = SourceState(**source, partitions=partitions)
-        regions = {name: RegionState.from_json(region) for name, region in raw.pop("regions").items()}
-        open_ = {name: Open(regions=tuple(o.pop("regions")), command=decode(o)) for name, o in raw.pop("open").items()}
-        load = decode(raw.pop("rollback_pending"))
-        pending = load if isinstance(load, Load) else None
-        return EpochRecord(**raw, sources=sources, regions=regions, open=open_, rollback_pending=pending)
+        record: EpochRecord = from_plain(EpochRecord, upgraded(json.loads(body), path), _READERS)
+        return record
 
     @property
     def ends(self) -> Ends:
@@ -190,6 +155,13 @@ class EpochRecord:
     def frontier(self) -> int:
         """The flow's frontier: the least of its sources'."""
         return min((s.frontier for s in self.sources.values() if s.partitions or s.frontier != MIN_TIME), default=MIN_TIME)
+
+
+_READERS: Final = MappingProxyType({Command: decode, Load: decode})
+
+
+def _plain(value: Any) -> Any:
+    return encode(value) if isinstance(value, get_args(Command)) else plain(value)
 
 
 def newest(before: dict[str, str], now: dict[str, str]) -> dict[str, str]:
@@ -220,18 +192,19 @@ def outcome_of(last: EpochRecord, run: int, *, before: bool, cut: bool) -> str:
 
 def progress_of(record: EpochRecord) -> dict[str, Any]:
     """An epoch's figures, and totals since the flow began."""
-    sources = {
-        n: {"rows": s.rows, "late": s.late, "malformed": s.malformed, "files": s.files} for n, s in record.sources.items()
-    }
+    figures = record.figures
     return {
         "epoch": record.epoch,
         "run": record.run,
         "finished": record.finished,
         "refused": record.refused,
         "rollback_pending": record.rollback_pending.name if record.rollback_pending else None,
-        "rolled_back": record.rolled_back,
-        "regions": {},
-        **record.progress,
-        "sources": sources,
+        "rolled_back": [asdict(back) for back in record.rolled_back],
+        "rows_in": figures.rows_in,
+        "rows_out": dict(figures.rows_out),
+        "frontier": time_text(figures.frontier),
+        "epoch_ms": figures.epoch_ms,
+        "regions": {n: region.progress() for n, region in figures.regions.items()},
+        "sources": {n: asdict(SourceFigures.of(source)) for n, source in record.sources.items()},
         "skipped": {n: r.skipped for n, r in record.regions.items()},
     }

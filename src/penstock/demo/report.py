@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from penstock.checkpoint.figures import FIGURES
 from penstock.demo.data import read_airlines
 from penstock.demo.flow import LATENESS
 from penstock.demo.rescale import Turn
@@ -89,7 +90,8 @@ def print_speed(console: Console, progress: Mapping[str, Any], laps_s: Mapping[s
     source, epochs, took_s = progress["sources"]["flights"], progress["epoch"] + 1, laps_s["epochs"]
     speed = f"{epochs} epochs" if resumed else f"{epochs} epochs, {took_s:.0f} s: {source['rows'] / took_s:,.0f} a second"
     others = ", ".join(f"{name} {took_s:.0f} s" for name, took_s in laps_s.items() if name != "epochs")
-    states = ", ".join(f"{name} {region['state_bytes'] / 1024:,.0f} KiB" for name, region in progress["regions"].items())
+    size = FIGURES["region"]["state_bytes"].text
+    states = ", ".join(f"{name} {size(region['state_bytes'])}" for name, region in progress["regions"].items())
     shown = Table.grid("", "", padding=(0, 2, 0, 0))
     shown.add_row("[bold]Speed", f"{source['rows']:,} records in {speed}\n(besides: {others})")
     shown.add_row("[bold]Late", f"{source['late']:,} records, over {LATENESS} behind, went to the table late_flights alone")

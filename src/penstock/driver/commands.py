@@ -86,13 +86,8 @@ class CommandHandle:
     @property
     def progress(self) -> dict[str, Any]:
         """By region: phase, bins left, keys and bytes moved, time left (ms); empty before the first epoch that obeys it."""
-        record = self.latest()
-        figures = record.progress.get("regions", {})
-        return {
-            r: {"phase": figures[r]["phase"], **figures[r].get("last_rescale", {}), **figures[r].get("rescale", {})}
-            for r in self.regions
-            if r in figures
-        }
+        figures = self.latest().figures.regions
+        return {r: figures[r].rescaled() for r in self.regions if r in figures}
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is done.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
 from penstock.arrow.columns import UTC
+from penstock.checkpoint.shape import FlowShape
 from penstock.errors import DeclarationError
 from penstock.flow.plan import (
     Node,
@@ -56,13 +56,13 @@ class CompiledFlow:
         plan: The plan.
         regions: By name.
         consumers: How many consumers each node has, by its id.
-        shape: What the flow's state belongs to, as plain values; see `penstock.driver.shape`.
+        shape: What the flow's state belongs to, once it has taken over a record.
     """
 
     plan: Plan
     regions: dict[str, CompiledRegion]
     consumers: dict[int, int] = field(default_factory=dict)
-    shape: dict[str, Any] = field(default_factory=dict)
+    shape: FlowShape | None = None
 
     def ordinal(self, source: SourceNode) -> int:
         """The source's number in hidden column PART."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.checkpoint.figures import EpochFigures, RegionFigures
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord, RegionState, newest
 from penstock.driver.compile import CompiledFlow
@@ -38,7 +39,7 @@ from penstock.protocol.rescale import STANDARD, Limits, Placement, messages
 from penstock.protocol.rescale.transfer import finished, started
 from penstock.routing.hashing import spark_xxhash64
 from penstock.state.deltas import FileRef
-from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, ORDER, PART_BITS, PART_MASK, Mark, Refusal, time_text
+from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, ORDER, PART_BITS, PART_MASK, Mark, Refusal
 
 KEPT_NAMES: Final = 256
 """Of so many files that were read last the epoch record has the names."""
@@ -133,7 +134,7 @@ class EpochDriver:
             frames = Frames(self._flow, backend, decision.judgements, decision.work)
             self._store(epoch, backend, frames, decision)
             record = self._record(epoch, decision)
-            record.progress["epoch_ms"] = (self._settings.clock_us() - started) // 1000
+            record.figures = replace(record.figures, epoch_ms=(self._settings.clock_us() - started) // 1000)
             backend.check_input()
             self._settings.on_step("commit")
             for name in decision.decided.snapshots:
@@ -286,18 +287,18 @@ class EpochDriver:
         """The record that commits the epoch."""
         run = self._settings.run
         regions: dict[str, RegionState] = {}
-        figures: dict[str, Any] = {}
+        figures: dict[str, RegionFigures] = {}
         for name, work in decision.work.items():
             deltas = self._checkpoint.deltas_of(name, epoch, run)
             regions[name] = self._advance(name, epoch, decision, work, deltas)
-            before = self.last.progress.get("regions", {}).get(name, {})
+            before = self.last.figures.regions.get(name)
             figures[name] = region_figures(regions[name], deltas, self._settings.clock_us(), self._settings.limits, before)
-        progress = {
-            "rows_in": sum(s.rows - self.last.sources.get(n, SourceState()).rows for n, s in decision.sources.items()),
-            "rows_out": decision.counts,
-            "regions": figures,
-            "frontier": time_text(min((s.frontier for s in decision.sources.values()), default=MIN_TIME)),
-        }
+        progress = EpochFigures(
+            rows_in=sum(s.rows - self.last.sources.get(n, SourceState()).rows for n, s in decision.sources.items()),
+            rows_out=decision.counts,
+            frontier=min((s.frontier for s in decision.sources.values()), default=MIN_TIME),
+            regions=figures,
+        )
         present = set(self._checkpoint.control_names())
         control = [n for n in self.last.control if n in present] + [n for n, _ in decision.commands]
         outputs = {o.name: epoch for o in self._flow.plan.outputs}
@@ -338,7 +339,7 @@ class EpochDriver:
                 for w, v in enumerate(work.versions)
             ],
             before.copies if before else {},
-            self._settings.limits.in_epochs_of(1000 * self.last.progress.get("epoch_ms", 0)),
+            self._settings.limits.in_epochs_of(1000 * self.last.figures.epoch_ms),
             epoch,
             reached,
             StateFiles(epoch),
@@ -358,7 +359,7 @@ class EpochDriver:
 
 def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:
     """The record for a flow whose sources may have other lateness bounds than before: what the frontier has passed stays late."""
-    before = {s["name"]: s["lateness_us"] for s in record.shape.get("sources", ())}
+    before = {s.name: s.lateness_us for s in record.shape.sources} if record.shape else {}
     sources = dict(record.sources)
     for source in flow.plan.sources:
         if source.name in sources and source.lateness_us > before.get(source.name, source.lateness_us):

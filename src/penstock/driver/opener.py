@@ -108,6 +108,7 @@ class RunOpener:
         run = checkpoint.claim({**by, "started": f"{started:%Y-%m-%d %H:%M:%S} UTC", "plan": plan.describe()})
         self._since = self._since or run
         checkpoint.keep_specs(run, self._engine.dump({n: c.spec for n, c in self._flow.regions.items()}))
+        checkpoint.renew_snapshots()
         last = commit_intent(checkpoint, last, found, run) if found else last
         marks = {}
         for output in plan.outputs:

@@ -20,7 +20,7 @@ from typing import Any
 import cloudpickle
 
 from penstock.checkpoint.folder import SNAPSHOTS, Checkpoint, state_path
-from penstock.checkpoint.record import EpochRecord, newest
+from penstock.checkpoint.record import EpochRecord, RolledBack, newest
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.takeover import same_sink, takeover_refusal
 from penstock.driver.transfer import mark_frontier
@@ -78,9 +78,9 @@ def rollback_refusal(
     if kept is None or kept.epoch > last.epoch:  # it is about to be taken, of this flow: only its outputs can stand in the way
         return _outputs_refusal(command, flow.plan) if flow is not None else None
     for before in last.rolled_back:
-        if before["to"] < kept.epoch <= before["upto"]:
+        if before.to < kept.epoch <= before.upto:
             return Refusal(
-                f"Snapshot {name!r} is of epoch {kept.epoch}, which was given up when the flow went back to {before['snapshot']!r}: "
+                f"Snapshot {name!r} is of epoch {kept.epoch}, which was given up when the flow went back to {before.snapshot!r}: "
                 "the sinks no longer hold what it had given out; the snapshot can still be read."
             )
     if not kept.input:
@@ -249,7 +249,6 @@ def roll_back(
     }
     again = {n: c for n, c in kept.open.items() if not isinstance(c.command, Drain)}
     name = last.rollback_pending.name
-    back = {"snapshot": name, "to": kept.epoch, "upto": last.epoch}
     record = replace(
         kept,
         epoch=epoch,
@@ -265,7 +264,7 @@ def roll_back(
         log=log,
         input="",
         rollback_pending=None,
-        rolled_back=[*last.rolled_back, back],
+        rolled_back=[*last.rolled_back, RolledBack(name, kept.epoch, last.epoch)],
         open=again,
         replaced=newest(last.replaced, rolled_back(last.open, again, name)),
     )

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Final
 
-from penstock.driver.shape import AS_IT_IS, FlowShape, PortShape, RegionShape, SourceShape, StepShape
+from penstock.checkpoint.shape import AS_IT_IS, FlowShape, PortShape, RegionShape, SourceShape, StepShape
 from penstock.errors import ChangedFlowError
 from penstock.flow.plan import Output
 from penstock.operators.aggregates.codec import KEPT_AS

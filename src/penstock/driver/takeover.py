@@ -11,11 +11,11 @@ import xxhash
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledFlow
-from penstock.driver.shape import FlowShape, bind, shape_of
+from penstock.driver.shape import bind, shape_of
 from penstock.driver.succession import Succession, named_as_before, succeed
 from penstock.errors import ChangedFlowError
 from penstock.flow import plan as p
-from penstock.types import Mark, Refusal
+from penstock.types import Mark, Refusal, plain
 
 
 def take_over(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> list[str]:
@@ -36,7 +36,7 @@ def take_over(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collect
     outputs, succession = _succession(flow, record, uri, forget)
     flow.plan = replace(flow.plan, outputs=tuple(outputs))
     bind(flow, succession.shape)
-    flow.shape = succession.shape.to_json()
+    flow.shape = succession.shape
     return succession.notices
 
 
@@ -51,7 +51,7 @@ def takeover_refusal(flow: CompiledFlow, record: EpochRecord, uri: str, forget: 
 
 def same_sink(record: EpochRecord, output: p.Output) -> bool:
     """Whether an output had the same sink when the record was written, so that the sink must hold what the record says."""
-    return bool(record.shape.get("outputs", {}).get(output.name) == repr(output.sink))
+    return record.shape is not None and record.shape.outputs.get(output.name) == repr(output.sink)
 
 
 def check_ahead(checkpoint: Checkpoint, flow: CompiledFlow, last: EpochRecord, marks: Mapping[str, Mark | None]) -> None:
@@ -81,19 +81,20 @@ def _feeds(flow: CompiledFlow, output: p.Output) -> str:
     """A digest of all that says which rows of an epoch come to an output, and what state is left behind."""
     before = p.upstream_of(p.SourceNode, output.node)
     names = [n.region.name for n in p.upstream_of(p.RegionOutput, output.node)]
-    regions = {name: flow.shape["regions"][name] for name in names}
+    assert flow.shape is not None  # it has taken over a record
+    regions = {name: flow.shape.regions[name] for name in names}
     sources = {
         s.name: (s.time, s.lateness_us, s.idle_after_us, [str(x) for x in s.partitions], s.on_error)
         for s in flow.plan.sources
         if s in before
     }
-    return xxhash.xxh3_64_hexdigest(json.dumps([regions, sources]).encode())
+    return xxhash.xxh3_64_hexdigest(json.dumps([regions, sources], default=plain).encode())
 
 
 def _succession(
     flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str]
 ) -> tuple[list[p.Output], Succession]:
-    before = FlowShape.from_json(record.shape) if record.shape else None
+    before = record.shape
     outputs = named_as_before(before, flow.plan.outputs, uri)
     shape = replace(shape_of(flow), outputs={o.name: repr(o.sink) for o in outputs})
     held = [name for name, region in record.regions.items() if region.control.held]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from penstock.checkpoint.figures import Moved, RegionFigures, RescaleFigures
 from penstock.checkpoint.record import RegionState
 from penstock.driver.estimates import left_ms
 from penstock.progress.source_state import SourceState
@@ -49,8 +49,8 @@ def mark_frontier(sources: Iterable[SourceState], controls: Iterable[Placement])
 
 
 def region_figures(
-    state: RegionState, deltas: Deltas, now_us: int, limits: Limits, before: Mapping[str, Any]
-) -> dict[str, Any]:
+    state: RegionState, deltas: Deltas, now_us: int, limits: Limits, before: RegionFigures | None
+) -> RegionFigures:
     """A region's figures of an epoch, for people.
 
     Args:
@@ -60,40 +60,44 @@ def region_figures(
         limits: What bounds a step of a rescale.
         before: The figures of the epoch before.
     """
-    reports = [r for _, r in deltas.values()]
-    figures = {
-        "workers": state.workers,
-        "rows_in": sum(r.rows_in for r in reports),
-        "rows_out": sum(r.rows_out for r in reports),
-        "changes": sum(r.rows for r in reports),
-        "delta_bytes": sum(ref.bytes for ref, _ in deltas.values()),
-        "state_files": sum(len(v.files()) for v in state.versions),
-        "state_bytes": sum(f.bytes for v in state.versions for f in v.files() if f.role != "gone"),
-        "skipped": sum(n for r in reports for n in r.skipped.values()),
-        "first_skipped": next((r.first_skipped for r in reports if r.first_skipped), ""),
-        "phase": str(state.control.phase),
-    }
-    goal = state.control.goal
+    reports, control = [r for _, r in deltas.values()], state.control
+    return RegionFigures(
+        workers=state.workers,
+        rows_in=sum(r.rows_in for r in reports),
+        rows_out=sum(r.rows_out for r in reports),
+        changes=sum(r.rows for r in reports),
+        state_bytes=sum(f.bytes for v in state.versions for f in v.files() if f.role != "gone"),
+        state_files=sum(len(v.files()) for v in state.versions),
+        delta_bytes=sum(ref.bytes for ref, _ in deltas.values()),
+        skipped=sum(n for r in reports for n in r.skipped.values()),
+        first_skipped=next((r.first_skipped for r in reports if r.first_skipped), ""),
+        phase=str(control.phase),
+        rescale=_rescale(state, reports, now_us, limits, before.rescale if before else None),
+        last_rescale=None if control.goal else Moved(*control.last_moved),
+    )
+
+
+def _rescale(
+    state: RegionState, reports: Sequence[WorkerReport], now_us: int, limits: Limits, before: RescaleFigures | None
+) -> RescaleFigures | None:
+    control, goal = state.control, state.control.goal
     if goal is None:
-        figures["last_rescale"] = dict(zip(("moved_bins", "moved_keys", "moved_bytes"), state.control.last_moved, strict=True))
-    else:
-        left = len(pending_bins(state.control, goal)) if goal.target is not None else None
-        elapsed_ms = (now_us - state.rescale_us) // 1000 if state.rescale_us else 0
-        epoch_ms = elapsed_ms - before["rescale"]["elapsed_ms"] if before.get("rescale") else elapsed_ms
-        cost_us = max((r.answer.cost_us for r in reports), default=0)
-        figures["rescale"] = {
-            "to_workers": goal.workers,
-            "bins_left": left,
-            "keys_left": len(pending_keys(state.control)),
-            "moved_bins": goal.moved_bins,
-            "moved_keys": goal.moved_keys,
-            "moved_bytes": goal.moved_bytes,
-            "held_keys": len(state.control.held),
-            "queued_bytes": sum(h.queued for h in state.control.held),
-            "held_rows": sum(r.held_rows for r in reports),
-            "step_bytes": goal.step_bytes,
-            "cost_us": cost_us,
-            "elapsed_ms": elapsed_ms,
-            "left_ms": left_ms(state.control, limits, cost_us, epoch_ms),
-        }
-    return figures
+        return None
+    elapsed_ms = (now_us - state.rescale_us) // 1000 if state.rescale_us else 0
+    epoch_ms = elapsed_ms - before.elapsed_ms if before else elapsed_ms
+    cost_us = max((r.answer.cost_us for r in reports), default=0)
+    return RescaleFigures(
+        moved_bins=goal.moved_bins,
+        moved_keys=goal.moved_keys,
+        moved_bytes=goal.moved_bytes,
+        to_workers=goal.workers,
+        bins_left=len(pending_bins(control, goal)) if goal.target is not None else None,
+        keys_left=len(pending_keys(control)),
+        held_keys=len(control.held),
+        queued_bytes=sum(h.queued for h in control.held),
+        held_rows=sum(r.held_rows for r in reports),
+        step_bytes=goal.step_bytes,
+        cost_us=cost_us,
+        elapsed_ms=elapsed_ms,
+        left_ms=left_ms(control, limits, cost_us, epoch_ms),
+    )

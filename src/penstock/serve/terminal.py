@@ -14,6 +14,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
+from penstock.checkpoint.figures import FIGURES
 from penstock.driver.commands import given_at
 
 _TOLD_FOR: Final = dt.timedelta(hours=1)
@@ -57,15 +58,16 @@ def rescale_line(region: str, figures: dict[str, Any]) -> str:
     if figures.get("bins_left") is None:
         return f"region {region}: {figures['phase']}"
     done, left = figures["moved_bins"], figures["bins_left"]
+    moved, queued = (FIGURES["rescale"][name].text(figures[name]) for name in ("moved_bytes", "queued_bytes"))
     bins = f"{done:,} of {_count(done + left, 'bin')}, " if done + left else ""
     keys = f"{_count(figures['keys_left'], 'single key')} to go, " if figures["keys_left"] else ""
     time_left = "" if not figures.get("left_ms") else f", about {max(1, round(figures['left_ms'] / 1000))} s left"
     held = ""
     if figures["held_keys"]:
-        held = f", {_count(figures['held_keys'], 'large key')} on hold with {_bytes(figures['queued_bytes'])} queued"
+        held = f", {_count(figures['held_keys'], 'large key')} on hold with {queued} queued"
     return (
         f"region {region}: {figures['phase']} to {_count(figures['to_workers'], 'worker')}, {bins}{keys}"
-        f"{_count(figures['moved_keys'], 'key')} moved, {_bytes(figures['moved_bytes'])}{held}{time_left}"
+        f"{_count(figures['moved_keys'], 'key')} moved, {moved}{held}{time_left}"
     )
 
 
@@ -80,14 +82,14 @@ def progress_table(progress: dict[str, Any]) -> Table:
     total = sum(s["rows"] for s in progress.get("sources", {}).values())
     title = f"epoch {progress['epoch']} · {progress.get('frontier', '')} · {total:,} rows so far · {progress.get('epoch_ms', 0):,} ms"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    skipped = any(r["skipped"] for r in progress["regions"].values())
-    for column in ("region", "workers", "in", "out", "changed", "state", "files", *(("skipped",) if skipped else ())):
-        table.add_column(column, justify="left" if column == "region" else "right", no_wrap=True)
-    for name, r in progress["regions"].items():
-        figures = [f"{r[k]:,}" for k in ("workers", "rows_in", "rows_out", "changes")]
-        table.add_row(
-            name, *figures, _bytes(r["state_bytes"]), str(r["state_files"]), *((f"{r['skipped']:,}",) if skipped else ())
-        )
+    regions = progress["regions"]
+    skipped = any(r["skipped"] for r in regions.values())
+    shown = [f for f in FIGURES["region"].values() if f.title and (f.name != "skipped" or skipped)]
+    table.add_column("region", no_wrap=True)
+    for figure in shown:
+        table.add_column(figure.title, justify="right", no_wrap=True)
+    for name, r in regions.items():
+        table.add_row(name, *(figure.text(r[figure.name]) for figure in shown))
     return table
 
 
@@ -127,11 +129,3 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
                 f"region {name}: {skipped:,} records skipped because a function raised" + (f", last: {first}" if first else "")
             )
     return lines
-
-
-def _bytes(n: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    return f"{n:.1f} TiB"

@@ -93,17 +93,6 @@ class Version:
     base: FileRef | None = None
     deltas: tuple[FileRef, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """The version as a plain dict."""
-        base = self.base and self.base.to_json()
-        return {"version": self.version, "base": base, "deltas": [delta.to_json() for delta in self.deltas]}
-
-    @staticmethod
-    def from_json(raw: Mapping[str, Any]) -> Version:
-        """Read what `to_json` returned."""
-        base = FileRef.from_json(raw["base"]) if raw["base"] else None
-        return Version(raw["version"], base, tuple(map(FileRef.from_json, raw["deltas"])))
-
     def lineages(self) -> list[str]:
         """The lineage after the base (or of the empty state), then after each delta."""
         chain = [_base_lineage(self.base)]

@@ -353,7 +353,7 @@ class Harness:
     def _read_again(self, record: EpochRecord) -> None:
         """After going back: what came since the snapshot comes again, in the next epoch."""
         self._times_back = len(record.rolled_back)
-        first = record.rolled_back[-1]["to"] + 1
+        first = record.rolled_back[-1].to + 1
         again = [inputs for inputs, _ in self._log[first:]] + [
             {n: pa.concat_tables(t) for n, t in self._pending.items()},
         ]

@@ -35,7 +35,7 @@ from penstock.testing.coverage import kinds_of, note_epoch, note_scale
 from penstock.testing.outcome import Copy, Outcome, RegionEpoch
 from penstock.testing.schedule import FAULTS, Record, Schedule, Source, draw
 from penstock.testing.simulated_worker import Emitted, Stage, State, States, Task
-from penstock.types import MAX_TIME, MIN_TIME
+from penstock.types import MAX_TIME, MIN_TIME, from_plain, plain
 
 _PLAIN: Final = 2
 """Messages of a worker that is told nothing beyond the frontier and the barrier."""
@@ -298,7 +298,7 @@ class World:
         """Everything of an epoch counts from here on; copies begin."""
         outcome = self.outcome
         if self.schedule.round_trip:
-            after = [replace(a, control=Placement.from_json(json.loads(json.dumps(a.control.to_json())))) for a in after]
+            after = [replace(a, control=from_plain(Placement, json.loads(json.dumps(a.control, default=plain)))) for a in after]
             outcome.seen.add("JSON round trip")
         self.regions = after
         outcome.epochs.append(showed)

@@ -124,29 +124,6 @@ class Placement:
         """The event time (µs) up to which others may believe that the region has processed, when it has up to `frontier` (rule H5)."""
         return min(frontier, *(h.frontier for h in self.held)) if self.held else frontier
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "routing": self.routing.to_json(),
-            "workers": self.workers,
-            "goal": self.goal and self.goal.to_json(),
-            "pins": {str(k): w for k, w in self.pins.items()},
-            "held": [[getattr(h, n) for n in Held.__slots__] for h in self.held],
-            "last_moved": list(self.last_moved),
-        }
-
-    @staticmethod
-    def from_json(raw: Mapping[str, Any]) -> Placement:
-        """Read what `to_json` gave."""
-        return Placement(
-            Routing.from_json(raw["routing"]),
-            raw["workers"],
-            RescaleGoal.from_json(raw["goal"]) if raw["goal"] else None,
-            {int(k): w for k, w in raw["pins"].items()},
-            tuple(Held(*h) for h in raw["held"]),
-            tuple(raw["last_moved"]),
-        )
-
 
 def _pack(numbers: tuple[int, ...]) -> str:
     return base64.b64encode(zlib.compress(array("q", numbers).tobytes(), 1)).decode()

@@ -1,0 +1,156 @@
+"""The figures of an epoch, each declared once: its unit, what it means, whether it adds up.
+
+What shows figures (`penstock status`, the live table, a page, metrics) and what documents them goes by `FIGURES`, so a new figure is a field
+here and a value where it is known.
+
+Read next: `penstock.driver.transfer`, which fills in a region's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
+
+from penstock.progress.source_state import SourceState
+from penstock.types import MIN_TIME, time_text
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What a figure is.
+
+    Attributes:
+        kind: ``counter``: each epoch adds its own; ``gauge``: what it is after the epoch.
+        unit: ``rows``, ``bytes``, ``ms`` …; ``time`` is event time in µs.
+        help: What it means, in a line.
+        title: At the head of its column in tables; empty: not shown there.
+        name: Its name, unique among those of one kind of thing.
+    """
+
+    kind: Literal["counter", "gauge"]
+    unit: str
+    help: str
+    title: str = ""
+    name: str = ""
+
+    def text(self, value: Any) -> str:
+        """A value as people read it.
+
+        Example:
+            >>> Figure("gauge", "bytes", "").text(1536), Figure("counter", "rows", "").text(12345)
+            ('1.5 KiB', '12,345')
+        """
+        if self.unit == "bytes":
+            return _bytes_text(value)
+        return time_text(value) if self.unit == "time" else f"{value:,}"
+
+
+def _bytes_text(n: float) -> str:
+    """A number of bytes as people read it."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What the last rescale of a region has moved."""
+
+    moved_bins: Annotated[int, Figure("counter", "bins", "Bins moved since it began")]
+    moved_keys: Annotated[int, Figure("counter", "keys", "Keys moved since it began")]
+    moved_bytes: Annotated[int, Figure("counter", "bytes", "State moved since it began")]
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleFigures(Moved):
+    """A region's rescale under way."""
+
+    to_workers: Annotated[int, Figure("gauge", "workers", "Workers wanted")]
+    bins_left: Annotated[int | None, Figure("gauge", "bins", "Bins still to be moved; none while sizes are measured")]
+    keys_left: Annotated[int, Figure("gauge", "keys", "Single keys still to be moved")]
+    held_keys: Annotated[int, Figure("gauge", "keys", "Keys on hold")]
+    queued_bytes: Annotated[int, Figure("gauge", "bytes", "Rows queued for keys on hold")]
+    held_rows: Annotated[int, Figure("counter", "rows", "Rows queued for keys on hold in the epoch")]
+    step_bytes: Annotated[int, Figure("gauge", "bytes", "What one worker may give up in the next epoch")]
+    cost_us: Annotated[int, Figure("gauge", "us", "What the epoch's step cost the slowest worker")]
+    elapsed_ms: Annotated[int, Figure("gauge", "ms", "Time since it began")]
+    left_ms: Annotated[int | None, Figure("gauge", "ms", "Estimated time left; none while nothing is known")]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionFigures:
+    """A region in an epoch; `first_skipped` is one of the records skipped, `phase` where it is in a rescale."""
+
+    workers: Annotated[int, Figure("gauge", "workers", "Workers of the next epoch", "workers")]
+    rows_in: Annotated[int, Figure("counter", "rows", "Rows, or partial results, that its workers received", "in")]
+    rows_out: Annotated[int, Figure("counter", "rows", "Rows that its workers gave, to all who read them", "out")]
+    changes: Annotated[int, Figure("counter", "entries", "Entries of state written or deleted", "changed")]
+    state_bytes: Annotated[int, Figure("gauge", "bytes", "Size of its files of state", "state")]
+    state_files: Annotated[int, Figure("gauge", "files", "Number of its files of state", "files")]
+    delta_bytes: Annotated[int, Figure("counter", "bytes", "Size of the files of changes written")]
+    skipped: Annotated[int, Figure("counter", "records", "Records skipped because a function raised", "skipped")]
+    first_skipped: str
+    phase: str
+    rescale: RescaleFigures | None = None
+    last_rescale: Moved | None = None
+
+    def progress(self) -> dict[str, Any]:
+        """As users get it in ``run.progress["regions"]``."""
+        raw = asdict(self)
+        del raw["last_rescale" if self.last_rescale is None else "rescale"]
+        return raw
+
+    def rescaled(self) -> dict[str, Any]:
+        """The rescale under way, or else the last one, as users get it of a command."""
+        found = self.rescale or self.last_rescale
+        return {"phase": self.phase, **(asdict(found) if found else {})}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFigures:
+    """A source since the flow began."""
+
+    rows: Annotated[int, Figure("counter", "records", "Records read")]
+    late: Annotated[int, Figure("counter", "records", "Records that came too late")]
+    malformed: Annotated[int, Figure("counter", "records", "Records that could not be read")]
+    files: Annotated[int, Figure("counter", "files", "Files read")]
+
+    @staticmethod
+    def of(state: SourceState) -> SourceFigures:
+        """Those of what is known of a source."""
+        return SourceFigures(**{f.name: getattr(state, f.name) for f in fields(SourceFigures)})
+
+
+@dataclass(frozen=True, slots=True)
+class EpochFigures:
+    """An epoch; `rows_out` is by output."""
+
+    rows_in: Annotated[int, Figure("counter", "records", "Records read, of all sources")] = 0
+    rows_out: Annotated[Mapping[str, int], Figure("counter", "rows", "Rows stored")] = field(default_factory=dict)
+    frontier: Annotated[int, Figure("gauge", "time", "Event time before which all records have come")] = MIN_TIME
+    epoch_ms: Annotated[int, Figure("gauge", "ms", "Time that the epoch took")] = 0
+    regions: Mapping[str, RegionFigures] = field(default_factory=dict)
+
+
+def _declared(cls: type) -> Mapping[str, Figure]:
+    """By name, the figures that are fields of a class."""
+    found = {}
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        for figure in (x for x in get_args(hint) if isinstance(x, Figure)):
+            found[name] = Figure(figure.kind, figure.unit, figure.help, figure.title, name)
+    return MappingProxyType(found)
+
+
+FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = MappingProxyType(
+    {
+        "epoch": _declared(EpochFigures),
+        "region": _declared(RegionFigures),
+        "rescale": _declared(RescaleFigures),
+        "source": _declared(SourceFigures),
+    }
+)
+"""By what they are of, then by name."""
