@@ -1,1 +1,1 @@
-"""How far event time has come: frontiers and late records."""
+"""Event time: frontiers and late records."""

@@ -1,14 +1,14 @@
-"""Which records are late, and how far the frontier is: pure functions of positions and times.
+"""Which records are late, and where the frontier is: pure functions of positions and times.
 
-A record is late if, in offset order, it lies more than the lateness bound behind the greatest time that its own source partition
-had shown before it. That depends on nothing else: not on epochs, not on other partitions. The source's frontier is the least
-``greatest time − lateness`` over its partitions.
+A record is late if, in offset order, it lies more than the lateness bound behind the greatest time that its own source
+partition had before it. Nothing else matters, neither epochs nor other partitions. The source's frontier is the least
+``greatest time − lateness`` of its partitions.
 
-Idle partitions do not hold their source back, nor does a source that is idle as a whole hold back those that it meets in a region. Where
-all are idle, none holds the others back, and the foremost counts.
+An idle partition does not hold back its source. An idle source takes the lowest frontier of the active sources in its region.
+If all are idle, the highest frontier counts.
 
-A scan of an epoch gives times per chunk of consecutive offsets. Chunks that may hold a late record are suspects; only in these
-does the backend look at single records, starting from what is known before the chunk.
+A scan of an epoch gives times per chunk of consecutive offsets. Chunks that may hold a late record are candidates; only in
+these does the backend check single records, starting from what is known before the chunk.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ class Chunk:
 
 
 def chunks_of(part: Ints, chunk: Ints, offset: Ints, time: Ints, name_of: Callable[[int], str]) -> tuple[Chunk, ...]:
-    """What there is of each chunk.
+    """The chunks of some records.
 
     Args:
-        part: The records' partitions' numbers, int64 of shape (n,). Likewise the numbers of their chunks, offsets and times (µs).
+        part: The records' partitions' numbers, int64 of shape (n,). Likewise the numbers of their chunks, offsets and times
+            (µs).
         chunk: See there.
         offset: See there.
         time: See there.
-        name_of: Gives a partition's name for its number.
+        name_of: Returns a partition's name for its number.
     """
     if not len(part):
         return ()
@@ -66,7 +67,7 @@ def chunks_of(part: Ints, chunk: Ints, offset: Ints, time: Ints, name_of: Callab
 
 @dataclass
 class Base:
-    """Where the judgement of a chunk starts: the greatest time of its partition before it, and the floor (µs)."""
+    """The start of a chunk's check: the greatest time of its partition before it, and the floor (µs)."""
 
     latest: int
     late_floor: int
@@ -74,7 +75,7 @@ class Base:
 
 @dataclass
 class Judgement:
-    """What an epoch's chunks say.
+    """The result of an epoch's chunks.
 
     Attributes:
         state: The source's state after the epoch.
@@ -99,14 +100,14 @@ def check_lateness(
     declared: Sequence[tuple[str, int]],
     now_us: int,
 ) -> Judgement:
-    """Judge one epoch of one source.
+    """Check one epoch of one source.
 
     Args:
-        before: The source's state after the epoch before; not modified.
+        before: The source's state after the previous epoch; not modified.
         chunks: The epoch's records.
         lateness_us: The lateness bound.
-        idle_after_us: After how long without records a partition, or the whole source, is idle; None: never.
-        declared: Partitions that must be heard from, as (name, number).
+        idle_after_us: The time without records after which a partition, or the whole source, is idle; None: never.
+        declared: Partitions that must have records first, as (name, number).
         now_us: Clock time of the epoch, for idleness only.
     """
     state = deepcopy(before)
@@ -132,15 +133,15 @@ def check_lateness(
 
 
 def _floor(known: PartitionState, frontier: int) -> int:
-    """How old a partition's records may be; of one that was idle: what the frontier has passed meanwhile cannot be undone."""
+    """The floor of a partition's records; what the frontier has passed while it was idle cannot be undone."""
     return max(known.late_floor, frontier) if known.idle else known.late_floor
 
 
 def begun(before: SourceState, partition: str) -> Base:
-    """Where the judgement of a partition's next record starts.
+    """The start of the check of a partition's next record.
 
     Args:
-        before: The source's state after the epoch before.
+        before: The source's state after the previous epoch.
         partition: The partition's name.
     """
     known = before.partitions.get(partition)
@@ -148,17 +149,17 @@ def begun(before: SourceState, partition: str) -> Base:
 
 
 def none_suspect(before: SourceState, chunks: Sequence[Chunk], lateness_us: int) -> bool:
-    """Whether no record of an epoch can be late, as far as these chunks, of any size, tell."""
+    """Whether no record of an epoch can be late, according to these chunks, of any size."""
     return not check_lateness(
         before, chunks, lateness_us=lateness_us, idle_after_us=None, declared=(), now_us=0
     ).candidate_chunks
 
 
 def align_idle_sources(states: dict[str, SourceState], meeting: Sequence[Collection[str]]) -> None:
-    """Take sources that are idle as a whole to where the others are; `states` is changed.
+    """Move idle sources to the frontier of the others; `states` is changed.
 
     Args:
-        states: By source, as `check_lateness` left them.
+        states: By source, from `check_lateness`.
         meeting: Groups of sources that feed one region.
     """
     reached = {name: state.frontier for name, state in states.items()}
@@ -169,7 +170,7 @@ def align_idle_sources(states: dict[str, SourceState], meeting: Sequence[Collect
 
 
 def _least(frontiers: Sequence[tuple[int, bool]]) -> int:
-    """The least of some (frontier, idle), of which idle ones do not count; the greatest if all are idle."""
+    """The least of some (frontier, idle) that are not idle; the greatest if all are idle."""
     active = [reached for reached, idle in frontiers if not idle]
     return min(active) if active else max((reached for reached, _ in frontiers), default=MIN_TIME)
 
@@ -177,14 +178,14 @@ def _least(frontiers: Sequence[tuple[int, bool]]) -> int:
 def late_rows(
     part: Ints, chunk: Ints, offset: Ints, time: Ints, candidate_chunks: dict[ChunkId, Base], lateness_us: int
 ) -> Any:
-    """Exactly which records are late: the rule of this module, record by record within the suspects.
+    """Exactly which records are late: the rule of this module, record by record within the candidates.
 
     Args:
-        part: Their partitions' numbers, int64 of shape (n,), in any order; suspect chunks must be whole.
+        part: Their partitions' numbers, int64 of shape (n,), in any order; candidate chunks must be complete.
         chunk: Their chunks' numbers, likewise.
         offset: Their offsets, likewise.
         time: Their event times (µs), likewise.
-        candidate_chunks: The chunks to look into, as `check_lateness` gave them.
+        candidate_chunks: The chunks to check, from `check_lateness`.
         lateness_us: The lateness bound.
 
     Returns:
@@ -218,11 +219,12 @@ def late_rows(
 
 
 def falls_of(part: Ints, chunk: Ints, offset: Ints, time: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Of each chunk its partition's number, its own, the least time, and how far a record falls behind the greatest time before it.
+    """For each chunk: its partition's number, its own, the least time, and how far a record falls behind the greatest time
+    before it.
 
     Args:
-        part: The records' partitions' numbers, int64 of shape (n,), n > 0, in any order. Likewise the numbers of their chunks, offsets and
-            times (µs).
+        part: The records' partitions' numbers, int64 of shape (n,), n > 0, in any order. Likewise the numbers of their chunks,
+            offsets and times (µs).
         chunk: See there.
         offset: See there.
         time: See there.

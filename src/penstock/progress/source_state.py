@@ -1,4 +1,4 @@
-"""What is known of a source and of its partitions after an epoch: how far its event time has come, and what it has given."""
+"""A source and its partitions after an epoch: how far event time has come, and what was read."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from penstock.types import MIN_TIME
 
 @dataclass
 class PartitionState:
-    """What is known of one source partition.
+    """One source partition.
 
     Attributes:
         part: Its number in the hidden column PART.
         latest: Greatest event time seen, µs; `MIN_TIME` for none.
         offset: Last offset read; −1 for none.
-        late_floor: Event time below which records are late whatever the partition itself has seen; for partitions that joined, or
-            came back from idleness, when the frontier had already moved.
-        heard_us: Clock time at which records last came, for idleness.
-        idle: Whether it was idle, and so did not hold the frontier back.
+        late_floor: Event time below which all records are late; for partitions that joined, or returned from idleness, after
+            the frontier had advanced.
+        heard_us: Clock time of the last records, for idleness.
+        idle: Whether it was idle, and so did not hold back the frontier.
     """
 
     part: int
@@ -32,16 +32,16 @@ class PartitionState:
 
 @dataclass
 class SourceState:
-    """What is known of one source.
+    """One source.
 
     Attributes:
-        frontier: Event time (µs) before which nothing comes any more that is on time.
+        frontier: Event time (µs) before which no record on time can arrive.
         files: Number of files read. Likewise ``rows``, ``late`` and ``malformed`` records.
-        heard_us: Clock time at which records last came, or of the first epoch.
-        idle: Whether it was idle as a whole, and so went along with the others.
+        heard_us: Clock time of the last records, or of the first epoch.
+        idle: Whether the whole source was idle, and so took the frontier of the others.
         partitions: By name.
-        names: Of the files that were read last, for messages about records that have waited; the last of them is number ``files`` − 1.
-        order: How far its files have been read, where that is not just what Spark gave; see `penstock.driver.input_files.Order`.
+        names: Names of the files read last, for messages about waiting records; the last of them is number ``files`` − 1.
+        order: How far its files have been read, if that differs from what Spark gave; see `penstock.driver.input_files.Order`.
     """
 
     frontier: int = MIN_TIME
