@@ -119,7 +119,7 @@ def test_header_with_quotes_is_read_in_the_dialect_of_the_file(folder):
 def test_packed_file_that_is_none_is_told(folder):
     folder(**{"a_csv.gz": "at,kind\n"})
     with pytest.raises(
-        DeclarationError, match=r"^'a\.csv\.gz' cannot be read: Not a gzipped file .+; mend it, or leave it out\.$"
+        DeclarationError, match=r"^'a\.csv\.gz' cannot be read: Not a gzipped file .+; fix it, or leave it out\.$"
     ):
         check_beginnings(["a.csv.gz"], "csv", named=NAMED)
 

@@ -65,7 +65,7 @@ def test_wrong_usage_ends_with_two(words, say_no, capsys):
     [
         (["run", "nope.py:flow"], "There is no file 'nope.py'; give file.py:name, as in app.py:flow.\n"),
         (["run", "app.py:nope"], "app.py has no 'nope'; give file.py:name of a penstock.Flow.\n"),
-        (["run", "app.py:three"], "app.py:three is a int; it must be a penstock.Flow, or a function that gives one.\n"),
+        (["run", "app.py:three"], "app.py:three is a int; it must be a penstock.Flow, or a function that returns one.\n"),
         (["run", "app.py", "--trigger", "soon"], "trigger 'soon' is not a duration; write for example"),
         (["run", "app.py", "--workers", "0"], "Usage: penstock run"),
         (["scale", "0"], "Usage: penstock scale"),
@@ -92,12 +92,12 @@ def test_flow_that_is_declared_wrongly_or_a_folder_that_is_no_checkpoint_ends_wi
     [
         (
             "import penstock\n\n1 / 0\n",
-            "'app.py' cannot be loaded: ZeroDivisionError: division by zero (app.py, line 3); mend it.\n",
+            "'app.py' cannot be loaded: ZeroDivisionError: division by zero (app.py, line 3); fix it.\n",
         ),
-        ("def flow():\n    return {}['x']\n", "'app.py' cannot be loaded: KeyError: 'x' (app.py, line 2); mend it.\n"),
+        ("def flow():\n    return {}['x']\n", "'app.py' cannot be loaded: KeyError: 'x' (app.py, line 2); fix it.\n"),
         (
             "import nowhere_at_all\n",
-            "'app.py' cannot be loaded: ModuleNotFoundError: No module named 'nowhere_at_all' (app.py, line 1); mend it.\n",
+            "'app.py' cannot be loaded: ModuleNotFoundError: No module named 'nowhere_at_all' (app.py, line 1); fix it.\n",
         ),
     ],
 )

@@ -119,7 +119,7 @@ def test_what_does_not_fit_the_columns_is_refused_before_anything_runs(spark, tm
             ["SELECT * WHERE A", "a.csv", "b.json"],
             "All files must have one format, and these have csv (a.csv) and json (b.json);",
         ),
-        (["SELECT * WHERE A", "c.log"], "What 'c.log' holds does not follow from its name; say --format csv, json or parquet."),
+        (["SELECT * WHERE A", "c.log"], "The name of 'c.log' does not show its format; give --format csv, json or parquet."),
         (["SELECT * WHERE A", "c.log", "--format", "xml"], "There is no format 'xml'; there are csv, json, parquet."),
         (["SELECT * WHERE A", "empty"], "There is no file 'empty'; give files, folders"),
         (["SELECT * WHERE A", "a.csv", "--define", "A"], "--define 'A' is not of the form name=condition, as in"),

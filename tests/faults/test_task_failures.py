@@ -297,7 +297,7 @@ def test_batch_of_rows_when_there_is_no_memory_for_it_is_named():
         (("[FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH] Encountered error while reading file file:///a. Data type mismatches when "
          "reading Parquet column [at]. Expected Spark type timestamp, actual Parquet type INT64. SQLSTATE: KD001"),
          ("actual Parquet type INT64. Spark does not read times in nanoseconds; write them in microseconds, as pandas does with "
-         "to_parquet(..., coerce_timestamps='us'). Mend or remove the file.")),
+         "to_parquet(..., coerce_timestamps='us'). Fix or remove the file.")),
     ],
 )  # fmt: skip
 def test_what_spark_says_of_files_is_told_with_its_cause_and_what_to_do(said, message):

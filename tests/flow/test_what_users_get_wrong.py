@@ -58,14 +58,14 @@ DECLARATIONS = {
     ),
     "window function": (
         lambda s: s.select("row_number() over (order by v) AS r"),
-        "looks at other rows, of which an epoch has",
+        "depends on other rows, and an epoch has only some of them",
     ),
-    "aggregate function": (lambda s: s.where("v > avg(v)"), "looks at other rows"),
-    "subquery": (lambda s: s.where("v in (select 1)"), "looks at other rows"),
-    "chance": (lambda s: s.with_columns(r="v + rand()"), "gives something else whenever an epoch runs again"),
-    "clock": (lambda s: s.where("at < now()"), "gives something else whenever an epoch runs again"),
-    "clock in seconds": (lambda s: s.select("unix_timestamp() AS t"), "gives something else whenever an epoch runs again"),
-    "several rows": (lambda s: s.select("explode(array(v, v)) AS e"), "makes several rows of one; use map_batches"),
+    "aggregate function": (lambda s: s.where("v > avg(v)"), "depends on other rows"),
+    "subquery": (lambda s: s.where("v in (select 1)"), "depends on other rows"),
+    "chance": (lambda s: s.with_columns(r="v + rand()"), "has another value whenever an epoch runs again"),
+    "clock": (lambda s: s.where("at < now()"), "has another value whenever an epoch runs again"),
+    "clock in seconds": (lambda s: s.select("unix_timestamp() AS t"), "has another value whenever an epoch runs again"),
+    "several rows": (lambda s: s.select("explode(array(v, v)) AS e"), "returns several rows per row; use map_batches"),
     "negative": (lambda s: s.key_by("k").join(s, within=-dt.timedelta(minutes=1)), "is -1 day, 23:59:00, which is negative"),
     "eternity": (lambda _: ps.tumbling("99999999999 days"), "is longer than 100,000 days"),
     "skipping": (lambda s: s.key_by("k").process(ps.Operator(), on_error="skip"), "only it can tell which of them to skip"),
@@ -218,7 +218,7 @@ def test_star_is_all_columns_and_a_plain_name_needs_no_quotes(tmp_path):
     [
         ({"delya": 1}, r"returned the row \{'delya': 1\}, which has no column 'delay'|has a column 'delya'"),
         ({"delay": 1, "more": 2}, "has a column 'more'; its schema has delay"),
-        ((1.5,), "'delay' that is not int64: 1.5 is no whole number"),
+        ((1.5,), "'delay' that is not int64: 1.5 is not a whole number"),
     ],
 )
 def test_row_of_a_function_when_it_does_not_fit_is_refused(tmp_path, given, sentence):

@@ -218,7 +218,7 @@ def test_routing_is_the_same_when_written_as_json_and_read(table):
 
 
 def test_routing_keeps_what_used_when_hashed_keys_move():
-    table = Routing.even(2, 8).with_split(0, Split(3, 10)).keeping_apart({5: 7})
+    table = Routing.even(2, 8).with_split(0, Split(3, 10)).with_pinned({5: 7})
     assert table.used == 8
     assert table.with_owners({0: 1}).splits == {}
 

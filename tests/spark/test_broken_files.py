@@ -72,7 +72,7 @@ def test_csv_header_when_it_is_another_stops_the_flow_or_its_records_are_malform
     (folder / "2.csv").write_text('k,w\na,2\nb,"3 ""x"""\n')
     expected = (
         r"File file://.*/in/2\.csv of source 'events' does not have the declared columns: its first line names k, w, where k, v is "
-        r"expected; mend or remove it, or declare on_error=\"skip\""
+        r"expected; fix or remove it, or declare on_error=\"skip\""
     )
     with pytest.raises(RecordError, match=expected):
         malformed(spark, tmp_path, "csv", "fail")
@@ -119,7 +119,7 @@ def test_parquet_file_when_it_is_none_stops_the_flow_or_counts_as_malformed(spar
     assert malformed(spark, tmp_path, "parquet", "skip") == ([], 4)
     (folder / "1.parquet").unlink()
     with pytest.raises(
-        RecordError, match=r"2\.parquet of source 'events' is no Parquet file, or was not written to its end; mend or rem"
+        RecordError, match=r"2\.parquet of source 'events' is no Parquet file, or was not written to its end; fix or rem"
     ):
         malformed(spark, tmp_path, "parquet", "fail")
 
@@ -174,10 +174,10 @@ def test_parquet_file_when_it_is_damaged_inside_stops_the_flow_and_may_be_mended
     def run():
         flow.start(spark, checkpoint=tmp_path / "c", trigger="available_now").await_termination(600)
 
-    with pytest.raises(RecordError, match=r"in/1\.parquet.*Mend or remove the file and start the flow again"):
+    with pytest.raises(RecordError, match=r"in/1\.parquet.*Fix or remove the file and start the flow again"):
         run()
     (folder / "1.parquet").unlink()
-    with pytest.raises(RecordError, match=r"in/2\.parquet.*Mend or remove the file and start the flow again"):
+    with pytest.raises(RecordError, match=r"in/2\.parquet.*Fix or remove the file and start the flow again"):
         run()
     pq.write_table(pa.table({"k": ["a"], "v": [3]}), folder / "2.parquet")
     run()

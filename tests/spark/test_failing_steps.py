@@ -83,7 +83,7 @@ def test_function_that_raises_is_told_with_its_line_and_without_the_tracebacks_o
         start(spark, tmp_path, lambda s: s.key_by("k").stateful_map(dividing, "w long"))
     error = caught.value
     line = dividing.__code__.co_firstlineno + 1
-    assert f"ZeroDivisionError: integer division or modulo by zero (test_failing_steps.py, line {line}); mend" in str(error)
+    assert f"ZeroDivisionError: integer division or modulo by zero (test_failing_steps.py, line {line}); fix" in str(error)
     shown = "".join(traceback.format_exception(error))
     assert len(shown.splitlines()) < 20
     assert not re.search("py4j|pyspark|java", shown)
@@ -97,7 +97,7 @@ def test_function_that_raises_is_told_with_its_line_and_without_the_tracebacks_o
         (lambda frame: None, "transform(<lambda>) gave NoneType; it must give a DataFrame."),
         (
             lambda frame: {}["k"],
-            "transform(<lambda>) failed: KeyError: 'k' (test_failing_steps.py, line N); mend the function.",
+            "transform(<lambda>) failed: KeyError: 'k' (test_failing_steps.py, line N); fix the function.",
         ),
     ],
     ids=["nothing", "raises"],

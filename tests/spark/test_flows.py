@@ -363,7 +363,7 @@ def test_csv_file_without_a_declared_column_is_refused_by_name(spark, tmp_path):
     with pytest.raises(errors.RecordError) as caught:
         fr.over_spark(spark, tmp_path / "c", text_flow(files))
     assert "f000.csv of source 'events'" in str(caught.value)
-    assert "expected; mend or remove it" in str(caught.value)
+    assert "expected; fix or remove it" in str(caught.value)
 
 
 def test_parquet_file_with_another_type_is_refused_by_name(spark, tmp_path):

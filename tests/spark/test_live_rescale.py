@@ -148,7 +148,7 @@ def test_rows_when_a_flow_goes_1_2_5_3_1_under_load_are_those_of_one_that_never_
     assert min(rows) >= 3 * 200, "a rescale saw no load"
     assert not fr.difference(found, wanted(tmp_path / "in", files))
     assert not [n for n in (tmp_path / "local").glob("*/k/[1-9]") if (n / "data.mdb").exists()], "a removed worker left state"
-    with pytest.raises(FinishedError, match="has finished; it cannot be told to scale"):
+    with pytest.raises(FinishedError, match=r"has finished and takes no further commands \(scale\)"):
         run.scale("k", 2)
 
 

@@ -56,7 +56,7 @@ def test_report_when_it_goes_through_json_comes_back_the_same():
         (lambda raw: {**raw, "mood": "good"}, r"unexpected keyword argument 'mood'\.$"),
         (lambda raw: {n: v for n, v in raw.items() if n != "rows_in"}, r"missing 1 required positional argument: 'rows_in'\.$"),
         (lambda raw: {**raw, "answer": {**raw["answer"], "split": []}}, r"unexpected keyword argument 'split'\.$"),
-        (lambda raw: {**raw, "moves": [{"to": 1, "files": []}]}, r"^A worker's report is none that this version knows: "),
+        (lambda raw: {**raw, "moves": [{"to": 1, "files": []}]}, r"^A worker's report is unknown to this version: "),
     ],
 )
 def test_driver_when_a_worker_reports_what_it_does_not_know_refuses_the_epoch(monkeypatch, change, why):

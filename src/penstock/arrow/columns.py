@@ -55,7 +55,7 @@ def values_of(column: Any) -> list[Any]:
 
 def _beyond(error: Exception) -> OverflowError:
     return OverflowError(
-        f"a time is outside of the years 1 to 9999, which are all that Python's times have ({error}); "
+        f"a time is outside of the years 1 to 9999, which Python cannot represent ({error}); "
         "leave such records out with where(...) before a step that is written in Python"
     )
 

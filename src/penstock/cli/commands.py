@@ -30,7 +30,7 @@ def _made_by(path: str) -> Iterator[None]:
     except PenstockError:
         raise
     except Exception as error:
-        raise DeclarationError(f"{path!r} cannot be loaded: {raised(error)}; mend it.") from error
+        raise DeclarationError(f"{path!r} cannot be loaded: {raised(error)}; fix it.") from error
 
 
 def load_flow(target: str) -> Any:
@@ -59,13 +59,13 @@ def load_flow(target: str) -> Any:
     with _made_by(path):
         flow = flow() if callable(flow) and not isinstance(flow, Flow) else flow
     if not isinstance(flow, Flow):
-        raise MisuseError(f"{target} is a {type(flow).__name__}; it must be a penstock.Flow, or a function that gives one.")
+        raise MisuseError(f"{target} is a {type(flow).__name__}; it must be a penstock.Flow, or a function that returns one.")
     return flow
 
 
 def run(
     context: typer.Context,
-    target: Annotated[str, typer.Argument(help="file.py:name of a penstock.Flow, or of a function that gives one.")],
+    target: Annotated[str, typer.Argument(help="file.py:name of a penstock.Flow, or of a function that returns one.")],
     checkpoint: CheckpointOption,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Workers per region, for a new checkpoint; 2 if not given.")

@@ -67,7 +67,7 @@ def format_of(files: Sequence[str], given: str | None) -> str:
         if kind is not None:
             found.setdefault(kind, path)
         elif given is None:
-            raise DeclarationError(f"What {path!r} holds does not follow from its name; say --format csv, json or parquet.")
+            raise DeclarationError(f"The name of {path!r} does not show its format; give --format csv, json or parquet.")
     if given is None and len(found) > 1:
         both = " and ".join(f"{kind} ({path})" for kind, path in sorted(found.items()))
         raise DeclarationError(f"All files must have one format, and these have {both}; match them one after the other.")
@@ -189,7 +189,7 @@ def _first_line(path: str) -> str | None:
             while not begun.strip() and (part := file.readline(_LINE)):
                 begun = part.removeprefix(b"\xef\xbb\xbf")
     except (OSError, EOFError) as error:
-        raise DeclarationError(f"{path!r} cannot be read: {error}; mend it, or leave it out.") from error
+        raise DeclarationError(f"{path!r} cannot be read: {error}; fix it, or leave it out.") from error
     if not begun.strip() or (len(begun) >= _LINE and not begun.endswith(b"\n")):
         return None
     return begun.decode(errors="replace").rstrip("\r\n")

@@ -78,7 +78,7 @@ def run_on(flights: pd.DataFrame, folder: Path, workers: int) -> None:
     try:
         watch(run)
     except KeyboardInterrupt:
-        raise PenstockError(f"Interrupted; to go on where it was: penstock demo --folder {folder}") from None
+        raise PenstockError(f"Interrupted; to continue: penstock demo --folder {folder}") from None
     turns = rescale.finish() if rescale is not None else []
     laps.lap("epochs")
     with _doing("Comparing with pandas"):

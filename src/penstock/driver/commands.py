@@ -204,7 +204,7 @@ class Commander:
         record = self._latest()
         if record.finished and not isinstance(command, Load):
             raise FinishedError(
-                f"The flow of checkpoint {self._checkpoint.uri} has finished; it cannot be told to {kind_of(command)}."
+                f"The flow of checkpoint {self._checkpoint.uri} has finished and takes no further commands ({kind_of(command)})."
             )
         if record.epoch < 0:
             raise CheckpointError("The flow has not committed its first epoch yet; try again in a moment.")

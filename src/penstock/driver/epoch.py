@@ -166,7 +166,7 @@ class EpochDriver:
             if scan.malformed and source.on_error == "fail":
                 raise RecordError(
                     f"Source {source.name!r} has {scan.malformed} malformed record{'s' * (scan.malformed > 1)}, the first {scan.first_malformed}; "
-                    'mend it, or declare on_error="skip" or a sink for such records.'
+                    'fix it, or declare on_error="skip" or a sink for such records.'
                 )
             declared = [(str(name), part_number(ordinal, name)) for name in source.partitions]
             judged = check_lateness(

@@ -109,7 +109,7 @@ def _said(spec: RegionSpec, step: Step, method: str, ask: Callable[[], Any], par
     except PenstockError:
         raise
     except Exception as error:
-        raise OperatorError(f"{what} failed in {method}: {raised(error)}; mend the operator.") from error
+        raise OperatorError(f"{what} failed in {method}: {raised(error)}; fix the operator.") from error
     wrong = [part for part in parts(found) if not isinstance(part, str)]
     if wrong:
         raise OperatorError(f"{what} gave {wrong[0]!r} in {method}, which is kept in the checkpoint; it must give text.")

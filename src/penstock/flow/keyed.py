@@ -391,9 +391,7 @@ class KeyedStream(Stream):
             DeclarationError: This is not a ``match(..., on_timeout=...)``.
         """
         if self._timeouts is None:
-            raise DeclarationError(
-                "Only a match has timeouts, if it is told which: match(query, on_timeout='variable').timeouts."
-            )
+            raise DeclarationError("Only a match with on_timeout has timeouts: match(query, on_timeout='variable').timeouts.")
         return self._timeouts
 
     def _streams(self, query: Query) -> dict[str, str]:

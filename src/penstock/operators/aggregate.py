@@ -99,7 +99,7 @@ def telling(step: Operator, key_of: Callable[[int], tuple[Keys, int]], rows: Row
         error = failed.__cause__ or failed
         raise OperatorError(
             f"{step.describe()} of region {step.context.region!r} failed in {failed.what} on key {key!r}{where}: "
-            f"{raised(error)}; mend the aggregate, or leave such records out before it with where(...)."
+            f"{raised(error)}; fix the aggregate, or leave such records out before it with where(...)."
         ) from error
 
 

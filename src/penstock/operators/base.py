@@ -136,8 +136,8 @@ class KeyedState:
         """
         if sub is not None and len(longest := max(sub, key=len, default=b"")) > LONGEST_SUB_KEY:
             raise StateError(
-                f"An operator of region {self._context.region!r} gave a sub-key of {len(longest)} bytes; "
-                f"it may have {LONGEST_SUB_KEY}, for example a digest."
+                f"An operator of region {self._context.region!r} gave a sub-key of {len(longest)} bytes, "
+                f"more than {LONGEST_SUB_KEY}; use a digest."
             )
         whole = keys.state_keys(self._operator)
         chosen = whole if index is None else [whole[i] for i in index.tolist()]

@@ -325,7 +325,7 @@ class _Calls:
         if self._step.on_error == "fail":
             raise OperatorError(
                 f"{self._step.name} of region {self._step.context.region!r} failed on key {key} at position {position}: "
-                f'{text}; mend the function, or leave such records out with on_error="skip".'
+                f'{text}; fix the function, or leave such records out with on_error="skip".'
             ) from error
         self._skipped[i] = key, position, text, event
 

@@ -134,7 +134,7 @@ def _wrong_move(command: Move, control: Placement) -> str:
         return f"Region {command.region!r} has no worker {worker!r}; it has workers 0 to {wanted - 1}."
     pins = len({*control.routing.pinned_keys, *command.keys})
     if not command.keys or pins > MOST_PLACED:
-        return f"A region can have from 1 to {MOST_PLACED} keys placed apart, not {pins}."
+        return f"A region can have from 1 to {MOST_PLACED} pinned keys, not {pins}."
     return ""
 
 

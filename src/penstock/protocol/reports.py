@@ -70,7 +70,7 @@ def decode_report(raw: Any) -> WorkerReport:
         moves = tuple(StateMove(**m) for m in raw["moves"])
         return WorkerReport(**{**raw, "answer": Answer(**answer), "moves": moves})
     except (KeyError, TypeError, AttributeError) as wrong:
-        raise PenstockError(f"A worker's report is none that this version knows: {wrong}.") from wrong
+        raise PenstockError(f"A worker's report is unknown to this version: {wrong}.") from wrong
 
 
 def _plain(value: Any) -> dict[str, Any]:

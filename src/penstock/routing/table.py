@@ -106,7 +106,7 @@ class Routing:
         """The table with one bin cut."""
         return replace(self, splits={**self.splits, at: split})
 
-    def keeping_apart(self, keys: Mapping[int, int]) -> Routing:
+    def with_pinned(self, keys: Mapping[int, int]) -> Routing:
         """The table with single keys pinned, also those that are at home for now."""
         return replace(self, pinned_keys={**self.pinned_keys, **keys})
 

@@ -133,7 +133,7 @@ def to_array(values: Sequence[Any], kind: Any) -> Any:
 def _check_whole(values: Iterable[Any]) -> None:
     for value in values:
         if type(value) in _FRACTIONS and value % 1:
-            raise TypeError(f"{value!r} is no whole number")  # Arrow would truncate it
+            raise TypeError(f"{value!r} is not a whole number")  # Arrow would truncate it
 
 
 def _check_rest(array: Any, values: Sequence[Any], kind: Any) -> None:

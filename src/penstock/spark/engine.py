@@ -412,7 +412,7 @@ def schema_of(spark: SparkSession) -> Callable[[p.Node, dict[int, pa.Schema]], p
         except Exception as error:  # noqa: BLE001  (whatever Spark's analyser raises, or the user's function)
             if node.step.frame_function() is not None and not isinstance(error, PySparkException):
                 raise alone(
-                    DeclarationError(f"{node.step.describe()} failed: {raised(error)}; mend the function."), error
+                    DeclarationError(f"{node.step.describe()} failed: {raised(error)}; fix the function."), error
                 ) from None
             first = plain(str(error).splitlines()[0]) if str(error) else type(error).__name__
             told = DeclarationError(f"Spark cannot run the step {node.step.describe()}: {first.rstrip('.')}; correct it.")

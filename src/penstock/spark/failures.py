@@ -150,7 +150,7 @@ def translated(
         why = f" {causes[-1].rstrip('.:')}." if "NO_HINT" in read[0] and causes else ""
         why += f" {_FINE_TIMES}" if "Expected Spark type timestamp" in told and "Parquet type INT64" in told else ""
         after = " and start the flow again; the epoch was not committed." if what == "The flow" else "."
-        return errors.RecordError(f"{told}{why} Mend or remove the file{after}")
+        return errors.RecordError(f"{told}{why} Fix or remove the file{after}")
     python = re.findall(
         r"^\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Arrow\w+): .+)$", text.split("\tat ", maxsplit=1)[0], re.MULTILINE
     )

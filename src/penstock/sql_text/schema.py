@@ -376,17 +376,17 @@ def _check_by_row(parsed: Any, what: str) -> None:
     for part in parsed.find_all(exp.Window, exp.Func, exp.Select):
         if isinstance(part, (exp.Window, exp.AggFunc, exp.Select)):
             raise DeclarationError(
-                f"{what} looks at other rows, of which an epoch has only some; do that in a stateful step after key_by: "
+                f"{what} depends on other rows, and an epoch has only some of them; do that in a stateful step after key_by: "
                 "aggregate, window or stateful_map."
             )
         if isinstance(part, exp.UDTF):
             raise DeclarationError(
-                f"{what} makes several rows of one; use map_batches, whose column _row says where each came from."
+                f"{what} returns several rows per row; use map_batches, whose column _row has the input row of each."
             )
         name = part.name if isinstance(part, exp.Anonymous) else part.sql_name()
         if name.lower() in _BY_CHANCE or (isinstance(part, exp.StrToUnix) and part.this is None):
             raise DeclarationError(
-                f"{what} gives something else whenever an epoch runs again; use only what the row holds, as its event time."
+                f"{what} has another value whenever an epoch runs again; use only values of the row, such as its event time."
             )
 
 

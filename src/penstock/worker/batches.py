@@ -27,9 +27,7 @@ def map_batch(what: str, fn: Any, batch: pa.RecordBatch, schema: pa.Schema) -> p
     try:
         out = fn(batch.select(visible(batch.schema.names)))
     except Exception as error:
-        raise OperatorError(
-            f"{what} failed on a batch of {batch.num_rows} rows: {raised(error)}; mend the function."
-        ) from error
+        raise OperatorError(f"{what} failed on a batch of {batch.num_rows} rows: {raised(error)}; fix the function.") from error
     if not isinstance(out, pa.RecordBatch):
         raise OperatorError(f"{what} gave {type(out).__name__}; it must give a pyarrow.RecordBatch.")
     rows = np.arange(batch.num_rows)

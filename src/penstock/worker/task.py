@@ -32,7 +32,7 @@ from penstock.types import BINS, MAX_TIME, OFFSET, ORDER, TIME
 from penstock.worker.collect_state import GivenUp, LeavingState, key_of
 from penstock.worker.held_rows import dequeue, enqueue, split_held
 from penstock.worker.spec import OUT, PACKED_BITS, Out, Port, RegionSpec
-from penstock.worker.waiting_rows import Waiting, forget_struck
+from penstock.worker.waiting_rows import Waiting, forget_tombstones
 
 
 @dataclass
@@ -168,7 +168,7 @@ class _RegionTask:
             for port, rows in zip(self._spec.ports, self._received, strict=True)
         ]
         self.chain.run(inputs, self._received)
-        forget_struck(self._state, frontier.now)
+        forget_tombstones(self._state, frontier.now)
 
     def interrogate(self, start: int, entries: int) -> BinSizes:
         self.chain.each(lambda operator, kept: operator.on_interrogate(range(start, BINS), kept))
@@ -239,7 +239,7 @@ class _Chain:
         except PenstockError:
             raise
         except Exception as error:
-            raise OperatorError(f"{self._name(i)} failed in {where}: {raised(error)}; mend the operator.") from error
+            raise OperatorError(f"{self._name(i)} failed in {where}: {raised(error)}; fix the operator.") from error
 
     def emitted(self, i: int, where: str, call: Callable[..., Any], *arguments: Any) -> list[Emitted]:
         """The rows that a call of an operator gives."""

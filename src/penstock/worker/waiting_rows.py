@@ -4,7 +4,7 @@ Rows that the frontier has not passed are stored as columns: per epoch a few chu
 When the frontier enters a chunk's span its due part is read; a chunk that lies wholly before the frontier is deleted. Which rows
 of a chunk are still waiting follows from the frontier alone, so releasing writes nothing but deletions.
 
-Rows whose keys move to another worker are copied out and struck: a small record says which keys left in which epoch, and rows of
+Rows whose keys move to another worker are copied, and a tombstone is written: a small record of which keys left in which epoch, and rows of
 older chunks that it covers count no more. So a step of a rescale rewrites no chunk, and a key may come back.
 """
 
@@ -26,9 +26,9 @@ from penstock.rows.keys import WORKER_BIN, Ints
 from penstock.types import BINS, HASH, MAX_TIME, TIME
 
 OPERATOR: Final = 255
-STRUCK: Final = 254
+TOMBSTONE: Final = 254
 _SPANS: Final = 8
-_STRUCK_PREFIX: Final = WORKER_BIN + bytes([STRUCK])
+_TOMBSTONES: Final = WORKER_BIN + bytes([TOMBSTONE])
 Mask = npt.NDArray[np.bool_]
 
 
@@ -121,7 +121,7 @@ class Waiting:
             times = rows.column(rows.schema.get_field_index(TIME)).to_numpy()
             a, b = np.searchsorted(times, [before, frontier])
             if b > a:
-                tombstoned = read_struck(self._view) if tombstoned is None else tombstoned
+                tombstoned = read_tombstones(self._view) if tombstoned is None else tombstoned
                 due = rows.slice(int(a), int(b - a))
                 due = due.filter(pa.array(live(due, epoch_of(name), tombstoned))) if tombstoned else due
                 out += [conformed(due, self._schema)] if due.num_rows else []  # the flow may have had other columns then
@@ -137,9 +137,9 @@ def epoch_of(name: bytes) -> int:
     return int.from_bytes(name[4:12], "big")
 
 
-def read_struck(view: StateView) -> list[tuple[int, Selection]]:
+def read_tombstones(view: StateView) -> list[tuple[int, Selection]]:
     """Which keys have left this worker, with the epoch at whose end they did."""
-    return [(int.from_bytes(name[3:11], "big"), pickle.loads(value)) for name, value in view.scan(_STRUCK_PREFIX)]
+    return [(int.from_bytes(name[3:11], "big"), pickle.loads(value)) for name, value in view.scan(_TOMBSTONES)]
 
 
 def live(rows: pa.RecordBatch, epoch: int, tombstoned: Sequence[tuple[int, Selection]]) -> Mask:
@@ -152,9 +152,9 @@ def live(rows: pa.RecordBatch, epoch: int, tombstoned: Sequence[tuple[int, Selec
     return keep
 
 
-def forget_struck(view: StateView, frontier: int) -> None:
+def forget_tombstones(view: StateView, frontier: int) -> None:
     """Drop records of keys that left when every chunk they concern has been released."""
-    gone = [name for name, _ in view.due(STRUCK, frontier)]
+    gone = [name for name, _ in view.due(TOMBSTONE, frontier)]
     if gone:
         view.delete_many(gone)
 
@@ -162,7 +162,7 @@ def forget_struck(view: StateView, frontier: int) -> None:
 def take_out(
     view: StateView, chosen: Mapping[int, Selection], lost: Selection, epoch: int, worker: int, frontier: int
 ) -> dict[int, list[tuple[bytes, bytes, int]]]:
-    """Copy waiting rows of keys that leave at the end of an epoch, and strike them.
+    """Copy waiting rows of keys that leave at the end of an epoch, and write a tombstone.
 
     Args:
         view: The worker's state; gets the record of what left.
@@ -177,7 +177,7 @@ def take_out(
     """
     out: dict[int, list[tuple[bytes, bytes, int]]] = {}
     last = None
-    tombstoned = read_struck(view)
+    tombstoned = read_tombstones(view)
     for i, (name, value) in enumerate(view.scan(WORKER_BIN + bytes([OPERATOR]))):
         rows = from_bytes(value[8:])
         times = rows.column(rows.schema.get_field_index(TIME)).to_numpy()
@@ -198,7 +198,7 @@ def take_out(
         for selection in chosen.values():
             left = left.joined(selection)
         timer = np.array([min(last + 1, MAX_TIME - 1)], np.int64)
-        view.put_many([_STRUCK_PREFIX + epoch.to_bytes(8, "big")], [pickle.dumps(left)], timer)
+        view.put_many([_TOMBSTONES + epoch.to_bytes(8, "big")], [pickle.dumps(left)], timer)
     return out
 
 
@@ -227,7 +227,7 @@ def waiting_bytes(view: StateView, frontier: int) -> WaitingBytes:
     hashes, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for name, value in view.scan(WORKER_BIN + bytes([OPERATOR])):
         rows = from_bytes(value[8:])
-        tombstoned = read_struck(view) if tombstoned is None else tombstoned
+        tombstoned = read_tombstones(view) if tombstoned is None else tombstoned
         times = rows.column(rows.schema.get_field_index(TIME)).to_numpy()
         keep = live(rows, epoch_of(name), tombstoned) & (times >= frontier)
         mine = rows.column(rows.schema.get_field_index(HASH)).to_numpy()[keep]
@@ -239,16 +239,16 @@ def waiting_bytes(view: StateView, frontier: int) -> WaitingBytes:
 
 
 def rows_waiting(entries: Any, key: int, before_epoch: int, frontier: int) -> list[tuple[int, pa.RecordBatch]]:
-    """Waiting rows of one key (hash) in a worker's entries, as (port, rows), as of the start of the strike of `before_epoch`.
+    """Waiting rows of one key (hash) in a worker's entries, as (port, rows), before the tombstone of `before_epoch`.
 
     Args:
         entries: (name, value) of all worker-wide entries.
         key: The key's hash.
-        before_epoch: Strikes of this epoch and later ones do not count.
+        before_epoch: Tombstones of this epoch and later ones do not count.
         frontier: Rows before it (µs) have been processed already, though their chunk is still there.
     """
     listed = list(entries)
-    prefix = _STRUCK_PREFIX
+    prefix = _TOMBSTONES
     tombstoned = [
         (int.from_bytes(n[3:11], "big"), pickle.loads(v))
         for n, v in listed

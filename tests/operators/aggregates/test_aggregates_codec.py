@@ -71,14 +71,14 @@ def test_decode_when_version_is_another_then_is_an_error_that_names_both():
     [lambda v: [v[0][:-1], v[1] + b"x"], lambda v: [v[0], v[1][:2]], lambda v: [v[0], b""], lambda v: [v[0], v[1] + b"x"]],
 )
 def test_decode_when_a_value_is_damaged_then_is_an_error(change):
-    with pytest.raises(StateError, match="is cut off or too long"):
+    with pytest.raises(StateError, match="is truncated or too long"):
         decode(FIXED, change(encode(FIXED, FIXED_COLUMNS)))
 
 
 def test_decode_when_a_value_with_objects_ends_before_them_then_is_an_error():
     bound = ps.sum("x", exact=True).bind(pa.float64())
     value = encode([bound], [bound.lift(pa.array([1.5]), None, 1)])[0]
-    with pytest.raises(StateError, match="is cut off or too long"):
+    with pytest.raises(StateError, match="is truncated or too long"):
         decode([bound], [value[:9]])
 
 

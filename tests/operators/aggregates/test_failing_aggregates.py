@@ -63,7 +63,7 @@ def failed(how, fails, epochs):
 
 
 LINE = Broken.reach.__code__.co_firstlineno + 2
-AFTER = f"ZeroDivisionError: by nothing (test_failing_aggregates.py, line {LINE}); mend the aggregate, or leave such records out before it with where(...)."
+AFTER = f"ZeroDivisionError: by nothing (test_failing_aggregates.py, line {LINE}); fix the aggregate, or leave such records out before it with where(...)."
 
 
 @pytest.mark.parametrize("how", ["running", "tumbling", "sliding", "session"])

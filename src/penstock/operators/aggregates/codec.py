@@ -226,6 +226,6 @@ def _refuse(fields: Sequence[Fields], values: list[bytes], width: int, generatio
                 "give the changed step a new name or start from a new checkpoint."
             )
     raise StateError(
-        f"a stored aggregate state of {_describe(fields)} is cut off or too long (sizes {sorted(set(map(len, values)))[:3]}, "
+        f"a stored aggregate state of {_describe(fields)} is truncated or too long (sizes {sorted(set(map(len, values)))[:3]}, "
         f"expected {width}); restore an older snapshot."
     )

@@ -9,7 +9,7 @@ C4  A bin that does not fit the budget is cut by hash. The keys known to be stil
     with ``sub >= upto``. New keys below it belong to the receiver from their first record, so endless new keys cannot keep a
     bin from leaving.
 C5  A bin that has been cut goes where it was going before it goes elsewhere.
-C6  A key placed apart does not go with its bin; it moves by itself, after the bins.
+C6  A pinned key does not move with its bin; it moves by itself, after the bins.
 C7  Every step gives up something (a bin, a part, a key) or names a key that is too large, so the phase ends.
 C8  A single key larger than the limit is not moved but named; `hold` says what becomes of it.
 """
@@ -25,7 +25,7 @@ from penstock.routing.table import SUBS, Split
 
 
 def pending_keys(control: Placement) -> dict[int, int]:
-    """Keys placed apart that are not where they should be, with where they should be; keys on hold wait."""
+    """Pinned keys that are not at their worker, with that worker; keys on hold wait."""
     held = {h.key for h in control.held}
     routing = control.routing
     out = {}
@@ -76,7 +76,7 @@ def taken(control: Placement, goal: RescaleGoal, answers: Mapping[int, Answer]) 
         moved_keys=goal.moved_keys + sum(gone.moved_keys for gone in given),
         moved_bytes=goal.moved_bytes + sum(gone.moved_bytes for gone in given),
     )
-    return replace(control, routing=routing.keeping_apart(keys) if keys else routing, goal=goal)
+    return replace(control, routing=routing.with_pinned(keys) if keys else routing, goal=goal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def cut(sizes: Sequence[KeySize], start: int, budget_bytes: int, hold_bytes: int
     """Choose the keys of a bin that fit the budget, in order of their parts; those of one part go together.
 
     Args:
-        sizes: The bin's keys, those placed apart left out, in any order.
+        sizes: The bin's keys without pinned ones, in any order.
         start: First part that is still here.
         budget_bytes: How much; at least one part is given up.
         hold_bytes: A key larger than this is too large to be moved.

@@ -8,7 +8,7 @@ H3  That the copy is done reaches the controller as a command in the control log
 H4  In that epoch the receiver has the state, then processes the queued rows, then the epoch's own. Per key the order is that in
     which they arrived.
 H5  The region's frontier for others (regions behind it, marks) does not pass the one up to which a key on hold was processed.
-H6  A key on hold is placed apart at the receiver and moves no further until it is released; its bin may.
+H6  A key on hold is pinned to the receiver and moves no further until it is released; its bin may.
 H7  The end of the input waits for the last key on hold; a stop does not.
 H8  When more than `Limits.queue_bytes` are queued in a region, the next epoch begins only when the copies under way are done. So a
     queue is bounded by that and by what one epoch brings.
@@ -33,7 +33,7 @@ def held(control: Placement, answers: Mapping[int, Answer], epoch: int, frontier
     ]
     if not new:
         return control
-    routing = control.routing.keeping_apart({h.key: h.to for h in new})
+    routing = control.routing.with_pinned({h.key: h.to for h in new})
     return replace(control, routing=routing, held=(*control.held, *new))
 
 

@@ -89,7 +89,7 @@ ALL_AT_ONCE: Final = Limits(
     hold_bytes=1 << 60,
     measure_entries=1 << 60,
 )
-"""No budget: everything moves in one step (keys placed apart in a second one, after the bins)."""
+"""No budget: everything moves in one step (pinned keys in a second one, after the bins)."""
 
 
 def messages(
@@ -177,7 +177,7 @@ def pinned(control: Placement, keys: Iterable[int], worker: int | None, limits: 
     """Ask for keys (hashes) at a worker, or back with their bins (None)."""
     routing = control.routing
     listed = list(keys)
-    placed = routing.keeping_apart({k: routing.worker_of(k) for k in listed})
+    placed = routing.with_pinned({k: routing.worker_of(k) for k in listed})
     pins = {k: w for k, w in control.pins.items() if k not in set(listed)}
     if worker is not None:
         pins.update(dict.fromkeys(listed, worker))

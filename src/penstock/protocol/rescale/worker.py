@@ -57,7 +57,7 @@ class Leaving:
         parts: (bin, to, start, upto): of a bin the keys with ``start <= sub < upto``.
         keys: (hash, to) of single keys.
         too_large: (hash, to, bytes) of keys to be put on hold: they leave without their state.
-        stay: Keys (hashes) that do not go with their bin: those placed apart and those that are too large.
+        stay: Keys (hashes) that do not go with their bin: pinned ones and those that are too large.
     """
 
     bins: tuple[tuple[int, int], ...] = ()

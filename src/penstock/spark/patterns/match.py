@@ -407,7 +407,7 @@ def _where(found: DataFrame, condition: str | Callable[[Any], bool]) -> DataFram
         try:
             return bool(condition(match))
         except Exception as error:
-            raise OperatorError(f"The function of where failed on {match}: {raised(error)}; mend it.") from error
+            raise OperatorError(f"The function of where failed on {match}: {raised(error)}; fix it.") from error
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -176,7 +176,7 @@ class EpochFiles:
         if self._source.on_error == "fail":
             self._kept.refuse(uri)
             raise RecordError(
-                f'File {unquote(uri)} of source {self._source.name!r} {why}; mend or remove it, or declare on_error="skip" or a sink '
+                f'File {unquote(uri)} of source {self._source.name!r} {why}; fix or remove it, or declare on_error="skip" or a sink '
                 "for what cannot be read. The epoch was not committed."
             )
 
@@ -208,7 +208,7 @@ class EpochFiles:
         return f"element_at({array_sql(number for _, number in spelled)}, case {FILE} {cases} end)"
 
     def _spelled(self) -> list[tuple[str, int]]:
-        """Files and their numbers, local files both ways that Spark may write them: to mend the text of each row would cost more."""
+        """Files and their numbers, local files both ways that Spark may write them: to fix the text of each row would cost more."""
         read = self.read
         both = [(uri.replace("file:///", "file:/", 1), number) for uri, number in read.items() if uri.startswith("file:///")]
         return [*read.items(), *both]
