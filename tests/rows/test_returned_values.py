@@ -58,7 +58,7 @@ BAD = {
     "too small a number": ("n int", -(2**31) - 1, "int32"),
     "a fraction": ("n long", 1.5, "1.5 is not a whole number"),
     "a fraction in a list": ("l array<long>", [1, 1.5], "1.5 is not a whole number"),
-    "a fraction in a struct": ("l struct<a: long, b: array<int>>", {"a": 1, "b": [Decimal("0.5")]}, "no whole number"),
+    "a fraction in a struct": ("l struct<a: long, b: array<int>>", {"a": 1, "b": [Decimal("0.5")]}, "is not a whole number"),
     "a fraction in a map": ("l map<string, long>", {"a": 1.5}, "1.5 is not a whole number"),
     "NaN for a number": ("n long", float("nan"), "nan"),
     "too many digits": ("d decimal(5, 2)", Decimal("1234.5"), "precision"),
@@ -199,7 +199,8 @@ def test_one_bad_value_among_many_of_one_key_costs_no_look_at_each():
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "sentence"), [("bigint", 1.5, "no whole number"), ("date", pd.NaT, "NaT"), ("string", b"\xff", "utf8")]
+    ("kind", "value", "sentence"),
+    [("bigint", 1.5, "is not a whole number"), ("date", pd.NaT, "NaT"), ("string", b"\xff", "utf8")],
 )
 def test_result_of_a_users_aggregate_that_would_be_changed_is_refused_with_its_key(kind, value, sentence):
     class Gives(ps.Aggregate):
