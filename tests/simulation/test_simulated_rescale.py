@@ -1,4 +1,4 @@
-"""Live rescaling in random worlds: every property, in a hundred thousand schedules. A failure names the seed that shows it again."""
+"""Live rescaling in random worlds: every property, in forty thousand schedules, a million in the soak. A failure names the seed that shows it again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from penstock.testing.checkers import check
 from penstock.testing.simulator import simulate
 
-SCHEDULES = 100_000
+SCHEDULES = 40_000
 CHUNK = 2_500
 
 KINDS = {
@@ -110,7 +110,7 @@ def test_every_property_holds_when_anything_happens():
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_every_property_holds_in_a_million_schedules_when_anything_happens():
-    search(10_000_000, 10 * SCHEDULES)
+    search(10_000_000, 1_000_000)
 
 
 def test_first_schedules_hold_every_property_when_there_is_little_time():
