@@ -13,10 +13,10 @@ import pytest
 import penstock as ps
 from penstock.checkpoint import housekeeping
 from penstock.checkpoint.folder import Checkpoint
+from penstock.driver.background import Background
 from penstock.driver.inspect import view_region
 from penstock.protocol.commands import kind_of
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
-from penstock.spark.maintenance import Maintenance
 from penstock.state import MemoryState
 from penstock.testing import Harness
 from penstock.types import TIME
@@ -164,7 +164,7 @@ def test_queue_of_a_key_on_hold_when_it_reaches_its_bound_makes_the_next_epoch_w
         settings = harness._driver._settings
         go, waited = threading.Event(), threading.Event()
         settings.limits = Limits(queue_bytes=sizes[2])
-        beside = Maintenance(
+        beside = Background(
             Checkpoint(harness.checkpoint),
             settings,
             lambda copy: go.wait(60) and copy.carry_out(Checkpoint(harness.checkpoint)),

@@ -18,17 +18,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.checkpoint.folder import CONTROL, Checkpoint
 from penstock.checkpoint.record import EpochRecord, outcome_of, progress_of
+from penstock.driver.background import Background
 from penstock.driver.commands import Commander, CommandHandle
 from penstock.driver.compile import CompiledFlow, compile_flow
 from penstock.driver.epoch import EpochDriver
 from penstock.driver.opener import RunOpener
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError
-from penstock.protocol.commands import End, Tick
+from penstock.protocol.commands import Copied, End, Tick
 from penstock.protocol.ends import Ends, Reader, supervise
 from penstock.protocol.rescale import Limits
 from penstock.spark.engine import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import SEEN_BY_SPARK, alone, translated
-from penstock.spark.maintenance import Maintenance, copy_on_executor
 from penstock.spark.opening import open_run, opener
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
 from penstock.spark.session.own import fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
@@ -40,6 +40,7 @@ from penstock.spark.sources.slices import Slices, one_stream
 from penstock.spark.sources.streams import read_control, read_stream
 from penstock.spark.sources.unread import ran_out, refuse_finished, was_stopped
 from penstock.spark.task import local_folder
+from penstock.worker.copying import Copy
 from penstock.worker.run import Assignment
 
 if TYPE_CHECKING:
@@ -139,11 +140,11 @@ class Run:
         spark, settings = self._spark, open_run(self._opening, given=given)
         checkpoint, self._settings = self._checkpoint, settings
         self._driver = EpochDriver(self._flow, checkpoint, settings)
-        self._maintenance = Maintenance(checkpoint, settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))
+        self._background = Background(checkpoint, settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))
 
     def _roll_back(self) -> None:
         """Go back to the snapshot that the last epoch was told to load; the query has ended, and another one is to be started."""
-        self._maintenance.close()
+        self._background.close()
         self._open(given=False)
 
     def _start_query(self, *, available_now: bool) -> Any:
@@ -182,10 +183,10 @@ class Run:
             slices = Slices(frame, query, epoch)
             log = self._driver.last.log
             backend = SparkBackend(spark, slices, epoch, self._checkpoint, log, self._assign(epoch), self._alone, kept)
-            self._maintenance.hold_back(self._driver.last)
-            self._driver.last = self._maintenance.adopt(self._driver.last)
+            self._background.hold_back(self._driver.last)
+            self._driver.last = self._background.adopt(self._driver.last)
             again = epoch <= self._driver.last.epoch  # committed, but Spark was stopped before it could note that
-            self._maintenance.look(record := self._driver.run(epoch, backend))
+            self._background.look(record := self._driver.run(epoch, backend))
             ends = record.ends
             if not again and (ends.stopped or ends.finished or record.rollback_pending or (self._following and ends.draining)):
                 self._stopping.set()
@@ -235,7 +236,7 @@ class Run:
             self._close()
 
     def _close(self) -> None:
-        self._maintenance.close()
+        self._background.close()
         for output in self._flow.plan.outputs:
             output.sink.close()
         self._ended.set()
@@ -275,7 +276,7 @@ class Run:
 
     def _copy(self) -> None:
         known = self._driver.last.control
-        self._maintenance.wait_for_copies(lambda: bool(set(self._checkpoint.control_names()).difference(known)))
+        self._background.wait_for_copies(lambda: bool(set(self._checkpoint.control_names()).difference(known)))
 
     def _ends(self, seconds: float | None) -> bool:
         """Wait for the query; that it was stopped is no failure."""
@@ -469,6 +470,12 @@ class Run:
         if region not in self._settings.workers:
             raise DeclarationError(f"There is no region {region!r}; there are {', '.join(self._settings.workers)}.")
         return list(self._driver.placements()[region].routing.owners)
+
+
+def copy_on_executor(spark: SparkSession, uri: str, copy: Copy) -> Copied:
+    """Carry a copy out in a Spark job of its own, which runs beside those of the epochs."""
+    found: list[Copied] = spark.sparkContext.parallelize([copy], 1).map(lambda one: one.carry_out(Checkpoint(uri))).collect()
+    return found[0]
 
 
 __all__ = ["DataFrame", "Run", "SparkSession", "progress_of", "start"]

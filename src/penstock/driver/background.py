@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.housekeeping import TIDY_EVERY, WorkerId, adopt, due, remove_unused
@@ -32,7 +31,7 @@ REST: Final = 3
 _LOOK_S: Final = 0.2
 
 
-class Maintenance:
+class Background:
     """Looks after one flow's files.
 
     Args:
@@ -116,9 +115,3 @@ class Maintenance:
         wait(self._copying.values())
         self._copier.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def copy_on_executor(spark: SparkSession, uri: str, copy: Copy) -> Copied:
-    """Carry a copy out in a Spark job of its own, which runs beside those of the epochs."""
-    found: list[Copied] = spark.sparkContext.parallelize([copy], 1).map(lambda one: one.carry_out(Checkpoint(uri))).collect()
-    return found[0]

@@ -7,9 +7,9 @@ import pytest
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord, RegionState
+from penstock.driver.background import Background
 from penstock.driver.epoch import Settings
 from penstock.protocol.rescale import Placement
-from penstock.spark.maintenance import Maintenance
 from penstock.state.deltas import SCHEMA, Metadata, Version, write_file
 from penstock.state.recent_changes import HELD_DELTAS
 from penstock.types import MAX_TIME, MIN_TIME
@@ -41,7 +41,7 @@ def test_compaction_rests_unless_it_is_behind(tmp_path, deltas, rests):
     version = state_of(checkpoint, deltas)
     region = RegionState(Placement.fresh(1), MIN_TIME, [version], 0, {}, {}, 0)
     record = EpochRecord(deltas + 1, 1, {}, {"k": region}, {}, [], {}, False, False, False, False, {}, "log")
-    beside = Maintenance(checkpoint, Settings("f", 1, {"k": 1}, lambda: 0), lambda _: {})
+    beside = Background(checkpoint, Settings("f", 1, {"k": 1}, lambda: 0), lambda _: {})
     beside._closing = noted = Rests()
     beside.look(record)
     beside.close()
