@@ -50,6 +50,14 @@ def raised(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{where}"
 
 
+def without_trace(error: PenstockError, cause: BaseException | None = None) -> PenstockError:
+    """An error to be raised by itself; what it came from is kept in its attribute `cause`."""
+    if error.cause is None and cause is not error:
+        error.cause = cause
+    error.__cause__, error.__suppress_context__ = None, True
+    return error.with_traceback(None)
+
+
 class DeclarationError(PenstockError):
     """A flow was declared wrongly. Nothing has run and nothing was changed."""
 

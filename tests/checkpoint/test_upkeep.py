@@ -88,12 +88,12 @@ def test_removal_when_a_base_is_adopted_but_not_committed_then_it_stays(tmp_path
         harness.epoch()
     record, checkpoint = harness.record, Checkpoint(harness.checkpoint)
     early = record.regions["k"].versions[0]
-    base = Compaction(("k", 0), early, harness._flow_id, 1).carry_out(checkpoint)
+    base = Compaction(("k", 0), early, harness._loop.settings.flow, 1).carry_out(checkpoint)
     for second in range(20, 24):
         push(harness, second)
         harness.epoch()
     committed = harness.record
-    harness._driver.last = adopt(committed, {("k", 0): base})
+    harness._loop.driver.last = adopt(committed, {("k", 0): base})
     remove_unused(checkpoint, committed)
     assert base.path.rsplit("/", 1)[-1] in checkpoint.state_files("k")
     for delta in committed.regions["k"].versions[0].deltas:

@@ -139,7 +139,7 @@ REFERENCE = _ROW.findall((ROOT / "docs/reference.md").read_text())
 
 def found_at(path: str) -> object:
     """The object that the reference names: ``ps.sql``, ``Stream.where``, ``Harness.push``."""
-    homes = {"Harness": "penstock.testing", "Crash": "penstock.testing", "Run": "penstock.spark.run"}
+    homes = {"Harness": "penstock.testing", "Crash": "penstock.testing", "Run": "penstock.driver.run"}
     head, *rest = path.split(".")
     home = homes.get(
         head,

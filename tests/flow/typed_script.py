@@ -11,13 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 import penstock as ps
 from penstock.driver.commands import CommandHandle
+from penstock.driver.run import Run
 from penstock.flow.keyed import WindowedStream
 from penstock.operators.aggregates import Kernel
 from penstock.operators.windows import Session, Sliding
 from penstock.sinks import Sink
 from penstock.sinks.memory import MemorySink
 from penstock.sources import Files, Rate
-from penstock.spark.run import Run
 from penstock.testing import Harness
 
 Row = tuple[str, int]

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.protocol.commands import Open, decode
 from penstock.protocol.controller import Now, decide, still_open
-from penstock.protocol.ends import Ends, Reader, Step, Told, next_step, supervise
+from penstock.protocol.ends import Ends, Step, Told, next_step, supervise
 from penstock.protocol.rescale import STANDARD, Placement, scaled
 
 
@@ -126,7 +126,7 @@ class Simulated:
         self.since, self.due = self.run, self.total
         if self.dice.random() < 0.1:
             self.log += [{"command": "drain"}] * self.dice.randrange(2) + [{"command": "stop", "run": self.run - 1}]
-        supervise(Reader(self.where, self.read, self.end, self.copy, self.roll_back), bounded=bounded, drain=drain)
+        supervise(self, bounded=bounded, drain=drain)
 
 
 def test_flow_when_commands_come_at_any_time_is_finished_only_by_an_input_that_was_read_to_its_end():

@@ -161,7 +161,7 @@ def test_queue_of_a_key_on_hold_when_it_reaches_its_bound_makes_the_next_epoch_w
             record = harness.epoch()
             sizes.append(record.regions["k"].control.held[0].queued)
         assert 0 < sizes[0] < sizes[1] < sizes[2] == record.figures.regions["k"].rescale.queued_bytes
-        settings = harness._driver._settings
+        settings = harness._loop.settings
         go, waited = threading.Event(), threading.Event()
         settings.limits = Limits(queue_bytes=sizes[2])
         beside = Background(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Final
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from penstock.state.compaction import COMPACT_DELTAS
 from penstock.state.deltas import FileRef
 from penstock.worker.copying import Copy, HoldId, copies_due
 
+_T = TypeVar("_T")
 REST: Final = 3
 """After each batch a compaction rests so many times as long as that took; the epochs beside it should hardly take longer."""
 
@@ -38,15 +39,19 @@ class Background:
         checkpoint: The flow's checkpoint.
         settings: The run's settings.
         copy: Carries a copy out and gives the command that reports it.
+        beside: Whether it runs in threads. If not, files are compacted at once, and keys are copied when the flow waits for that.
     """
 
-    def __init__(self, checkpoint: Checkpoint, settings: Settings, copy: Callable[[Copy], Copied]) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, settings: Settings, copy: Callable[[Copy], Copied], *, beside: bool = True
+    ) -> None:
+        self._beside = beside
         self._checkpoint = checkpoint
         self._settings = settings
         self._copy = copy
         self._copying: dict[HoldId, Future[None]] = {}
-        self._copier = ThreadPoolExecutor(2, thread_name_prefix="penstock-copy")
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-compact")
+        self._copier = ThreadPoolExecutor(2, thread_name_prefix="penstock-copy") if beside else _AtOnce()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="penstock-compact") if beside else _AtOnce()
         self._running: dict[WorkerId, Future[FileRef]] = {}
         self._closing = threading.Event()
 
@@ -54,14 +59,18 @@ class Background:
         """Begin what is due after an epoch."""
         for compaction in due(record, self._settings.flow, self._settings.run, self._running):
             behind = len(compaction.version.deltas) > 2 * COMPACT_DELTAS
-            pace = iter if behind else self._unhurried
+            pace = iter if behind or not self._beside else self._unhurried
             self._running[compaction.place] = self._pool.submit(compaction.carry_out, self._checkpoint, pace)
+        if self._beside:
+            self._copy_keys(record)
+        if record.epoch % TIDY_EVERY == 0:
+            self._pool.submit(remove_unused, self._checkpoint, record)
+
+    def _copy_keys(self, record: EpochRecord) -> None:
         for place in [p for p, f in self._copying.items() if f.done() and f.exception() is not None]:
             del self._copying[place]  # it is tried again
         for copy in copies_due(record, self._settings.flow, self._settings.run, self._copying):
             self._copying[copy.place] = self._copier.submit(self._report, copy)
-        if record.epoch % TIDY_EVERY == 0:
-            self._pool.submit(remove_unused, self._checkpoint, record)
 
     def adopt(self, record: EpochRecord) -> EpochRecord:
         """The record with finished bases in place of the files they were made from."""
@@ -96,12 +105,14 @@ class Background:
             if place[0] in full:
                 future.result()
 
-    def wait_for_copies(self, until: Callable[[], bool]) -> None:
+    def wait_for_copies(self, record: EpochRecord, until: Callable[[], bool]) -> None:
         """Wait for the copies under way, or until something else has come.
 
         Raises:
             PenstockError: One of them failed.
         """
+        if not self._beside:
+            self._copy_keys(record)
         copying = list(self._copying.values())
         while wait(copying, _LOOK_S).not_done and not until():
             pass
@@ -115,3 +126,12 @@ class Background:
         wait(self._copying.values())
         self._copier.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _AtOnce(Executor):
+    """Carries out a job when it is given."""
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **options: Any) -> Future[_T]:
+        done: Future[_T] = Future()
+        done.set_result(fn(*args, **options))
+        return done

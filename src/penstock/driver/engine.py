@@ -1,26 +1,34 @@
-"""What runs a plan: the interface that Spark and the harness implement, and what passes through it.
+"""What runs a flow: the port that Spark and the harness implement, and what passes through it.
 
-Read next: `penstock.driver.epoch`, which calls it in its order.
+`Engine` is there once for each start and `Backend`, its part of one epoch, once for each epoch.
+
+Read next: `penstock.driver.loop`, which drives the one, and `penstock.driver.epoch`, which calls the other in its order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledRegion
+from penstock.errors import PenstockError
 from penstock.flow import plan as p
 from penstock.progress.lateness import Base, Chunk, ChunkId
 from penstock.progress.source_state import SourceState
-from penstock.protocol.commands import Command
+from penstock.protocol.commands import Command, Copied
 from penstock.protocol.messages import Message
 from penstock.routing.table import Routing
 from penstock.sinks.base import Stager
 from penstock.state.deltas import Version
-from penstock.types import visible
+from penstock.types import Refusal, visible
+from penstock.worker.copying import Copy
+
+if TYPE_CHECKING:
+    from penstock.driver.loop import Loop
 
 Frame = Any
 
@@ -83,8 +91,88 @@ def shown_columns(names: Sequence[str], hidden: Sequence[str]) -> list[str]:
     return [*visible(names), *hidden]
 
 
+class Engine(Protocol):
+    """What runs a flow.
+
+    Attributes:
+        identity: Names the flow in its sinks if the checkpoint is new.
+        by: Who runs it: kept with each run, for people.
+        beside: Whether jobs run beside the epochs, in threads.
+    """
+
+    identity: str
+    by: Mapping[str, Any]
+    beside: bool
+
+    def clock_us(self) -> int:
+        """The time."""
+        ...
+
+    def schema(self, node: p.Node) -> pa.Schema:
+        """The columns of a node's rows, as a sink is given them."""
+        ...
+
+    def dump(self, given: Any) -> bytes:
+        """Pickle what workers are told of their regions, users' functions with it."""
+        ...
+
+    def begin(self, loop: Loop) -> None:
+        """Begin to read on, so that what does not begin is raised to whoever starts the flow; `read` follows.
+
+        Raises:
+            PenstockError: The engine cannot run the flow.
+        """
+        ...
+
+    def read(self, loop: Loop, available: bool) -> bool:
+        """Run epochs (`Loop.epoch`) until there is nothing more to read, or one has ended the reading.
+
+        Args:
+            loop: Whose epochs.
+            available: Whether to read only what there is.
+
+        Returns:
+            Whether that has come about; False: somebody else has ended the reading.
+
+        Raises:
+            PenstockError: An epoch failed.
+        """
+        ...
+
+    def copy(self, copy: Copy) -> Copied:
+        """Carry out a copy of a key on hold, beside the epochs if there is something beside them."""
+        ...
+
+    def has_begun(self, log: str) -> bool:
+        """Whether an epoch was planned in the log of input of a folder, so that the engine knows the sources by their number."""
+        ...
+
+    def input_refusal(self, last: EpochRecord, kept: EpochRecord) -> Refusal | None:
+        """Why the input between a snapshot's record and the last one's cannot be read again, if it cannot."""
+        ...
+
+    def rewrite_offset_log(self, last: EpochRecord, kept: EpochRecord, epoch: int) -> str:
+        """Write the log of input anew, to end where a snapshot's does, for a going back in an epoch; gives its folder.
+
+        Nothing refers to it yet; it is written once more if the going back is interrupted.
+        """
+        ...
+
+    def translated(self, error: BaseException) -> PenstockError:
+        """What failed, as an error of penstock's own."""
+        ...
+
+    def lost(self) -> PenstockError | None:
+        """What to tell if the engine itself has ended, so that the reading did; None: it has not."""
+        ...
+
+    def unread(self, last: EpochRecord) -> dict[str, int]:
+        """By source of files, how many of them a finished flow has not read; sources without any are left out."""
+        ...
+
+
 class Backend(Protocol):
-    """What runs the plan: Spark, or Arrow in this process. A frame is whatever it passes from step to step."""
+    """What runs the plan in one epoch: Spark, or Arrow in this process. A frame is whatever it passes from step to step."""
 
     def control(self, known: Sequence[str]) -> list[tuple[str, Command]]:
         """Commands of this epoch that are not in `known`, as (name, command), in order of names."""

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection
-from typing import Any
-
-import pyarrow as pa
 
 from penstock.checkpoint.folder import CONTROL, Checkpoint, Identity
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledFlow
+from penstock.driver.engine import Engine
 from penstock.driver.epoch import Settings
-from penstock.driver.rollback import Engine, ahead, commit_intent, roll_back, rollback_refusal
+from penstock.driver.rollback import ahead, commit_intent, roll_back, rollback_refusal
 from penstock.driver.shape import sources_of
 from penstock.driver.succession import check_sources
 from penstock.driver.takeover import check_ahead, same_sink, take_over
@@ -33,16 +31,13 @@ class RunOpener:
     Args:
         flow: The flow.
         checkpoint: The checkpoint.
+        engine: What runs the flow.
         workers: Number of workers by region; what the checkpoint says takes its place.
         limits: Bounds of a step of a rescale.
-        engine: What the engine knows of its log of input.
-        schema: The columns of a node's rows, as the engine gives them to a sink.
-        clock_us: The time.
         on_step: Called with the name of each step before it.
         forget: Regions (``"k"``) and steps (``"k/name"``) whose state may be forgotten.
 
     Attributes:
-        checkpoint: The checkpoint.
         workers: Number of workers by region.
         notices: Of the last `open`, a sentence for each thing that begins empty or is forgotten.
     """
@@ -51,36 +46,29 @@ class RunOpener:
         self,
         flow: CompiledFlow,
         checkpoint: Checkpoint,
+        engine: Engine,
         workers: dict[str, int],
         limits: Limits,
-        engine: Engine,
-        schema: Callable[[p.Node], pa.Schema],
-        clock_us: Callable[[], int],
         on_step: Callable[[str], None],
         forget: Collection[str] = (),
     ) -> None:
-        self._flow, self._limits = flow, limits
-        self.checkpoint: Checkpoint = checkpoint
-        self.workers: dict[str, int] = workers
-        self._engine, self._schema, self._clock_us, self._on_step = engine, schema, clock_us, on_step
-        self._forget = forget
+        self.flow, self.checkpoint, self.engine, self.workers = flow, checkpoint, engine, workers
+        self._limits, self._on_step, self._forget = limits, on_step, forget
         self.notices: list[str] = []
         self._since = 0
 
     def rollback_refusal(self, record: EpochRecord, command: Load) -> Refusal | None:
         """Why the flow cannot go back to a snapshot; None: it can."""
-        return rollback_refusal(self.checkpoint, record, command, self._flow, self._engine, self._forget)
+        return rollback_refusal(self.checkpoint, record, command, self.flow, self.engine, self._forget)
 
     def start_anew(self) -> None:
         """The next run begins a new start: what was told to runs before it does not concern it."""
         self._since = 0
 
-    def open(self, identity: str, by: dict[str, Any], complain: Callable[[str], None] = lambda _: None) -> Settings:
+    def open(self, complain: Callable[[str], None] = lambda _: None) -> Settings:
         """Claim checkpoint and sinks for a new run; go back first if the flow is on its way.
 
         Args:
-            identity: Names the flow in its sinks if the checkpoint is new.
-            by: Who claims it: kept with the run, for people.
             complain: Called with a sentence for each region that keeps another number of workers than `workers` has.
 
         Raises:
@@ -88,8 +76,8 @@ class RunOpener:
             ChangedFlowError: State would be lost or misread. Nothing was changed.
             SinkError: A sink holds less than it was given. The run is claimed.
         """
-        checkpoint, plan = self.checkpoint, self._flow.plan
-        known = checkpoint.create(Identity(identity, plan.name))
+        checkpoint, plan = self.checkpoint, self.flow.plan
+        known = checkpoint.create(Identity(self.engine.identity, plan.name))
         if known.name != plan.name:
             raise CheckpointError(
                 f"Checkpoint {checkpoint.uri} belongs to flow {known.name!r}, not {plan.name!r}; use another folder."
@@ -97,38 +85,38 @@ class RunOpener:
         last = checkpoint.last()
         found = ahead(checkpoint, last, self.rollback_refusal)
         goes_on = found.kept if found else last
-        if last.epoch < 0 and self._engine.has_begun(last.log):
+        if last.epoch < 0 and self.engine.has_begun(last.log):
             check_sources(checkpoint.sources(), sources_of(plan), checkpoint.uri)
-        self.notices = take_over(self._flow, goes_on, checkpoint.uri, self._forget)
-        plan = self._flow.plan
+        self.notices = take_over(self.flow, goes_on, checkpoint.uri, self._forget)
+        plan = self.flow.plan
         if last.epoch < 0:  # from then on the records say it
             checkpoint.keep_sources(sources_of(plan))
         self._keep_workers(goes_on, complain)
-        started = dt.datetime.fromtimestamp(self._clock_us() // 1_000_000, dt.UTC)
-        run = checkpoint.claim({**by, "started": f"{started:%Y-%m-%d %H:%M:%S} UTC", "plan": plan.describe()})
+        started = dt.datetime.fromtimestamp(self.engine.clock_us() // 1_000_000, dt.UTC)
+        run = checkpoint.claim({**self.engine.by, "started": f"{started:%Y-%m-%d %H:%M:%S} UTC", "plan": plan.describe()})
         self._since = self._since or run
-        checkpoint.keep_specs(run, self._engine.dump({n: c.spec for n, c in self._flow.regions.items()}))
+        checkpoint.keep_specs(run, self.engine.dump({n: c.spec for n, c in self.flow.regions.items()}))
         checkpoint.renew_snapshots()
         last = commit_intent(checkpoint, last, found, run) if found else last
         marks = {}
         for output in plan.outputs:
             claim = Mark(known.flow, output.name, run, last.epoch)
-            mark = marks[output.name] = output.sink.open(claim, output.columns(self._schema(output.node)))
+            mark = marks[output.name] = output.sink.open(claim, output.columns(self.engine.schema(output.node)))
             if mark is not None or same_sink(last, output):  # another sink that is empty begins now
                 _check_mark(output, mark, last)
-        check_ahead(checkpoint, self._flow, last, {} if found else marks)
+        check_ahead(checkpoint, self.flow, last, {} if found else marks)
         if found:
-            now_us, step, engine = self._clock_us(), self._on_step, self._engine
+            now_us, step, engine = self.engine.clock_us(), self._on_step, self.engine
             roll_back(checkpoint, plan, found, engine, flow=known.flow, run=run, now_us=now_us, on_step=step)
             delete_quietly(checkpoint.fs, checkpoint.path(last.log))
         checkpoint.fs.create_dir(checkpoint.path(CONTROL))
         return Settings(
-            known.flow, run, self.workers, self._clock_us, self._on_step, self._limits, self.rollback_refusal, self._since
+            known.flow, run, self.workers, self.engine.clock_us, self._on_step, self._limits, self.rollback_refusal, self._since
         )
 
     def _keep_workers(self, last: EpochRecord, complain: Callable[[str], None]) -> None:
         """A checkpoint keeps its regions' numbers of workers; a number given that differs is said not to count."""
-        names = {r.name for r in self._flow.plan.regions}
+        names = {r.name for r in self.flow.plan.regions}
         for name, state in last.regions.items():
             if name not in names:
                 continue

@@ -17,11 +17,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-import cloudpickle
-
 from penstock.checkpoint.folder import SNAPSHOTS, Checkpoint, state_path
 from penstock.checkpoint.record import EpochRecord, RolledBack, newest
 from penstock.driver.compile import CompiledFlow
+from penstock.driver.engine import Engine
 from penstock.driver.takeover import same_sink, takeover_refusal
 from penstock.driver.transfer import mark_frontier
 from penstock.errors import CheckpointError, TornFileError
@@ -33,23 +32,6 @@ from penstock.state.files import delete_quietly
 from penstock.types import Mark, Refusal
 
 _VOID = "It was given before the flow went back to snapshot {!r} and was not carried out."
-
-
-@dataclass(frozen=True)
-class Engine:
-    """What only the engine knows: its log of input, and how it sends code to workers.
-
-    Attributes:
-        refusal: Why the input between a snapshot and the last epoch (records, in this order) cannot be read again, if it cannot.
-        rewrite_offset_log: Write the log anew, for a going back in an epoch (last record, the snapshot's, the epoch's number); gives its folder.
-        has_begun: Whether an epoch was planned in the log of a folder, so that the engine knows the sources by their number.
-        dump: Pickle what workers are told of their regions, users' functions with it.
-    """
-
-    refusal: Callable[[EpochRecord, EpochRecord], Refusal | None] = lambda *_: None
-    rewrite_offset_log: Callable[[EpochRecord, EpochRecord, int], str] = lambda last, *_: last.log
-    has_begun: Callable[[str], bool] = lambda _: False
-    dump: Callable[[Any], bytes] = cloudpickle.dumps
 
 
 def rollback_refusal(
@@ -97,7 +79,7 @@ def rollback_refusal(
     if flow is not None:
         uri = f"{checkpoint.uri} in snapshot {name!r}"
         refused = takeover_refusal(flow, kept, uri, forget) or _outputs_refusal(command, flow.plan, kept)
-    return refused or (engine.refusal(last, kept) if engine is not None else None)
+    return refused or (engine.input_refusal(last, kept) if engine is not None else None)
 
 
 def _outputs_refusal(command: Load, plan: p.Plan, kept: EpochRecord | None = None) -> Refusal | None:

@@ -22,7 +22,8 @@ from penstock.sql_text.schema import as_text, parse_schema, quoted, unknown_colu
 from penstock.types import NULL_PARTITION, duration_us
 
 if TYPE_CHECKING:
-    from penstock.spark.run import DataFrame, Run, SparkSession
+    from penstock.driver.run import Run
+    from penstock.spark.run import DataFrame, SparkSession
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

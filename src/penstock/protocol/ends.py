@@ -12,9 +12,9 @@ A flow is finished only by an ``end``, and only a run that has read all that the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +114,35 @@ def next_step(ends: Ends, *, rollback_pending: bool, bounded: bool, drain: bool,
     return Step.COPY if ends.ending else Step.END
 
 
-@dataclass(frozen=True)
-class Reader:
-    """What runs the epochs: Spark's queries, or the harness.
+class Reader(Protocol):
+    """What runs the epochs."""
 
-    Attributes:
-        where: Tells where the flow is, as far as this run was told, and whether it is on its way back to a snapshot.
-        read: Runs epochs until there is nothing more to read, or a command ends that; raises what an epoch raised. Given whether to read
-            only what there is. Gives whether that has come about: False if somebody else has ended the reading.
-        end: Gives the command that ends the input.
-        copy: Waits until keys on hold have been copied, or a command has come.
-        roll_back: Goes back to a snapshot.
-    """
+    def where(self) -> tuple[Ends, bool]:
+        """Where the flow is, as far as this run was told, and whether it is on its way back to a snapshot."""
+        ...
 
-    where: Callable[[], tuple[Ends, bool]]
-    read: Callable[[bool], bool]
-    end: Callable[[], None]
-    copy: Callable[[], None]
-    roll_back: Callable[[], None]
+    def read(self, available: bool) -> bool:
+        """Run epochs until there is nothing more to read, or a command ends that; raises what an epoch raised.
+
+        Args:
+            available: Whether to read only what there is.
+
+        Returns:
+            Whether that has come about; False if somebody else has ended the reading.
+        """
+        ...
+
+    def end(self) -> None:
+        """Give the command that ends the input."""
+        ...
+
+    def copy(self) -> None:
+        """Wait until keys on hold have been copied, or a command has come."""
+        ...
+
+    def roll_back(self) -> None:
+        """Go back to a snapshot."""
+        ...
 
 
 def supervise(reader: Reader, *, bounded: bool, drain: bool) -> None:

@@ -16,7 +16,7 @@ from penstock.arrow.columns import coalesce_batches
 from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.compile import CompiledRegion, PartialSchema
 from penstock.driver.engine import EpochOrders, Scan, SourceFrames, shown_columns
-from penstock.errors import DeclarationError, raised
+from penstock.errors import DeclarationError, raised, without_trace
 from penstock.flow import plan as p
 from penstock.operators.base import PANE, Partials, position_text
 from penstock.progress.lateness import Base, ChunkId
@@ -28,7 +28,7 @@ from penstock.sinks.base import Stager
 from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc
 from penstock.spark.exchange import fits_pages, in_pages
-from penstock.spark.failures import alone, plain
+from penstock.spark.failures import plain
 from penstock.spark.logs import input_of
 from penstock.spark.sources.epoch_files import EpochFiles
 from penstock.spark.sources.failing_record import failing_record
@@ -411,12 +411,12 @@ def schema_of(spark: SparkSession) -> Callable[[p.Node, dict[int, pa.Schema]], p
             raise
         except Exception as error:  # noqa: BLE001  (whatever Spark's analyser raises, or the user's function)
             if node.step.frame_function() is not None and not isinstance(error, PySparkException):
-                raise alone(
+                raise without_trace(
                     DeclarationError(f"{node.step.describe()} failed: {raised(error)}; fix the function."), error
                 ) from None
             first = plain(str(error).splitlines()[0]) if str(error) else type(error).__name__
             told = DeclarationError(f"Spark cannot run the step {node.step.describe()}: {first.rstrip('.')}; correct it.")
-            raise alone(told, error) from None
+            raise without_trace(told, error) from None
 
     return give
 

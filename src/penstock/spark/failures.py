@@ -99,14 +99,6 @@ def _of_folder(text: str, plan: Plan | None) -> PenstockError | None:
     return errors.DeclarationError(f"There is no {path}; create the folder, or correct the path.")
 
 
-def alone(error: PenstockError, cause: BaseException | None) -> PenstockError:
-    """An error to be raised by itself; what it came from is kept in its attribute `cause`."""
-    if error.cause is None and cause is not error:
-        error.cause = cause
-    error.__cause__, error.__suppress_context__ = None, True
-    return error.with_traceback(None)
-
-
 def translated(
     error: BaseException, what: str = "The flow", plan: Plan | None = None, find: Find = lambda *_: ""
 ) -> PenstockError:

@@ -1,4 +1,4 @@
-"""Start a flow over Spark, and the handle of a running one."""
+"""Start a flow over Spark, and Spark as the engine of a run: it reads by streaming queries that call for epochs."""
 
 from __future__ import annotations
 
@@ -7,30 +7,36 @@ import logging
 import math
 import os
 import re
+import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.checkpoint.folder import CONTROL, Checkpoint
-from penstock.checkpoint.record import EpochRecord, outcome_of, progress_of
-from penstock.driver.background import Background
-from penstock.driver.commands import Commander, CommandHandle
-from penstock.driver.compile import CompiledFlow, compile_flow
-from penstock.driver.epoch import EpochDriver
+from penstock.checkpoint.record import EpochRecord
+from penstock.driver.compile import CompiledFlow, CompiledRegion, compile_flow
+from penstock.driver.engine import EpochOrders
+from penstock.driver.loop import Loop
 from penstock.driver.opener import RunOpener
-from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError
-from penstock.protocol.commands import Copied, End, Tick
-from penstock.protocol.ends import Ends, Reader, supervise
+from penstock.driver.run import Run
+from penstock.errors import DeclarationError, PenstockError, without_trace
+from penstock.flow import plan as p
+from penstock.operators.base import ERROR_SCHEMA
+from penstock.protocol.commands import Copied, Tick
 from penstock.protocol.rescale import Limits
+from penstock.spark import logs
 from penstock.spark.engine import SparkBackend, only_partition, partial_schema, schema_of
-from penstock.spark.failures import SEEN_BY_SPARK, alone, translated
-from penstock.spark.opening import open_run, opener
+from penstock.spark.failures import translated
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
+from penstock.spark.session.complaining import complain
 from penstock.spark.session.own import fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
 from penstock.spark.session.settings import SHUFFLE
 from penstock.spark.session.ship import ship_user_code
@@ -38,13 +44,16 @@ from penstock.spark.sources.kept_input import KeptInput
 from penstock.spark.sources.row_times import sources_alone
 from penstock.spark.sources.slices import Slices, one_stream
 from penstock.spark.sources.streams import read_control, read_stream
-from penstock.spark.sources.unread import ran_out, refuse_finished, was_stopped
+from penstock.spark.sources.unread import ran_out, unread_files, was_stopped
 from penstock.spark.task import local_folder
+from penstock.types import Refusal
 from penstock.worker.copying import Copy
 from penstock.worker.run import Assignment
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
+
+_LOOK_S: Final = 0.2
 
 
 def start(
@@ -79,10 +88,11 @@ def start(
     compiled = compile_flow(plan, schema_of(ours), partial_schema(ours), only_partition(plan))
     check_patterns(compiled, ours)
     limits = replace(step_limits(step_budget), slots=max(1, spark.sparkContext.defaultParallelism))
-    opening = opener(
-        compiled, ours, Checkpoint(str(checkpoint)), workers_of(plan, workers), limits, on_step, names_to_forget(forget)
-    )
-    return Run(compiled, ours, spark, opening, interval, drain=drain, workers_given=workers is not None)
+    opened, by_region, forgotten = Checkpoint(str(checkpoint)), workers_of(plan, workers), names_to_forget(forget)
+    engine = SparkEngine(compiled, ours, spark, opened, interval, sum(by_region.values()))
+    opener = RunOpener(compiled, opened, engine, by_region, limits, on_step or (lambda _: None), forgotten)
+    told = complain if workers is not None else lambda _: None  # where the numbers that the user gave do not count
+    return Run(Loop(opener), told, bounded=interval is None, drain=drain)
 
 
 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)  # it prints what is raised into Spark; `Run` tells it better
@@ -92,71 +102,87 @@ class _Stopped(Exception):  # noqa: N818  (no error: the flow was told to)
     """Raised into Spark instead of an epoch after the flow, or its query, was stopped."""
 
 
-class Run:
-    """A running flow. Made by `Flow.start`."""
+class SparkEngine:
+    """Spark as the engine of one start of a flow.
+
+    Args:
+        flow: The flow.
+        spark: The session of its queries.
+        theirs: The user's session.
+        checkpoint: The checkpoint.
+        interval_ms: How often an epoch begins; None: the flow only reads what there is.
+        workers: Number of workers that it begins with.
+    """
+
+    beside: bool = True
+    dump = staticmethod(cloudpickle.dumps)  # the one in which `ship_user_code` registers modules
 
     def __init__(
         self,
         flow: CompiledFlow,
         spark: SparkSession,
         theirs: SparkSession,
-        opening: RunOpener,
+        checkpoint: Checkpoint,
         interval_ms: int | None,
-        *,
-        drain: bool,
-        workers_given: bool,
+        workers: int,
     ) -> None:
-        checkpoint, self._opening = opening.checkpoint, opening
+        self.identity: str = uuid.uuid4().hex
+        self.by: Mapping[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
         self._flow, self._spark, self._theirs, self._checkpoint = flow, spark, theirs, checkpoint
-        self._interval_ms, self._drain = interval_ms, drain
-        self._error: PenstockError | None = None
-        self._cause: BaseException | None = None
+        self._interval_ms = interval_ms
         self._alone = sources_alone(flow)
         offer(spark, query_settings(flow, local=self._uri().startswith("file:")))
-        self._tasks = fit_shuffles(spark, sum(opening.workers.values()))
+        self._tasks = fit_shuffles(spark, workers)
+        self._give = schema_of(spark)
         self._query: Any = None
-        self._ended = threading.Event()
         self._stopping = threading.Event()
-        self._following, self._cut = interval_ms is not None, False
-        self._commander = Commander(checkpoint, self._latest, lambda: self.active, self._opening.rollback_refusal)
-        self._open(given=workers_given)
-        self._was_finished = self._driver.last.finished
-        if self._was_finished:
-            self._close()
-            refuse_finished(spark, flow.plan, checkpoint, self._driver.last, following=interval_ms is not None)
-            return
-        if interval_ms is not None and not self._driver.last.draining:  # else it was told to end before it was interrupted
-            self._query = self._start_query(available_now=False)  # errors of the first plan belong to the caller
-        self._thread = threading.Thread(target=self._supervise, name=f"penstock-{flow.plan.name}", daemon=True)
-        self._thread.start()
+        self._available, self._cut = interval_ms is None, False
 
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """What of the state begins empty or was forgotten because the flow has changed, a sentence each."""
-        return tuple(self._opening.notices)
+    def clock_us(self) -> int:
+        return time.time_ns() // 1000
 
-    def _open(self, *, given: bool) -> None:
-        """Begin a run: of a start, or after going back to a snapshot."""
-        spark, settings = self._spark, open_run(self._opening, given=given)
-        checkpoint, self._settings = self._checkpoint, settings
-        self._driver = EpochDriver(self._flow, checkpoint, settings)
-        self._background = Background(checkpoint, settings, lambda copy: copy_on_executor(spark, checkpoint.uri, copy))
+    def schema(self, node: p.Node) -> pa.Schema:
+        if not isinstance(node, p.RegionOutput):
+            return self._give(node, {id(i): self.schema(i) for i in p.inputs_of(node)})
+        if node.errors:
+            return ERROR_SCHEMA
+        if node.operator >= 0:
+            return self._flow.regions[node.region.name].spec.steps[node.operator].out_schema
+        return self.schema(node.region.inputs[-1 - node.operator])
 
-    def _roll_back(self) -> None:
-        """Go back to the snapshot that the last epoch was told to load; the query has ended, and another one is to be started."""
-        self._background.close()
-        self._open(given=False)
+    def has_begun(self, log: str) -> bool:
+        return logs.has_begun(self._checkpoint, log)
 
-    def _start_query(self, *, available_now: bool) -> Any:
+    def input_refusal(self, last: EpochRecord, kept: EpochRecord) -> Refusal | None:
+        return logs.refusal(self._checkpoint, last, kept)
+
+    def rewrite_offset_log(self, last: EpochRecord, kept: EpochRecord, epoch: int) -> str:
+        every = self._spark.conf.get(logs.COMPACT_INTERVAL, str(logs.COMPACT_EVERY))
+        return logs.rewrite_offset_log(self._checkpoint, last, kept, epoch, int(every or logs.COMPACT_EVERY))
+
+    def copy(self, copy: Copy) -> Copied:
+        return copy_on_executor(self._spark, self._checkpoint.uri, copy)
+
+    def translated(self, error: BaseException) -> PenstockError:
+        return translated(error, plan=self._flow.plan)
+
+    def lost(self) -> PenstockError | None:
+        return stopped(self._theirs, self._flow.plan.name)
+
+    def unread(self, last: EpochRecord) -> dict[str, int]:
+        return unread_files(self._spark, self._flow.plan, self._checkpoint, last)
+
+    def begin(self, loop: Loop, *, available: bool = False) -> None:
+        self._available = available
         try:
-            writer = self._stream().writeStream.foreachBatch(self._epoch)
-            writer = writer.option("checkpointLocation", self._uri(self._driver.last.log))
-            trigger = {"availableNow": True} if available_now else {"processingTime": f"{self._interval_ms} milliseconds"}
-            return writer.trigger(**trigger).start()
+            writer = self._stream().writeStream.foreachBatch(partial(self._epoch, loop))
+            writer = writer.option("checkpointLocation", self._uri(loop.last.log))
+            trigger = {"availableNow": True} if available else {"processingTime": f"{self._interval_ms} milliseconds"}
+            self._query = writer.trigger(**trigger).start()
         except PenstockError:
             raise
         except Exception as error:  # noqa: BLE001  (whatever Spark raises)
-            raise alone(translated(error, plan=self._flow.plan), error) from None
+            raise without_trace(self.translated(error), error) from None
 
     def _uri(self, *parts: str) -> str:
         """A path of the checkpoint as Spark and Hadoop write it."""
@@ -170,25 +196,19 @@ class Run:
         control, self._listed = read_control(self._spark, self._uri(CONTROL)), False
         return one_stream([control, *(read_stream(self._spark, source) for source in self._flow.plan.sources)])
 
-    def _epoch(self, frame: DataFrame, epoch: int) -> None:
+    def _epoch(self, loop: Loop, frame: DataFrame, epoch: int) -> None:
         """One micro-batch."""
         if self._stopping.is_set():
             raise _Stopped  # returning would let Spark count as done what was not processed
-        kept, self._listed = KeptInput(self._checkpoint, epoch, self._settings.run, first=not self._listed), True
+        kept, self._listed = KeptInput(self._checkpoint, epoch, loop.settings.run, first=not self._listed), True
         backend: SparkBackend | None = None
         query: Any = None
         try:
-            query, spark = self._running_query(), frame.sparkSession
+            query, spark = self._running_query(loop), frame.sparkSession
             spark.conf.set(SHUFFLE, self._tasks)  # Spark keeps the number of a query's first start
-            slices = Slices(frame, query, epoch)
-            log = self._driver.last.log
-            backend = SparkBackend(spark, slices, epoch, self._checkpoint, log, self._assign(epoch), self._alone, kept)
-            self._background.hold_back(self._driver.last)
-            self._driver.last = self._background.adopt(self._driver.last)
-            again = epoch <= self._driver.last.epoch  # committed, but Spark was stopped before it could note that
-            self._background.look(record := self._driver.run(epoch, backend))
-            ends = record.ends
-            if not again and (ends.stopped or ends.finished or record.rollback_pending or (self._following and ends.draining)):
+            slices, assign = Slices(frame, query, epoch), self._assign(loop, epoch)
+            backend = SparkBackend(spark, slices, epoch, self._checkpoint, loop.last.log, assign, self._alone, kept)
+            if loop.epoch(epoch, backend, available=self._available):
                 self._stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
             find = backend.failing_record if backend is not None else lambda *_: ""
@@ -197,16 +217,14 @@ class Run:
             if type(told) is PenstockError and was_stopped(query):
                 self._cut = True
                 raise _Stopped from None  # whoever stopped the query interrupted the epoch: no failure of the flow
-            self._error = self._error or told
-            self._cause = self._cause or (error.__cause__ if error is self._error else error)
-            raise self._error from None  # Spark chokes on the text of a long chain of causes
+            raise loop.fail(told, error) from None  # Spark chokes on the text of a long chain of causes
         finally:
             give_back(self._theirs)
 
-    def _running_query(self) -> Any:
+    def _running_query(self, loop: Loop) -> Any:
         """The Java object of the query; asked of Spark because the first epoch may run before `start` has returned."""
         active = self._spark._jsparkSession.streams().active()
-        path = self._uri(self._driver.last.log)
+        path = self._uri(loop.last.log)
         for query in active:
             try:
                 if str(query.streamingQuery().resolvedCheckpointRoot()).endswith(path.removeprefix("file://")):
@@ -215,70 +233,25 @@ class Run:
                 continue
         return None
 
-    def _assign(self, epoch: int) -> Any:
-        settings, uri = self._settings, self._checkpoint.uri
+    def _assign(self, loop: Loop, epoch: int) -> Callable[[CompiledRegion, EpochOrders], Assignment]:
+        settings, uri = loop.settings, self._checkpoint.uri
         uri = uri if "://" in uri else self._checkpoint.root
         return lambda compiled, work: Assignment(
             uri, settings.flow, compiled.spec, epoch, settings.run, work.routing, work.messages, work.versions, local_folder()
         )
 
-    def _supervise(self) -> None:
-        """Follow the run to its end."""
-        try:
-            reader = Reader(self._where, self._read, self._end, self._copy, self._roll_back)
-            supervise(reader, bounded=self._interval_ms is None, drain=self._drain)
-            if self._driver.ended_for_another:
-                refuse_finished(self._spark, self._flow.plan, self._checkpoint, self._driver.last, following=False)
-        except BaseException as error:  # noqa: BLE001  (handed to whoever waits)
-            self._error = self._error or translated(error, plan=self._flow.plan)
-        finally:
-            self._error = self._replaced() or self._error
-            self._close()
-
-    def _close(self) -> None:
-        self._background.close()
-        for output in self._flow.plan.outputs:
-            output.sink.close()
-        self._ended.set()
-
-    def _replaced(self) -> PenstockError | None:
-        """If the query ended for no reason of its own: that a newer run took the checkpoint over, or that the session was stopped."""
-        ends, _ = self._where()
-        quiet = self._error is None and not (ends.stopped or ends.finished)
-        if not (quiet or type(self._error) is PenstockError or str(self._error) == SEEN_BY_SPARK):
-            return None
-        try:
-            self._checkpoint.check_owner(self._settings.run)
-        except FencedError as error:
-            return error
-        except (OSError, PenstockError):  # what is known says more
-            return None
-        return stopped(self._theirs, self._flow.plan.name)
-
-    def _where(self) -> tuple[Ends, bool]:
-        return self._driver.last.ends_for(self._settings.since), bool(self._driver.last.rollback_pending)
-
-    def _read(self, available: bool) -> bool:
-        self._following = not available
+    def read(self, loop: Loop, available: bool) -> bool:
         if available or self._query is None:
-            self._checkpoint.check_owner(self._settings.run)  # Spark would stop the query of the run that has taken over
+            self._checkpoint.check_owner(loop.settings.run)  # Spark would stop the query of the run that has taken over
             self._stopping.clear()
-            self._query = self._start_query(available_now=available)
+            self.begin(loop, available=available)
         query = self._query
-        self._ends(None) if available else self._watch()
+        self._ends(loop, None) if available else self._watch(loop)
         self._query = None
         self._cut = not self._stopping.is_set() and not (available and ran_out(query))
         return not self._cut
 
-    def _end(self) -> None:
-        self._checkpoint.check_owner(self._settings.run)
-        self._commander.submit(End(self._settings.run))
-
-    def _copy(self) -> None:
-        known = self._driver.last.control
-        self._background.wait_for_copies(lambda: bool(set(self._checkpoint.control_names()).difference(known)))
-
-    def _ends(self, seconds: float | None) -> bool:
+    def _ends(self, loop: Loop, seconds: float | None) -> bool:
         """Wait for the query; that it was stopped is no failure."""
         ended = True
         try:
@@ -286,190 +259,34 @@ class Run:
             if ended:  # so says Spark of a query that another one stops while its last epoch still runs
                 self._query.awaitTermination()
         except Exception:
-            if self._error is not None or not (self._stopping.is_set() or self._cut):
+            if loop.error is not None or not (self._stopping.is_set() or self._cut):
                 raise
         return ended
 
-    def _watch(self) -> None:
+    def _watch(self, loop: Loop) -> None:
         """Until the query has ended, or was told to."""
         last_epoch, since, told = -1, time.monotonic(), ""
-        while not self._ends(0.2):
+        while not self._ends(loop, _LOOK_S):
             if self._stopping.is_set():
                 self._query.stop()
                 return
-            quiet = time.monotonic() - since
-            if self._driver.last.epoch != last_epoch:
-                last_epoch, since = self._driver.last.epoch, time.monotonic()
+            record, quiet = loop.last, time.monotonic() - since
+            if record.epoch != last_epoch:
+                last_epoch, since = record.epoch, time.monotonic()
             # Without records there is no epoch: nobody would see that a partition is idle, and a rescale would stand still.
-            elif told <= max(self._driver.last.control, default="") and (  # the last one has been heard
-                quiet > self._until_idle() or (self._rescaling and self._waits_for_data())
+            elif told <= max(record.control, default="") and (  # the last one has been heard
+                quiet > self._until_idle(record)
+                or (
+                    any(r.control.goal for r in record.regions.values()) and "Waiting for" in str(self._query.status["message"])
+                )
             ):
-                told = self._commander.submit(Tick())
+                told = loop.submit(Tick())
 
-    def _until_idle(self) -> float:
+    def _until_idle(self, record: EpochRecord) -> float:
         """Seconds of silence that make a source idle that is not."""
-        known = self._driver.last.sources
+        known = record.sources
         awake = [s for s in self._flow.plan.sources if s.name in known and not known[s.name].idle]
         return min((s.idle_after_us / 1e6 for s in awake if s.idle_after_us is not None), default=math.inf)
-
-    @property
-    def _rescaling(self) -> bool:
-        return any(r.control.goal for r in self._driver.last.regions.values())
-
-    def _waits_for_data(self) -> bool:
-        return "Waiting for" in str(self._query.status["message"])
-
-    def scale(self, region: str | None = None, workers: int | None = None) -> CommandHandle:
-        """Change the number of workers of a region while the flow runs, or of all regions at the same time.
-
-        Args:
-            region: The region's name; None, or left out as in ``scale(workers=4)``: all.
-            workers: The number wanted.
-
-        Returns:
-            A handle: `done`, `wait(timeout)`, `progress`.
-
-        Raises:
-            DeclarationError: There is no such region, or it cannot have so many workers. Nothing was changed.
-            FinishedError: The flow has ended.
-        """
-        self._ready()
-        return self._commander.scale(region, workers)  # type: ignore[arg-type]  # None is refused there, with a sentence
-
-    def move(self, region: str, keys: Sequence[Any], worker: int | None) -> CommandHandle:
-        """Place single keys at a worker, whatever their bins do, or (None) where they belong.
-
-        Args:
-            region: The region's name.
-            keys: Key values; tuples if the key has several columns.
-            worker: Number of the worker, or None.
-
-        Raises:
-            DeclarationError: There is no such region or worker, or a key does not fit. Nothing was changed.
-            FinishedError: The flow has ended.
-        """
-        self._ready()
-        if region not in self._flow.regions:
-            raise DeclarationError(f"There is no region {region!r}; there are {', '.join(self._flow.regions)}.")
-        return self._commander.move(region, keys, worker, self._flow.regions[region].spec.keys)
-
-    def snapshot(self, name: str) -> CommandHandle:
-        """Keep a named, consistent copy of all state, routing and positions as of the end of an epoch.
-
-        Raises:
-            DeclarationError: The name cannot be used, or is taken. Nothing was changed.
-            FinishedError: The flow has ended.
-        """
-        self._ready()
-        return self._commander.snapshot(name)
-
-    def load(self, name: str, *, keep_output: bool = False) -> CommandHandle:
-        """Go back to a snapshot: state, routing and positions are as they were, and the flow goes on reading from there.
-
-        Sinks take back the rows that they were given since (`penstock.sinks.Rewinding`); in a table that is upserted or replaced the
-        rows stay until the flow, which processes its input again, replaces them.
-
-        Args:
-            name: The snapshot.
-            keep_output: Go back even if a sink cannot take rows back. Its rows stay, and those since the snapshot come again.
-
-        Returns:
-            A handle: `done`, `wait(timeout)`.
-
-        Raises:
-            DeclarationError: There is no such snapshot, or the flow cannot go back to it. Nothing was changed.
-        """
-        self._ready()
-        return self._commander.load(name, keep_output=keep_output)
-
-    def _latest(self) -> EpochRecord:
-        """The last record; raises what the flow failed with."""
-        if self._error is not None:
-            raise alone(self._error, self._cause)
-        return self._driver.last
-
-    def _ready(self) -> None:
-        """Wait for the first epoch: before it there is nothing to command."""
-        while self._driver.last.epoch < 0 and not self._ended.wait(0.05):
-            pass
-        if self._error is not None:
-            raise alone(self._error, self._cause)
-
-    def shutdown(self, *, drain: bool = True, timeout: float | None = None) -> bool:
-        """End the flow.
-
-        Args:
-            drain: True: what the sources hold now is processed, the frontier goes to MAX, everything is given out, and the flow is
-                finished for good. False: stop after the epoch that sees the command; the flow can be started again, and a drain that
-                was under way is withdrawn.
-            timeout: Seconds to wait; None: as long as it takes.
-
-        Returns:
-            Whether the flow has ended as asked: with `drain` also False if a later stop came first, or a load.
-
-        Raises:
-            PenstockError: The flow failed meanwhile.
-        """
-        if not self._ended.is_set():
-            with suppress(FinishedError):
-                self._commander.stop(drain=drain, run=self._settings.run)
-        ended = self.await_termination(timeout)
-        return ended and (self._driver.last.finished or not drain)
-
-    def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait for the end.
-
-        Args:
-            timeout: Seconds; None: as long as it takes.
-
-        Returns:
-            Whether the flow has ended.
-
-        Raises:
-            PenstockError: It failed; the error says why.
-        """
-        ended = self._ended.wait(timeout)
-        if self._error is not None:
-            raise alone(self._error, self._cause)
-        return ended
-
-    @property
-    def outcome(self) -> str:
-        """How the run has ended, in a sentence; empty while it runs."""
-        if self.active:
-            return ""
-        known = outcome_of(self._driver.last, self._settings.since, before=self._was_finished, cut=self._cut)
-        return str(self._error or known)
-
-    @property
-    def exception(self) -> PenstockError | None:
-        """Why the flow failed; None if it did not."""
-        return self._error
-
-    @property
-    def active(self) -> bool:
-        """Whether the flow is running."""
-        return not self._ended.is_set()
-
-    @property
-    def progress(self) -> dict[str, Any]:
-        """Figures of the last epoch."""
-        return progress_of(self._driver.last)
-
-    @property
-    def regions(self) -> dict[str, dict[str, Any]]:
-        """By region: workers, frontier, rows, bytes and files of state."""
-        return dict(self.progress["regions"])
-
-    def routing(self, region: str) -> list[int]:
-        """The worker of every key group of a region, 4096 of them.
-
-        Raises:
-            DeclarationError: There is no such region.
-        """
-        if region not in self._settings.workers:
-            raise DeclarationError(f"There is no region {region!r}; there are {', '.join(self._settings.workers)}.")
-        return list(self._driver.placements()[region].routing.owners)
 
 
 def copy_on_executor(spark: SparkSession, uri: str, copy: Copy) -> Copied:
@@ -478,4 +295,4 @@ def copy_on_executor(spark: SparkSession, uri: str, copy: Copy) -> Copied:
     return found[0]
 
 
-__all__ = ["DataFrame", "Run", "SparkSession", "progress_of", "start"]
+__all__ = ["DataFrame", "SparkEngine", "SparkSession", "start"]

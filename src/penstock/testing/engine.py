@@ -7,29 +7,41 @@ place of Spark SQL (which agree on common expressions; where they do not, test s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrow.columns import concat_batches
+from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledRegion
 from penstock.driver.engine import EpochOrders, Scan, SourceFrames, shown_columns
 from penstock.driver.epoch import part_number
-from penstock.errors import DeclarationError, RecordError
+from penstock.driver.loop import Loop
+from penstock.errors import DeclarationError, PenstockError, RecordError, raised
 from penstock.flow import plan as p
 from penstock.flow.steps import Sql
 from penstock.progress.lateness import Base, ChunkId, chunks_of, late_rows
 from penstock.progress.source_state import SourceState
-from penstock.protocol.commands import Command
+from penstock.protocol.commands import Command, Copied
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
 from penstock.sql_text.schema import run_sql, to_duckdb
-from penstock.types import OFFSET, ORDER, PART, SUB, TIME, visible
+from penstock.state.compaction import iterate
+from penstock.state.deltas import SCHEMA, read_batches
+from penstock.state.files import resolve
+from penstock.state.store import close_stores
+from penstock.state.worker import MemoryState, WorkerState
+from penstock.types import OFFSET, ORDER, PART, SUB, TIME, Refusal, visible
 from penstock.worker.batches import map_batch
-from penstock.worker.run import Assignment, States, run_worker
+from penstock.worker.copying import Copy
+from penstock.worker.run import Assignment, States, local_states, run_worker
 from penstock.worker.spec import PORT, Port
 
 PARTITION = "__ps_partition"
@@ -201,6 +213,146 @@ class LocalBackend:
 
     def done(self) -> None:
         """Nothing is kept."""
+
+
+class LocalEngine:
+    """One flow's input in this process, epoch by epoch, and the engine that reads it.
+
+    Args:
+        checkpoint: The checkpoint.
+        lmdb: Keep state in LMDB rather than in memory.
+        most: An epoch reads at most so many pushes of each source; None: all.
+
+    Attributes:
+        now_us: What the clock shows.
+        pending: By source, what was pushed and is in no epoch yet.
+        log: By epoch, its input and the commands that were given to it.
+        local: Folder of the stores.
+        idle: Called by `read` when there is nothing to read; pushes records or gives a command.
+    """
+
+    beside: bool = False
+    dump = staticmethod(cloudpickle.dumps)
+
+    def __init__(self, checkpoint: Checkpoint, *, lmdb: bool, most: int | None) -> None:
+        # One harness, one checkpoint, one identity: another harness must not find this one's marks in a sink of the same name.
+        self.identity: str = f"harness-{checkpoint.root.strip('/').replace('/', '-')}"
+        self.by: Mapping[str, Any] = {"host": "here", "pid": 0}
+        self._checkpoint, self._most = checkpoint, most
+        self.now_us: int = 0
+        self.pending: dict[str, list[pa.Table]] = {}
+        self.log: list[tuple[dict[str, pa.Table], list[tuple[str, Command]]]] = []
+        self.log += [({}, [])] * (checkpoint.last().epoch + 1)
+        self._left: list[tuple[str, Command]] = []
+        self.local: str = f"{checkpoint.root}/local"
+        self.idle: Callable[[], None] = lambda: None
+        self._caches: dict[str, tuple[str, MemoryState]] = {}
+        self._states = local_states("harness") if lmdb else self._in_memory
+
+    def plan_epoch(self, commands: Sequence[Command] = (), advance_us: int = 1_000_000) -> None:
+        """Settle what the next epoch reads: what was pushed, and commands."""
+        self.now_us += advance_us
+        inputs = {name: pa.concat_tables(tables[: self._most]) for name, tables in self.pending.items()}
+        self.pending = {n: tables[self._most :] for n, tables in self.pending.items() if self._most and tables[self._most :]}
+        given = [(f"{len(self.log):012d}-{i}.json", command) for i, command in enumerate(commands)]
+        self.log.append((inputs, [*self._left, *given]))
+        self._left = []
+
+    def run_planned(self, loop: Loop, *, available: bool = True) -> bool:
+        """Run the epochs that are planned and not committed; says whether one has ended the reading."""
+        while (number := loop.last.epoch + 1) < len(self.log):
+            inputs, given = self.log[number]
+            # What others wrote: the driver leaves out what it has obeyed.
+            written = [(name, self._checkpoint.read_command(name)) for name in self._checkpoint.control_names()]
+            backend = LocalBackend(inputs, [*given, *written], self._assign(loop, number), self._states, f"{number}")
+            ended = loop.epoch(number, backend, available=available)
+            # Committed: read again only after going back to a snapshot, if there is one.
+            self.log[number] = (inputs if self._checkpoint.snapshot_names() else {}, [])
+            if loop.last.rollback_pending:
+                self._left = [c for c in given if c[0] not in loop.last.control]
+            if ended:
+                return True
+        return False
+
+    def _assign(self, loop: Loop, epoch: int) -> Callable[..., Assignment]:
+        uri, flow, run = self._checkpoint.uri, loop.settings.flow, loop.settings.run
+        return lambda compiled, work: Assignment(
+            uri, flow, compiled.spec, epoch, run, work.routing, work.messages, work.versions, self.local
+        )
+
+    def _in_memory(self, assignment: Assignment, worker: int, identity: str) -> WorkerState:
+        """State in memory, brought to the wanted version from the checkpoint's files."""
+        version = assignment.versions[worker]
+        fs, root = resolve(assignment.checkpoint)
+        lineage, state = self._caches.get(identity, ("", MemoryState()))
+        state.discard()
+        chain = version.lineages()
+        if lineage in chain:
+            for delta in version.deltas[chain.index(lineage) :]:
+                state.apply(concat_batches([*read_batches(fs, root, delta)], SCHEMA))
+        else:
+            state = MemoryState()
+            state.apply(concat_batches([*iterate(fs, root, version)], SCHEMA))
+        self._caches[identity] = (version.lineage(), state)
+        return state
+
+    def forget_state(self) -> None:
+        """Lose what is kept of state outside the checkpoint."""
+        self._caches.clear()
+        close_stores(self.local)
+        shutil.rmtree(self.local, ignore_errors=True)
+
+    def clock_us(self) -> int:
+        return self.now_us
+
+    def schema(self, node: p.Node) -> pa.Schema:
+        return node.schema
+
+    def begin(self, loop: Loop) -> None:
+        """There is nothing that could not begin."""
+
+    def read(self, loop: Loop, available: bool) -> bool:
+        ended = self.run_planned(loop, available=available) or loop.ended(available)
+        while not ended:
+            if self.waits(loop):
+                self.plan_epoch()
+                ended = self.run_planned(loop, available=available)
+            elif available:
+                break
+            else:
+                self.idle()
+        return True
+
+    def waits(self, loop: Loop) -> bool:
+        """Whether there is something to read."""
+        return bool(self.pending or self._left or set(self._checkpoint.control_names()).difference(loop.last.control))
+
+    def copy(self, copy: Copy) -> Copied:
+        return copy.carry_out(self._checkpoint)
+
+    def has_begun(self, log: str) -> bool:
+        return False
+
+    def input_refusal(self, last: EpochRecord, kept: EpochRecord) -> Refusal | None:
+        return None
+
+    def rewrite_offset_log(self, last: EpochRecord, kept: EpochRecord, epoch: int) -> str:
+        first, pending = kept.epoch + 1, self.pending
+        self.pending = {}
+        for inputs in (*(i for i, _ in self.log[first:]), {n: pa.concat_tables(t) for n, t in pending.items()}):
+            for name, table in inputs.items():
+                self.pending.setdefault(name, []).append(table)
+        self.log = self.log[:first] + [({}, [])] * (epoch + 1 - first)
+        return last.log
+
+    def translated(self, error: BaseException) -> PenstockError:
+        return error if isinstance(error, PenstockError) else PenstockError(f"The flow failed: {raised(error)}")
+
+    def lost(self) -> PenstockError | None:
+        return None
+
+    def unread(self, last: EpochRecord) -> dict[str, int]:
+        return {}
 
 
 def _by_sql(node: p.StepNode, table: pa.Table, sql: Sql) -> pa.Table:

@@ -11,41 +11,31 @@ Everything but Spark is the real thing: lateness, frontier, state files, sinks, 
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, Self
 
 import pyarrow as pa
 
-from penstock.arrow.columns import concat_batches
 from penstock.checkpoint.folder import Checkpoint
-from penstock.checkpoint.housekeeping import TIDY_EVERY, adopt, due, remove_unused
 from penstock.checkpoint.record import EpochRecord
-from penstock.driver.commands import Commander
 from penstock.driver.compile import compile_flow
-from penstock.driver.epoch import EpochDriver
+from penstock.driver.loop import Loop
 from penstock.driver.opener import RunOpener
-from penstock.driver.rollback import Engine
 from penstock.errors import DeclarationError, RecordError
 from penstock.flow.flow import Flow
-from penstock.protocol.commands import Command, Copied, End, Load, Scale, Snapshot, decode
-from penstock.protocol.ends import Ends, Reader, supervise
+from penstock.protocol.commands import Command, Copied, Load, Scale, Snapshot, decode
 from penstock.protocol.rescale import STANDARD, Limits
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import WORKER_BIN, KeyCodec
 from penstock.state.compaction import iterate
-from penstock.state.deltas import SCHEMA, read_batches
 from penstock.state.files import resolve
 from penstock.state.store import close_stores
-from penstock.state.worker import MemoryState, WorkerState
-from penstock.testing.engine import PARTITION, LocalBackend
+from penstock.testing.engine import PARTITION, LocalEngine
 from penstock.types import OFFSET
 from penstock.worker.copying import copies_due
-from penstock.worker.run import Assignment, local_states
 
 _users: Counter[str] = Counter()  # harnesses by the folder of their stores, which those on one checkpoint share
 
@@ -80,38 +70,18 @@ class Harness:
         most: int | None = None,
         forget: Sequence[str] = (),
     ) -> None:
-        self._most = most
-        self._plan = flow.plan()
+        plan = flow.plan()
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-harness-") if checkpoint is None else None
         self._checkpoint = Checkpoint(checkpoint if self._folder is None else self._folder.name)  # type: ignore[arg-type]  # one is there
         by_region = {
-            r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, 1)) for r in self._plan.regions
+            r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, 1)) for r in plan.regions
         }
-        self._lmdb = lmdb
-        self._clock_us = 0
-        self._pending: dict[str, list[pa.Table]] = {}
         self._offsets: dict[tuple[str, Any], int] = {}
-        self._log: list[tuple[dict[str, pa.Table], list[tuple[str, Command]]]] = []
-        self._left: list[tuple[str, Command]] = []
-        last = self._checkpoint.last()
-        self._log += [({}, [])] * (last.epoch + 1)
-        self._times_back = len(last.rolled_back)
-        self._caches: dict[str, tuple[str, MemoryState]] = {}
-        self._compiled = compile_flow(self._plan, lambda node, _: node.schema, lambda *_: None)
-        self._opener = RunOpener(
-            self._compiled,
-            self._checkpoint,
-            by_region,
-            limits,
-            Engine(),
-            attrgetter("schema"),
-            lambda: self._clock_us,
-            on_step,
-            tuple(forget),
-        )
-        self._local = f"{self._checkpoint.root}/local"
-        _users[self._local] += 1
-        self._close = weakref.finalize(self, _let_go, self._local, self._folder)
+        self._compiled = compile_flow(plan, lambda node, _: node.schema, lambda *_: None)
+        self._engine = LocalEngine(self._checkpoint, lmdb=lmdb, most=most)
+        self._loop = Loop(RunOpener(self._compiled, self._checkpoint, self._engine, by_region, limits, on_step, tuple(forget)))
+        _users[self._engine.local] += 1
+        self._close = weakref.finalize(self, _let_go, self._engine.local, self._folder)
         self.restart()
 
     def __enter__(self) -> Self:
@@ -127,7 +97,7 @@ class Harness:
     @property
     def notices(self) -> list[str]:
         """What of the state starts empty or is forgotten because the flow has changed, a sentence each."""
-        return self._opener.notices
+        return self._loop.opener.notices
 
     @property
     def checkpoint(self) -> str:
@@ -137,7 +107,7 @@ class Harness:
     @property
     def record(self) -> EpochRecord:
         """The last committed epoch's record."""
-        return self._driver.last
+        return self._loop.last
 
     def push(self, source: str, rows: Sequence[Mapping[str, Any]] | pa.Table, partition: Any = 0) -> None:
         """Add records to what the next epoch reads.
@@ -147,11 +117,10 @@ class Harness:
             rows: The records, in the order of their offsets.
             partition: Source partition they belong to; offsets go on from the last push.
         """
-        node = next((s for s in self._plan.sources if s.name == source), None)
+        sources = self._compiled.plan.sources
+        node = next((s for s in sources if s.name == source), None)
         if node is None:
-            raise DeclarationError(
-                f"The flow has no source {source!r}; there are {', '.join(s.name for s in self._plan.sources)}."
-            )
+            raise DeclarationError(f"The flow has no source {source!r}; there are {', '.join(s.name for s in sources)}.")
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(r) for r in rows], schema=node.schema)
         if not table.num_rows:
             return
@@ -165,7 +134,7 @@ class Harness:
             partitions = pa.array([partition] * table.num_rows)
             offsets = pa.array(range(start, start + table.num_rows), pa.int64())  # type: ignore[assignment]
         table = table.select(node.schema.names).append_column(PARTITION, partitions).append_column(OFFSET, offsets)
-        self._pending.setdefault(source, []).append(table)
+        self._engine.pending.setdefault(source, []).append(table)
 
     def epoch(self, *commands: str | Mapping[str, Any] | Command, advance_us: int = 1_000_000) -> EpochRecord:
         """Run one epoch over what was pushed since the last.
@@ -175,52 +144,16 @@ class Harness:
                 `penstock.protocol.commands` has them.
             advance_us: How much clock time passes before it.
         """
-        self._begin(*commands, advance_us=advance_us)
+        self._engine.plan_epoch([_command(c) for c in commands], advance_us)
         return self.resume()
-
-    def _begin(self, *commands: str | Mapping[str, Any] | Command, advance_us: int = 1_000_000) -> None:
-        """What the next epoch reads is settled."""
-        self._clock_us += advance_us
-        inputs = {name: pa.concat_tables(tables[: self._most]) for name, tables in self._pending.items()}
-        self._pending = {n: tables[self._most :] for n, tables in self._pending.items() if self._most and tables[self._most :]}
-        number = len(self._log)
-        given = [(f"{number:012d}-{i}.json", _command(c)) for i, c in enumerate(commands)]
-        self._log.append((inputs, [*self._left, *given]))
-        self._left = []
 
     def resume(self) -> EpochRecord:
         """Run the epochs that were begun and not committed, as Spark does after a restart; goes back to a snapshot if told to."""
-        return self._resume(roll_back=True)
-
-    def _resume(self, *, roll_back: bool) -> EpochRecord:
-        while self._driver.last.epoch + 1 < len(self._log):
-            number = self._driver.last.epoch + 1
-            inputs, commands = self._log[number]
-            backend = LocalBackend(
-                inputs,
-                [*commands, *self._written()],
-                self._assign(number),
-                self._state if not self._lmdb else local_states("harness"),
-                f"{number}",
-            )
-            record = self._driver.run(number, backend)
-            # Committed: read again only after going back to a snapshot, if there is one.
-            self._log[number] = (inputs if self._checkpoint.snapshot_names() else {}, [])
-            if record.rollback_pending:
-                self._left = [c for c in commands if c[0] not in record.control]
-                if not roll_back:
-                    break
-                self._restart()
-                continue
-            bases = {c.place: c.carry_out(self._checkpoint) for c in due(record, self._flow_id, self._run)}
-            self._driver.last = adopt(record, bases)
-            if number % TIDY_EVERY == 0:
-                remove_unused(self._checkpoint, record)
-        return self._driver.last
-
-    def _written(self) -> list[tuple[str, Command]]:
-        """The commands that others wrote into the control log of the checkpoint; the driver leaves out those that it has obeyed."""
-        return [(name, self._checkpoint.read_command(name)) for name in self._checkpoint.control_names()]
+        while self.record.epoch + 1 < len(self._engine.log):
+            self._engine.run_planned(self._loop)
+            if self.record.rollback_pending:
+                self._loop.roll_back()
+        return self.record
 
     def finish(self) -> EpochRecord:
         """End of input: the frontier goes to MAX and everything is given out. Keys on hold are copied first."""
@@ -231,7 +164,7 @@ class Harness:
 
     def available(self, *, drain: bool = True) -> EpochRecord:
         """A new run that reads what was pushed and ends, as ``start(trigger="available_now")`` does; it obeys what comes meanwhile."""
-        return self._supervise(True, drain, lambda: None)
+        return self._supervise(bounded=True, drain=drain)
 
     def follow(self, idle: Callable[[], None]) -> EpochRecord:
         """A new run that reads on until it is told to end, as ``start(trigger="1 second")`` does.
@@ -241,47 +174,21 @@ class Harness:
 
         Raises:
             AssertionError: It did neither.
+            FinishedError: The flow has reached the end of its input.
         """
-        return self._supervise(False, True, idle)
 
-    def _supervise(self, bounded: bool, drain: bool, idle: Callable[[], None]) -> EpochRecord:
-        self.restart()
+        def fed() -> None:
+            idle()
+            assert self._engine.waits(self._loop), "nothing to read, and no command"
 
-        def where() -> tuple[Ends, bool]:
-            return self.record.ends_for(self._since), bool(self.record.rollback_pending)
+        self._engine.idle = fed
+        return self._supervise(bounded=False, drain=True)
 
-        def ended(available: bool) -> bool:
-            ends, rollback_pending = where()
-            return ends.finished or ends.stopped or rollback_pending or (ends.draining and not available)
-
-        def read(available: bool) -> bool:
-            self._resume(roll_back=False)
-            while not ended(available):
-                if not self._waits():
-                    if available:
-                        break
-                    idle()
-                    assert self._waits(), "nothing to read, and no command"
-                self._begin()
-                self._resume(roll_back=False)
-            return True
-
-        def end() -> None:
-            Commander(self._checkpoint).submit(End(self._run))
-
-        def copy() -> None:
-            for command in self.copy():
-                Commander(self._checkpoint).submit(command)
-
-        def roll_back() -> None:
-            self._restart()
-
-        supervise(Reader(where, read, end, copy, roll_back), bounded=bounded, drain=drain)
+    def _supervise(self, *, bounded: bool, drain: bool) -> EpochRecord:
+        self._loop.opener.start_anew()
+        if self._loop.start(bounded=bounded):
+            self._loop.supervise(bounded=bounded, drain=drain)
         return self.record
-
-    def _waits(self) -> bool:
-        """Whether there is something to read."""
-        return bool(self._pending or self._left or set(self._checkpoint.control_names()).difference(self.record.control))
 
     def scale(self, region: str | None, workers: int) -> EpochRecord:
         """Run an epoch that is told to change the number of workers of a region, or of all."""
@@ -298,7 +205,7 @@ class Harness:
     def loadable(self) -> list[str]:
         """Names of the snapshots that the flow can go back to, whatever its sinks can."""
         names = self._checkpoint.snapshot_names(self.record.epoch)
-        return [n for n in names if not self._opener.rollback_refusal(self.record, Load(n, keep_output=True))]
+        return [n for n in names if not self._loop.opener.rollback_refusal(self.record, Load(n, keep_output=True))]
 
     def settle(self, most: int = 1000) -> int:
         """Run empty epochs, copying keys on hold, until no region is rescaling; gives their number.
@@ -328,62 +235,15 @@ class Harness:
 
     def copy(self) -> list[Copied]:
         """Copy the state of keys on hold, as the concurrent job does; gives the commands that report it."""
-        return [copy.carry_out(self._checkpoint) for copy in copies_due(self.record, self._flow_id, self._run)]
+        settings = self._loop.settings
+        return [self._engine.copy(copy) for copy in copies_due(self.record, settings.flow, settings.run)]
 
     def restart(self, *, forget_local_state: bool = False) -> None:
         """Start a new run on the same checkpoint, as after a crash. Older runs are fenced. One that is on its way back goes on."""
-        self._opener.start_anew()
-        self._restart(forget_local_state=forget_local_state)
-
-    def _restart(self, *, forget_local_state: bool = False) -> None:
+        self._loop.opener.start_anew()
         if forget_local_state:
-            self._caches.clear()
-            close_stores(self._local)
-            shutil.rmtree(self._local, ignore_errors=True)
-        # One harness, one checkpoint, one identity: another harness must not find this one's marks in a sink of the same name.
-        settings = self._opener.open(
-            f"harness-{self._checkpoint.root.strip('/').replace('/', '-')}", {"host": "here", "pid": 0}
-        )
-        self._plan, self._flow_id = self._compiled.plan, settings.flow
-        self._run, self._since = settings.run, settings.since
-        self._driver = EpochDriver(self._compiled, self._checkpoint, settings)
-        if len(self._driver.last.rolled_back) > self._times_back:  # perhaps in a start that crashed right after
-            self._read_again(self._driver.last)
-
-    def _read_again(self, record: EpochRecord) -> None:
-        """After going back: what came since the snapshot comes again, in the next epoch."""
-        self._times_back = len(record.rolled_back)
-        first = record.rolled_back[-1].to + 1
-        again = [inputs for inputs, _ in self._log[first:]] + [
-            {n: pa.concat_tables(t) for n, t in self._pending.items()},
-        ]
-        self._pending = {}
-        for inputs in again:
-            for name, table in inputs.items():
-                self._pending.setdefault(name, []).append(table)
-        self._log = self._log[:first] + [({}, [])] * (record.epoch + 1 - first)
-
-    def _assign(self, epoch: int) -> Callable[..., Assignment]:
-        flow = self._flow_id
-        return lambda compiled, work: Assignment(
-            self._checkpoint.uri, flow, compiled.spec, epoch, self._run, work.routing, work.messages, work.versions, self._local
-        )
-
-    def _state(self, assignment: Assignment, worker: int, identity: str) -> WorkerState:
-        """State in memory, brought to the wanted version from the checkpoint's files."""
-        version = assignment.versions[worker]
-        fs, root = resolve(assignment.checkpoint)
-        lineage, state = self._caches.get(identity, ("", MemoryState()))
-        state.discard()
-        chain = version.lineages()
-        if lineage in chain:
-            for delta in version.deltas[chain.index(lineage) :]:
-                state.apply(concat_batches([*read_batches(fs, root, delta)], SCHEMA))
-        else:
-            state = MemoryState()
-            state.apply(concat_batches([*iterate(fs, root, version)], SCHEMA))
-        self._caches[identity] = (version.lineage(), state)
-        return state
+            self._engine.forget_state()
+        self._loop.open()
 
 
 def _command(given: str | Mapping[str, Any] | Command) -> Command:

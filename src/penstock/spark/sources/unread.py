@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.input_files import Order
-from penstock.errors import FinishedError
 from penstock.flow.plan import Plan
 from penstock.sources.connectors import Files
 from penstock.spark.columns import spark_schema
@@ -59,27 +58,6 @@ def was_stopped(java: Any) -> bool:
         return False
 
 
-def refuse_finished(spark: SparkSession, plan: Plan, checkpoint: Checkpoint, last: EpochRecord, *, following: bool) -> None:
-    """Say so if there is more than a finished flow has read, or it is asked to read on.
-
-    Raises:
-        FinishedError: There is. Nothing was read.
-    """
-    unread = _said_of(unread_files(spark, plan, checkpoint, last))
-    if unread or following:
-        more = f"; {unread}, and will stay so" if unread else ""
-        raise FinishedError(
-            f"The flow of checkpoint {checkpoint.uri} reached the end of its input in epoch {last.epoch} and is never scheduled again{more}: "
-            'begin on a new checkpoint with new tables, with drain=False if it is started with "available_now" whenever there is more.'
-        )
-
-
-def _said_of(unread: dict[str, int]) -> str:
-    """The same in words; empty if there are none."""
-    each = [f"{n:,} file{'s' * (n != 1)} of source {name!r}" for name, n in unread.items()]
-    return " and ".join(each) + (" are" if sum(unread.values()) > 1 else " is") + " unread" if each else ""
-
-
 def _there(spark: SparkSession, files: Files) -> list[str]:
     """The files as Spark lists them when it follows the folder."""
     try:
@@ -96,4 +74,4 @@ def _there(spark: SparkSession, files: Files) -> list[str]:
         raise
 
 
-__all__ = ["ran_out", "refuse_finished", "unread_files", "was_stopped"]
+__all__ = ["ran_out", "unread_files", "was_stopped"]

@@ -1,0 +1,162 @@
+"""One start of a flow, above its engine: it opens runs, runs their epochs with the work beside them, goes back, and comes to an end.
+
+The engine reads and calls `Loop.epoch` for each epoch; all else is here, the same over Spark and in process.
+
+Read next: `penstock.driver.engine`, `penstock.driver.epoch`, `penstock.protocol.ends`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.checkpoint.record import EpochRecord
+from penstock.driver.background import Background
+from penstock.driver.commands import Commander
+from penstock.driver.engine import Backend
+from penstock.driver.epoch import EpochDriver
+from penstock.driver.opener import RunOpener
+from penstock.errors import FinishedError, PenstockError, without_trace
+from penstock.protocol.commands import Command, End
+from penstock.protocol.ends import Ends, supervise
+
+
+class Loop:
+    """Takes a flow from a start to its end.
+
+    Args:
+        opener: Opens its runs.
+
+    Attributes:
+        settings: Of the run that is open.
+        driver: Runs its epochs.
+        error: What an epoch failed with in the engine's own thread; the first counts.
+        cut: Whether somebody else has ended the reading.
+    """
+
+    def __init__(self, opener: RunOpener) -> None:
+        self.opener, self.flow, self.checkpoint, self.engine = opener, opener.flow, opener.checkpoint, opener.engine
+        self.error: PenstockError | None = None
+        self.cut: bool = False
+
+    def open(self, complain: Callable[[str], None] = lambda _: None) -> None:
+        """Begin a run; see `RunOpener.open`."""
+        self.settings = settings = self.opener.open(complain)
+        self.driver = EpochDriver(self.flow, self.checkpoint, settings)
+        self._background = Background(self.checkpoint, settings, self.engine.copy, beside=self.engine.beside)
+
+    def start(self, *, bounded: bool, complain: Callable[[str], None] = lambda _: None) -> bool:
+        """Begin a run, and to read on if it is to; `supervise` follows.
+
+        Args:
+            bounded: Whether it only reads what there is.
+            complain: See `open`.
+
+        Returns:
+            False: the flow has finished, and there is nothing to do.
+
+        Raises:
+            FinishedError: It has finished, and there is more, or it was to read on. Nothing was read.
+            PenstockError: See `open`, or the engine cannot run the flow.
+        """
+        self.open(complain)
+        if self.last.finished:
+            self.close()
+            self._refuse_finished(following=not bounded)
+            return False
+        if not bounded and not self.last.draining:  # else it was told to end before it was interrupted
+            self.engine.begin(self)  # errors of the first plan belong to the caller
+        return True
+
+    def _refuse_finished(self, *, following: bool) -> None:
+        unread = _said_of(self.engine.unread(self.last))
+        if unread or following:
+            more = f"; {unread}, and will stay so" if unread else ""
+            raise FinishedError(
+                f"The flow of checkpoint {self.checkpoint.uri} reached the end of its input in epoch {self.last.epoch} and is never scheduled again{more}: "
+                'begin on a new checkpoint with new tables, with drain=False if it is started with "available_now" whenever there is more.'
+            )
+
+    @property
+    def last(self) -> EpochRecord:
+        """The last committed epoch's record."""
+        return self.driver.last
+
+    def epoch(self, number: int, backend: Backend, *, available: bool) -> bool:
+        """Run an epoch; for the engine.
+
+        Args:
+            number: Its number.
+            backend: Its input.
+            available: Whether only what there is is read.
+
+        Returns:
+            Whether the reading ends with it.
+
+        Raises:
+            PenstockError: Something failed; the epoch is not committed and can be run again.
+        """
+        self._background.hold_back(self.last)
+        self._adopt()
+        again = number <= self.last.epoch  # committed, but Spark was stopped before it could note that
+        self._background.look(self.driver.run(number, backend))
+        self._adopt()
+        return not again and self.ended(available)
+
+    def _adopt(self) -> None:
+        self.driver.last = self._background.adopt(self.last)
+
+    def ended(self, available: bool) -> bool:
+        """Whether a command has ended the reading."""
+        ends, rollback_pending = self.where()
+        return ends.stopped or ends.finished or rollback_pending or (ends.draining and not available)
+
+    def fail(self, error: PenstockError, cause: BaseException) -> PenstockError:
+        """Note that an epoch failed; gives what failed first."""
+        self.error = self.error or without_trace(error, error.__cause__ if cause is error else cause)
+        return self.error
+
+    def supervise(self, *, bounded: bool, drain: bool) -> None:
+        """Follow the flow to its end; see `penstock.protocol.ends.supervise`."""
+        supervise(self, bounded=bounded, drain=drain)
+        if self.driver.ended_for_another:
+            self._refuse_finished(following=False)
+
+    def where(self) -> tuple[Ends, bool]:
+        """Where the flow is, as far as this start was told, and whether it is on its way back to a snapshot."""
+        return self.last.ends_for(self.settings.since), bool(self.last.rollback_pending)
+
+    def read(self, available: bool) -> bool:
+        """Read; see `penstock.driver.engine.Engine.read`."""
+        self.cut = not self.engine.read(self, available)
+        return not self.cut
+
+    def end(self) -> None:
+        """Give the command that ends the input."""
+        self.checkpoint.check_owner(self.settings.run)
+        self.submit(End(self.settings.run))
+
+    def copy(self) -> None:
+        """Wait for the copies of keys on hold, or until a command has come."""
+        known = self.last.control
+        self._background.wait_for_copies(self.last, lambda: bool(set(self.checkpoint.control_names()).difference(known)))
+
+    def roll_back(self) -> None:
+        """Go back to the snapshot that the last epoch was told to load; the reading has ended."""
+        self._background.close()
+        self.open()
+
+    def submit(self, command: Command) -> str:
+        """Write a command into the control log; gives its name there."""
+        return Commander(self.checkpoint).submit(command)
+
+    def close(self) -> None:
+        """Wait for what runs beside the epochs, and close the sinks."""
+        self._background.close()
+        for output in self.flow.plan.outputs:
+            output.sink.close()
+
+
+def _said_of(unread: dict[str, int]) -> str:
+    """The same in words; empty if there are none."""
+    each = [f"{n:,} file{'s' * (n != 1)} of source {name!r}" for name, n in unread.items()]
+    return " and ".join(each) + (" are" if sum(unread.values()) > 1 else " is") + " unread" if each else ""

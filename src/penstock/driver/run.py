@@ -1,0 +1,221 @@
+"""The handle of a running flow: follows it to its end in a thread, gives it commands, and says how it stands. It knows no engine.
+
+Read next: `penstock.driver.loop`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from penstock.checkpoint.record import EpochRecord, outcome_of, progress_of
+from penstock.driver.commands import Commander, CommandHandle
+from penstock.driver.loop import Loop
+from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError, without_trace
+
+
+class Run:
+    """A running flow. Made by `Flow.start`."""
+
+    def __init__(self, loop: Loop, complain: Callable[[str], None], *, bounded: bool, drain: bool) -> None:
+        self._loop, self._bounded, self._drain = loop, bounded, drain
+        self._ended = threading.Event()
+        self._commander = Commander(loop.checkpoint, self._latest, lambda: self.active, loop.opener.rollback_refusal)
+        self._was_finished = not loop.start(bounded=bounded, complain=complain)
+        if self._was_finished:
+            self._ended.set()
+            return
+        self._thread = threading.Thread(target=self._supervise, name=f"penstock-{loop.flow.plan.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What of the state begins empty or was forgotten because the flow has changed, a sentence each."""
+        return tuple(self._loop.opener.notices)
+
+    def _supervise(self) -> None:
+        """Follow the run to its end."""
+        loop = self._loop
+        try:
+            loop.supervise(bounded=self._bounded, drain=self._drain)
+        except BaseException as error:  # noqa: BLE001  (handed to whoever waits)
+            loop.error = loop.error or loop.engine.translated(error)
+        finally:
+            loop.error = self._replaced() or loop.error
+            self._close()
+
+    def _close(self) -> None:
+        self._loop.close()
+        self._ended.set()
+
+    def _replaced(self) -> PenstockError | None:
+        """If the reading ended for no reason of its own: that a newer run took the checkpoint over, or what became of the engine."""
+        loop = self._loop
+        ends, _ = loop.where()
+        quiet = loop.error is None and not (ends.stopped or ends.finished)
+        if not (quiet or type(loop.error) in (PenstockError, FencedError)):
+            return None
+        try:
+            loop.checkpoint.check_owner(loop.settings.run)
+        except FencedError as error:
+            return error
+        except (OSError, PenstockError):  # what is known says more
+            return None
+        return loop.engine.lost()
+
+    def scale(self, region: str | None = None, workers: int | None = None) -> CommandHandle:
+        """Change the number of workers of a region while the flow runs, or of all regions at the same time.
+
+        Args:
+            region: The region's name; None, or left out as in ``scale(workers=4)``: all.
+            workers: The number wanted.
+
+        Returns:
+            A handle: `done`, `wait(timeout)`, `progress`.
+
+        Raises:
+            DeclarationError: There is no such region, or it cannot have so many workers. Nothing was changed.
+            FinishedError: The flow has ended.
+        """
+        self._ready()
+        return self._commander.scale(region, workers)  # type: ignore[arg-type]  # None is refused there, with a sentence
+
+    def move(self, region: str, keys: Sequence[Any], worker: int | None) -> CommandHandle:
+        """Place single keys at a worker, whatever their bins do, or (None) where they belong.
+
+        Args:
+            region: The region's name.
+            keys: Key values; tuples if the key has several columns.
+            worker: Number of the worker, or None.
+
+        Raises:
+            DeclarationError: There is no such region or worker, or a key does not fit. Nothing was changed.
+            FinishedError: The flow has ended.
+        """
+        self._ready()
+        if region not in self._loop.flow.regions:
+            raise DeclarationError(f"There is no region {region!r}; there are {', '.join(self._loop.flow.regions)}.")
+        return self._commander.move(region, keys, worker, self._loop.flow.regions[region].spec.keys)
+
+    def snapshot(self, name: str) -> CommandHandle:
+        """Keep a named, consistent copy of all state, routing and positions as of the end of an epoch.
+
+        Raises:
+            DeclarationError: The name cannot be used, or is taken. Nothing was changed.
+            FinishedError: The flow has ended.
+        """
+        self._ready()
+        return self._commander.snapshot(name)
+
+    def load(self, name: str, *, keep_output: bool = False) -> CommandHandle:
+        """Go back to a snapshot: state, routing and positions are as they were, and the flow goes on reading from there.
+
+        Sinks take back the rows that they were given since (`penstock.sinks.Rewinding`); in a table that is upserted or replaced the
+        rows stay until the flow, which processes its input again, replaces them.
+
+        Args:
+            name: The snapshot.
+            keep_output: Go back even if a sink cannot take rows back. Its rows stay, and those since the snapshot come again.
+
+        Returns:
+            A handle: `done`, `wait(timeout)`.
+
+        Raises:
+            DeclarationError: There is no such snapshot, or the flow cannot go back to it. Nothing was changed.
+        """
+        self._ready()
+        return self._commander.load(name, keep_output=keep_output)
+
+    def _latest(self) -> EpochRecord:
+        """The last record; raises what the flow failed with."""
+        if self._loop.error is not None:
+            raise without_trace(self._loop.error)
+        return self._loop.last
+
+    def _ready(self) -> None:
+        """Wait for the first epoch: before it there is nothing to command."""
+        while self._loop.last.epoch < 0 and not self._ended.wait(0.05):
+            pass
+        if self._loop.error is not None:
+            raise without_trace(self._loop.error)
+
+    def shutdown(self, *, drain: bool = True, timeout: float | None = None) -> bool:
+        """End the flow.
+
+        Args:
+            drain: True: what the sources hold now is processed, the frontier goes to MAX, everything is given out, and the flow is
+                finished for good. False: stop after the epoch that sees the command; the flow can be started again, and a drain that
+                was under way is withdrawn.
+            timeout: Seconds to wait; None: as long as it takes.
+
+        Returns:
+            Whether the flow has ended as asked: with `drain` also False if a later stop came first, or a load.
+
+        Raises:
+            PenstockError: The flow failed meanwhile.
+        """
+        if not self._ended.is_set():
+            with suppress(FinishedError):
+                self._commander.stop(drain=drain, run=self._loop.settings.run)
+        ended = self.await_termination(timeout)
+        return ended and (self._loop.last.finished or not drain)
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait for the end.
+
+        Args:
+            timeout: Seconds; None: as long as it takes.
+
+        Returns:
+            Whether the flow has ended.
+
+        Raises:
+            PenstockError: It failed; the error says why.
+        """
+        ended = self._ended.wait(timeout)
+        if self._loop.error is not None:
+            raise without_trace(self._loop.error)
+        return ended
+
+    @property
+    def outcome(self) -> str:
+        """How the run has ended, in a sentence; empty while it runs."""
+        if self.active:
+            return ""
+        known = outcome_of(self._loop.last, self._loop.settings.since, before=self._was_finished, cut=self._loop.cut)
+        return str(self._loop.error or known)
+
+    @property
+    def exception(self) -> PenstockError | None:
+        """Why the flow failed; None if it did not."""
+        return self._loop.error
+
+    @property
+    def active(self) -> bool:
+        """Whether the flow is running."""
+        return not self._ended.is_set()
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """Figures of the last epoch."""
+        return progress_of(self._loop.last)
+
+    @property
+    def regions(self) -> dict[str, dict[str, Any]]:
+        """By region: workers, frontier, rows, bytes and files of state."""
+        return dict(self.progress["regions"])
+
+    def routing(self, region: str) -> list[int]:
+        """The worker of every key group of a region, 4096 of them.
+
+        Raises:
+            DeclarationError: There is no such region.
+        """
+        if region not in self._loop.settings.workers:
+            raise DeclarationError(f"There is no region {region!r}; there are {', '.join(self._loop.settings.workers)}.")
+        return list(self._loop.driver.placements()[region].routing.owners)
+
+
+__all__ = ["Run"]
