@@ -179,7 +179,7 @@ def test_query_that_is_stopped_from_outside_during_a_drain_leaves_the_flow_to_be
     marker = tmp_path / "within"
     run = flow_of(tmp_path / "in", out, *[slow(marker)] * within).start(spark, **options)
     until(marker.exists if within else lambda: read(run) >= 2, run)
-    for query in run._loop.engine._spark.streams.active:  # the session that runs the flow
+    for query in run._loop.engine.spark.streams.active:  # the session that runs the flow
         query.stop()
     assert run.await_termination(300)  # no failure, even of the epoch that was interrupted
     assert run.exception is None

@@ -485,7 +485,7 @@ def test_flow_when_stopped_and_started_again_goes_on_and_its_state_can_be_read(s
     there = len(list((tmp_path / "in").rglob("*.parquet")))
     assert read < there, "the test wants files to be left"
     run = start(trigger="100 milliseconds")
-    run._loop.engine._stopping = _SlowlySet()  # the query is stopped before Spark has noted the epoch: it calls for it again
+    run._loop.engine.stopping = _SlowlySet()  # the query is stopped before Spark has noted the epoch: it calls for it again
     run.shutdown(drain=True, timeout=600)  # the files that are left belong to the input that is drained
     assert run.progress["sources"]["events"]["files"] == there
     assert sinks.content() == fr.in_harness(declared, {"events": rows})

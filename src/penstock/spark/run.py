@@ -128,14 +128,14 @@ class SparkEngine:
     ) -> None:
         self.identity: str = uuid.uuid4().hex
         self.by: Mapping[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
-        self._flow, self._spark, self._theirs, self._checkpoint = flow, spark, theirs, checkpoint
+        self._flow, self.spark, self._theirs, self._checkpoint = flow, spark, theirs, checkpoint
         self._interval_ms = interval_ms
         self._alone = sources_alone(flow)
         offer(spark, query_settings(flow, local=self._uri().startswith("file:")))
         self._tasks = fit_shuffles(spark, workers)
         self._give = schema_of(spark)
         self._query: Any = None
-        self._stopping = threading.Event()
+        self.stopping: threading.Event = threading.Event()
         self._available, self._cut = interval_ms is None, False
 
     def clock_us(self) -> int:
@@ -157,11 +157,11 @@ class SparkEngine:
         return logs.refusal(self._checkpoint, last, kept)
 
     def rewrite_offset_log(self, last: EpochRecord, kept: EpochRecord, epoch: int) -> str:
-        every = self._spark.conf.get(logs.COMPACT_INTERVAL, str(logs.COMPACT_EVERY))
+        every = self.spark.conf.get(logs.COMPACT_INTERVAL, str(logs.COMPACT_EVERY))
         return logs.rewrite_offset_log(self._checkpoint, last, kept, epoch, int(every or logs.COMPACT_EVERY))
 
     def copy(self, copy: Copy) -> Copied:
-        return copy_on_executor(self._spark, self._checkpoint.uri, copy)
+        return copy_on_executor(self.spark, self._checkpoint.uri, copy)
 
     def translated(self, error: BaseException) -> PenstockError:
         return translated(error, plan=self._flow.plan)
@@ -170,7 +170,7 @@ class SparkEngine:
         return stopped(self._theirs, self._flow.plan.name)
 
     def unread(self, last: EpochRecord) -> dict[str, int]:
-        return unread_files(self._spark, self._flow.plan, self._checkpoint, last)
+        return unread_files(self.spark, self._flow.plan, self._checkpoint, last)
 
     def begin(self, loop: Loop, *, available: bool = False) -> None:
         self._available = available
@@ -193,12 +193,12 @@ class SparkEngine:
 
     def _stream(self) -> DataFrame:
         """The root: control log and all sources as one stream."""
-        control, self._listed = read_control(self._spark, self._uri(CONTROL)), False
-        return one_stream([control, *(read_stream(self._spark, source) for source in self._flow.plan.sources)])
+        control, self._listed = read_control(self.spark, self._uri(CONTROL)), False
+        return one_stream([control, *(read_stream(self.spark, source) for source in self._flow.plan.sources)])
 
     def _epoch(self, loop: Loop, frame: DataFrame, epoch: int) -> None:
         """One micro-batch."""
-        if self._stopping.is_set():
+        if self.stopping.is_set():
             raise _Stopped  # returning would let Spark count as done what was not processed
         kept, self._listed = KeptInput(self._checkpoint, epoch, loop.settings.run, first=not self._listed), True
         backend: SparkBackend | None = None
@@ -209,7 +209,7 @@ class SparkEngine:
             slices, assign = Slices(frame, query, epoch), self._assign(loop, epoch)
             backend = SparkBackend(spark, slices, epoch, self._checkpoint, loop.last.log, assign, self._alone, kept)
             if loop.epoch(epoch, backend, available=self._available):
-                self._stopping.set()
+                self.stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
             find = backend.failing_record if backend is not None else lambda *_: ""
             told = translated(error, plan=self._flow.plan, find=find)  # meanwhile another run may have taken over
@@ -223,7 +223,7 @@ class SparkEngine:
 
     def _running_query(self, loop: Loop) -> Any:
         """The Java object of the query; asked of Spark because the first epoch may run before `start` has returned."""
-        active = self._spark._jsparkSession.streams().active()
+        active = self.spark._jsparkSession.streams().active()
         path = self._uri(loop.last.log)
         for query in active:
             try:
@@ -243,12 +243,12 @@ class SparkEngine:
     def read(self, loop: Loop, available: bool) -> bool:
         if available or self._query is None:
             self._checkpoint.check_owner(loop.settings.run)  # Spark would stop the query of the run that has taken over
-            self._stopping.clear()
+            self.stopping.clear()
             self.begin(loop, available=available)
         query = self._query
         self._ends(loop, None) if available else self._watch(loop)
         self._query = None
-        self._cut = not self._stopping.is_set() and not (available and ran_out(query))
+        self._cut = not self.stopping.is_set() and not (available and ran_out(query))
         return not self._cut
 
     def _ends(self, loop: Loop, seconds: float | None) -> bool:
@@ -259,7 +259,7 @@ class SparkEngine:
             if ended:  # so says Spark of a query that another one stops while its last epoch still runs
                 self._query.awaitTermination()
         except Exception:
-            if loop.error is not None or not (self._stopping.is_set() or self._cut):
+            if loop.error is not None or not (self.stopping.is_set() or self._cut):
                 raise
         return ended
 
@@ -267,7 +267,7 @@ class SparkEngine:
         """Until the query has ended, or was told to."""
         last_epoch, since, told = -1, time.monotonic(), ""
         while not self._ends(loop, _LOOK_S):
-            if self._stopping.is_set():
+            if self.stopping.is_set():
                 self._query.stop()
                 return
             record, quiet = loop.last, time.monotonic() - since
