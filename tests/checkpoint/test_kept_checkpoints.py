@@ -11,7 +11,8 @@ import xxhash
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.formats import FORMAT, OLDEST
-from penstock.errors import TornFileError
+from penstock.driver.inspect import key_schema, view_region
+from penstock.errors import CheckpointError, TornFileError
 from penstock.protocol.commands import Snapshot
 
 FORMATS = range(OLDEST, FORMAT + 1)
@@ -141,3 +142,17 @@ def test_record_when_its_format_is_newer_or_too_old_is_refused_in_a_sentence_and
         kept_flow.harness_of()
     assert str(caught.value) == f"The epoch record {path} " + sentence.format(format_, OLDEST, FORMAT)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_state_when_what_describes_its_region_is_of_another_version_is_refused_in_a_sentence(tmp_path):
+    kept_flow.unpack(FORMAT, "moving", tmp_path)
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "runs" / "000002.spec").write_bytes(b"cpenstock.gone\nRegion\n.")
+    wanted = (
+        f"The regions of checkpoint {checkpoint} cannot be loaded (ModuleNotFoundError: No module named 'penstock.gone'): start the flow once "
+        "with this version of penstock, and run this where the modules that the flow imports can be found."
+    )
+    for read in (lambda: view_region(str(checkpoint), "first"), lambda: key_schema(Checkpoint(str(checkpoint)), "first")):
+        with pytest.raises(CheckpointError) as caught:
+            read()
+        assert str(caught.value) == wanted

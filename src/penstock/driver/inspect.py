@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.checkpoint.folder import Checkpoint, open_checkpoint
 from penstock.checkpoint.record import EpochRecord
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, raised
 from penstock.operators.base import Context
 from penstock.protocol.rescale import Held
 from penstock.rows.keys import WORKER_BIN, KeyCodec, unbiased
@@ -104,10 +104,22 @@ def view_region(uri: str, region: str, snapshot: str | None = None) -> RegionVie
     if region not in record.regions:
         there = ", ".join(record.regions) or "none yet"
         raise CheckpointError(f"Checkpoint {uri} has no state of region {region!r}; it has {there}.")
-    specs: dict[str, RegionSpec] = pickle.loads(checkpoint.specs(checkpoint.run_with_specs(record.run)))
-    state = record.regions[region]
+    specs, state = _specs(checkpoint, checkpoint.run_with_specs(record.run)), record.regions[region]
     held = tuple((h, state.copies[h.key]) for h in state.control.held)
     return RegionView(checkpoint, specs[region], tuple(state.versions), held)
+
+
+def _specs(checkpoint: Checkpoint, run: int) -> dict[str, RegionSpec]:
+    """What a run's regions are; a pickle, which only the version that wrote it is sure to read."""
+    data = checkpoint.specs(run)
+    try:
+        specs: dict[str, RegionSpec] = pickle.loads(data)
+    except Exception as error:
+        raise CheckpointError(
+            f"The regions of checkpoint {checkpoint.uri} cannot be loaded ({raised(error)}): start the flow once with this version of penstock, "
+            "and run this where the modules that the flow imports can be found."
+        ) from error
+    return specs
 
 
 def key_schema(checkpoint: Checkpoint, region: str) -> pa.Schema:
@@ -116,7 +128,7 @@ def key_schema(checkpoint: Checkpoint, region: str) -> pa.Schema:
     Raises:
         CheckpointError: There is no such region.
     """
-    specs: dict[str, RegionSpec] = pickle.loads(checkpoint.specs(checkpoint.newest_run()))
+    specs = _specs(checkpoint, checkpoint.newest_run())
     if region not in specs:
         raise CheckpointError(f"There is no region {region!r}; there are {', '.join(specs)}.")
     return specs[region].keys
