@@ -35,7 +35,15 @@ if TYPE_CHECKING:
     from penstock.patterns.enumeration.maximal import Maximal as Maximal
     from penstock.patterns.enumeration.maximal import MaximalDisjoint as MaximalDisjoint
     from penstock.patterns.enumeration.work import CountedSplit as CountedSplit
+    from penstock.routing.consistent_grouping import ConsistentGrouping as ConsistentGrouping
+    from penstock.routing.d_choices import DChoices as DChoices
+    from penstock.routing.histogram import Histogram as Histogram
     from penstock.routing.key_grouping import KeyGrouping as KeyGrouping
+    from penstock.routing.partial_key_grouping import PartialKeyGrouping as PartialKeyGrouping
+    from penstock.routing.power_of_two_choices import PowerOfTwoChoices as PowerOfTwoChoices
+    from penstock.routing.route import route as route
+    from penstock.routing.shuffle import Shuffle as Shuffle
+    from penstock.routing.w_choices import WChoices as WChoices
     from penstock.sinks import console as console
     from penstock.sinks import foreach_epoch as foreach_epoch
     from penstock.sinks import memory as memory
@@ -45,6 +53,7 @@ if TYPE_CHECKING:
     from penstock.sources import files as files
     from penstock.sources import rate as rate
     from penstock.spark.patterns.match import match as match
+    from penstock.spark.skew import skew as skew
     from penstock.spark.state import read_state as read_state
     from penstock.version import __version__ as __version__
 
@@ -57,13 +66,22 @@ _HOME = {
         "flow.stream": "Stream",
         "flow.keyed": "KeyedStream",
         "operators.base": "Operator",
+        "routing.consistent_grouping": "ConsistentGrouping",
+        "routing.d_choices": "DChoices",
+        "routing.histogram": "Histogram",
         "routing.key_grouping": "KeyGrouping",
+        "routing.partial_key_grouping": "PartialKeyGrouping",
+        "routing.power_of_two_choices": "PowerOfTwoChoices",
+        "routing.route": "route",
+        "routing.shuffle": "Shuffle",
+        "routing.w_choices": "WChoices",
         "operators.windows": "tumbling sliding session",
         "operators.aggregates": "Aggregate approx_count_distinct collect count count_distinct first last "
         "max mean min quantile stddev sum",
         "sinks": "console foreach_epoch memory noop parquet sql",
         "sources": "files rate",
         "spark.state": "read_state",
+        "spark.skew": "skew",
         "spark.patterns.match": "match",
         "patterns.ceql.parsing": "parse",
         "patterns.ceql.explain": "explain",
@@ -80,13 +98,6 @@ _PLANNED = frozenset(
         "kafka",
         "kafka_topic",
         "Group",
-        "Histogram",
-        "Shuffle",
-        "PowerOfTwoChoices",
-        "PartialKeyGrouping",
-        "DChoices",
-        "WChoices",
-        "ConsistentGrouping",
         "Isolate",
     ]
 )

@@ -16,6 +16,7 @@ import typer
 
 from penstock.cli.matching import match, quiet_session
 from penstock.cli.misuse import MisuseError, as_typed
+from penstock.cli.skewed import skew
 from penstock.errors import CheckpointError, DeclarationError, PenstockError, raised
 
 _STOPS_IN_S: Final = 120
@@ -306,6 +307,7 @@ COMMANDS: Final[tuple[Callable[..., Any] | typer.Typer, ...]] = (
     stop,
     state,
     match,
+    skew,
     demo,
 )
 """What `penstock.cli.application` registers: functions under their names, Typer groups under theirs."""

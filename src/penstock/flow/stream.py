@@ -193,6 +193,11 @@ class Stream:
         distribute = KeyGrouping() if distribute is None else distribute
         if not isinstance(distribute, Strategy):
             raise DeclarationError(f"key_by(distribute={distribute!r}) is not available; only KeyGrouping() is.")
+        if distribute.splits_keys:
+            raise DeclarationError(
+                f"key_by(distribute={distribute!r}) would give rows of one key to several workers, and flows of this version do not "
+                "merge their results; use KeyGrouping()."
+            )
         if workers is not None:
             as_number(workers, "key_by's workers")
         if name is not None:
