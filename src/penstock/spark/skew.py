@@ -41,7 +41,7 @@ def skew(df_or_keys: Any, key: str | Sequence[str] | None = None, *, workers: in
         >>> import numpy as np
         >>> import penstock as ps
         >>> found = ps.skew(np.repeat([1, 2, 3, 4], [700, 100, 100, 100]), workers=2)
-        >>> found.set_index("strategy").max_load["Histogram()"]
+        >>> dict(zip(found.strategy, found.max_load.tolist()))["Histogram()"]
         500
     """
     for name, number in (("workers", workers), ("senders", senders)):
