@@ -192,8 +192,8 @@ def from_plain(kind: Any, raw: Any, readers: Mapping[Any, Callable[[Any], Any]] 
         readers: By type, what reads it in place of this function. A class may have its own method `from_json`.
 
     Example:
-        >>> from_plain(dict[int, Mark | None], {"3": {"flow": "f", "output": "out", "run": 1}, "4": None})[3].run
-        1
+        >>> from_plain(dict[int, tuple[int, ...] | None], {"3": [1, 2], "4": None})
+        {3: (1, 2), 4: None}
     """
     if readers and kind in readers:
         return readers[kind](raw)

@@ -22,5 +22,5 @@ def test_skew_of_a_frame_equals_that_of_its_keys_in_the_same_order(spark):
 def test_skew_of_a_frame_without_a_key_or_with_an_unknown_one_is_refused(spark):
     with pytest.raises(DeclarationError, match="skew needs key="):
         ps.skew(spark.range(3), workers=2)
-    with pytest.raises(DeclarationError, match="skew's key names column 'ip', which does not exist; there are id."):
+    with pytest.raises(DeclarationError, match=r"skew's key names column 'ip', which does not exist; there are id\."):
         ps.skew(spark.range(3), "ip", workers=2)
