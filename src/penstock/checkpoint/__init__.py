@@ -1,1 +1,1 @@
-"""The checkpoint folder: its records and its files, without an engine."""
+"""The checkpoint folder: its records and files, without an engine."""

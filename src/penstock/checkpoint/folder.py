@@ -36,7 +36,7 @@ _NOBODYS: Final = frozenset({"lost+found"})
 
 @contextlib.contextmanager
 def _reached(uri: str, done: str) -> Iterator[None]:
-    """Tell what the file system refuses in one sentence."""
+    """Raise an error of the file system as one sentence."""
     try:
         yield
     except OSError as error:
@@ -48,7 +48,7 @@ def _reached(uri: str, done: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Identity:
-    """Whose checkpoint it is: a unique id and the flow's name."""
+    """A checkpoint's owner: a unique id and the flow's name."""
 
     flow: str
     name: str
@@ -78,14 +78,14 @@ class Checkpoint:
         return join(self.root, "/".join(parts))
 
     def identity(self) -> Identity | None:
-        """Whose checkpoint this is; None if nobody's yet."""
+        """The checkpoint's owner; None if it has none yet."""
         if IDENTITY not in self._names(""):
             return None
         raw = json.loads(read_bytes(self.fs, self.path(IDENTITY)))
         return Identity(raw["flow"], raw["name"])
 
     def create(self, identity: Identity) -> Identity:
-        """Make the checkpoint `identity`'s, unless it is somebody's already; returns whose it is.
+        """Make `identity` the checkpoint's owner unless it has one; returns the owner.
 
         Raises:
             CheckpointError: The folder cannot be written, or holds something else. Nothing was changed.
@@ -106,10 +106,10 @@ class Checkpoint:
             return found
 
     def claim(self, about: dict[str, Any]) -> int:
-        """Become the owner of the checkpoint: every older run is fenced from now on.
+        """Claim the checkpoint for a new run, which fences every older run.
 
         Args:
-            about: What `penstock status` should tell of this run (host, process, start).
+            about: The run's description for `penstock status` (host, process, start).
 
         Returns:
             The run's number.
@@ -128,7 +128,7 @@ class Checkpoint:
                 return run
 
     def keep_sources(self, sources: Sequence[SourceShape]) -> None:
-        """Keep what the positions in the engine's log of input are of, before the first epoch is committed."""
+        """Store what the positions in the engine's log of input refer to, before the first epoch is committed."""
         write_atomic(self.fs, self.path(SOURCES), json.dumps([asdict(s) for s in sources]).encode())
 
     def sources(self) -> list[SourceShape]:
@@ -136,15 +136,15 @@ class Checkpoint:
         return [SourceShape(**raw) for raw in json.loads(read_bytes(self.fs, self.path(SOURCES)))]
 
     def keep_fed(self, fed: Mapping[str, str]) -> None:
-        """Keep what feeds each output, by its name, in the run that is about to give out rows."""
+        """Store what feeds each output, by its name, in the run that is about to emit rows."""
         write_atomic(self.fs, self.path(FED), json.dumps(dict(fed)).encode())
 
     def fed(self) -> dict[str, str]:
-        """What `keep_fed` kept of the last run that gave out rows; empty: there was none."""
+        """What `keep_fed` stored for the last run that emitted rows; empty: there was none."""
         return dict(json.loads(read_bytes(self.fs, self.path(FED)))) if FED in self._names("") else {}
 
     def keep_specs(self, run: int, data: bytes) -> None:
-        """Keep what a run's regions are, so that their state can be read without the flow's code."""
+        """Store a run's regions, so that their state can be read without the flow's code."""
         write_atomic(self.fs, self.path(RUNS, f"{run:06d}.spec"), data, f"r{run}")
 
     def run_with_specs(self, run: int) -> int:
@@ -156,7 +156,7 @@ class Checkpoint:
         return read_bytes(self.fs, self.path(RUNS, f"{run:06d}.spec"))
 
     def check_owner(self, run: int) -> None:
-        """Refuse to go on if a newer run has claimed the checkpoint.
+        """Refuse to continue if a newer run has claimed the checkpoint.
 
         Raises:
             FencedError: It has. Nothing was changed.
@@ -170,7 +170,7 @@ class Checkpoint:
             )
 
     def about(self, run: int) -> dict[str, Any]:
-        """What a run told of itself."""
+        """A run's description of itself."""
         try:
             return dict(json.loads(read_bytes(self.fs, self.path(RUNS, f"{run:06d}.json"))))
         except (OSError, ValueError, CheckpointError):
@@ -202,7 +202,7 @@ class Checkpoint:
         write_atomic(self.fs, self.path(EPOCHS, epoch_name(record.epoch)), record.to_bytes(), f"r{run}")
 
     def snapshot(self, name: str, record: EpochRecord) -> None:
-        """Keep a record under a name; its files of state are kept as long as the snapshot is."""
+        """Store a record under a name; its state files are kept as long as the snapshot is."""
         write_atomic(self.fs, self.path(SNAPSHOTS, f"{name}.json"), record.to_bytes())
 
     def renew_snapshots(self) -> None:
@@ -217,12 +217,12 @@ class Checkpoint:
                     self.snapshot(name, record)
 
     def snapshot_names(self, upto: int | None = None) -> list[str]:
-        """Names of the snapshots there are; with `upto`, of those of epochs up to that one, which have been committed."""
+        """Names of the snapshots; with `upto`, of those of epochs up to that one, which have been committed."""
         names = sorted(n[:-5] for n in self._names(SNAPSHOTS) if n.endswith(".json"))
         return names if upto is None else [n for n in names if self.read_snapshot(n).epoch <= upto]
 
     def read_snapshot(self, name: str) -> EpochRecord:
-        """The record that a snapshot keeps.
+        """The record of a snapshot.
 
         Raises:
             CheckpointError: There is no such snapshot.
@@ -234,10 +234,10 @@ class Checkpoint:
         return EpochRecord.from_bytes(read_bytes(self.fs, path), path)
 
     def remove_snapshot(self, name: str) -> None:
-        """Forget a snapshot; files that only it needs go with the next removal of old files.
+        """Remove a snapshot; files that only it needs go with the next removal of old files.
 
         Raises:
-            CheckpointError: There is no such snapshot, or the flow is on its way back to it. Nothing was changed.
+            CheckpointError: There is no such snapshot, or a rollback to it is pending. Nothing was changed.
         """
         if name not in self.snapshot_names():
             raise CheckpointError(f"There is no snapshot {name!r}; there are {', '.join(self.snapshot_names()) or 'none'}.")
@@ -252,7 +252,7 @@ class Checkpoint:
         return [self.read_snapshot(name) for name in self.snapshot_names()]
 
     def decided(self, epoch: int, found: dict[str, Any], run: int) -> dict[str, Any]:
-        """Keep what an epoch found outside of its input (clock time, commands), so that a re-run decides alike.
+        """Store what an epoch found outside of its input (clock time, commands), so that a re-run decides alike.
 
         Args:
             epoch: Number of the epoch.
@@ -265,15 +265,15 @@ class Checkpoint:
         return self._kept_first(epoch, ".decided", found, run)
 
     def keep_input(self, epoch: int, found: dict[str, Any], run: int) -> dict[str, Any]:
-        """Keep which files an epoch reads, so that a re-run reads the same or refuses; arguments and result as of `decided`."""
+        """Store which files an epoch reads, so that a re-run reads the same or refuses; arguments and result as `decided`."""
         return self._kept_first(epoch, ".files", found, run)
 
     def kept_input(self, epoch: int) -> dict[str, Any] | None:
-        """What `keep_input` kept of an epoch that was not committed; None: it had not come so far."""
+        """What `keep_input` stored for an uncommitted epoch; None: nothing yet."""
         return self._kept(epoch, ".files")
 
     def forget_input(self, epoch: int) -> None:
-        """Let an epoch of which nothing was stored read other files when it runs again."""
+        """Let a re-run read other files, because nothing of the epoch was stored."""
         delete_quietly(self.fs, self.path(EPOCHS, epoch_name(epoch, ".files")))
 
     def refuse_file(self, epoch: int, uri: str) -> None:
@@ -296,7 +296,7 @@ class Checkpoint:
         create_exclusive(self.fs, self.path(EPOCHS, epoch_name(epoch, ".end")), b"", f"r{run}")
 
     def gave_end(self, epoch: int) -> bool:
-        """Whether rows of an epoch may have been given out as those of the end of the input, by whichever run."""
+        """Whether any run may have emitted rows of an epoch as those of the end of the input."""
         return epoch_name(epoch, ".end") in self._names(EPOCHS)
 
     def _kept(self, epoch: int, ending: str) -> dict[str, Any] | None:
@@ -306,7 +306,7 @@ class Checkpoint:
             return None
 
     def read_command(self, name: str) -> Command:
-        """A command of the control log; what is no command is given as `Unknown`."""
+        """A command of the control log; `Unknown` if it is none."""
         text = read_bytes(self.fs, self.path(CONTROL, name))
         try:
             found = json.loads(text)
@@ -315,7 +315,7 @@ class Checkpoint:
         return decode(found if isinstance(found, dict) else text[:40].decode(errors="replace").strip())
 
     def tidy(self, record: EpochRecord) -> None:
-        """Remove what no epoch needs any more: old records and commands."""
+        """Remove old records and commands."""
         names = sorted(self._names(EPOCHS))
         records = [n for n in names if n.endswith(".json") and n < epoch_name(record.epoch - KEPT_RECORDS, "")]
         decided = [n for n in names if n.endswith(OF_OPEN_EPOCHS) and n < epoch_name(record.epoch, "")]
@@ -325,7 +325,7 @@ class Checkpoint:
             delete_quietly(self.fs, self.path(CONTROL, name))
 
     def control_names(self) -> list[str]:
-        """Names of the control files there are, in order."""
+        """Names of the control files, in order."""
         return sorted(n for n in self._names(CONTROL) if n.endswith(".json") and not n.startswith((".", "_")))
 
     def command(self, command: Command, name: str) -> None:
@@ -336,13 +336,13 @@ class Checkpoint:
             name: Its file name, unique and ascending.
 
         Raises:
-            CheckpointError: The folder cannot be written. The command was not given.
+            CheckpointError: The folder cannot be written. The command was not submitted.
         """
         with _reached(self.uri, "written"):
             write_atomic(self.fs, self.path(CONTROL, name), json.dumps(encode(command)).encode() + b"\n")
 
     def deltas_of(self, region: str, epoch: int, run: int) -> dict[int, tuple[FileRef, WorkerReport]]:
-        """The delta files that workers of a run wrote in an epoch, with their reports; one per worker, whichever attempt's."""
+        """The delta files that workers of a run wrote in an epoch, with their reports; one per worker, of any attempt."""
         found: dict[int, tuple[FileRef, WorkerReport]] = {}
         for name in sorted(self._names(state_path(region))):
             tag = parse_delta_name(name)
@@ -388,7 +388,7 @@ def copy_path(region: str, worker: int, epoch: int, run: int, key: int) -> str:
 
 
 def copy_tag(key: int) -> str:
-    """What the name of a `copy_path` contains."""
+    """The part of a `copy_path` that identifies the key."""
     return f"-k{key & (2**64 - 1):016x}"
 
 
@@ -398,7 +398,7 @@ def base_path(region: str, worker: int, epoch: int, run: int) -> str:
 
 
 def parse_delta_name(name: str) -> tuple[int, int, int, int] | None:
-    """Worker, epoch, run and attempt of a delta's file name; None if it is no delta."""
+    """Worker, epoch, run and attempt in a delta's file name; None if it is no delta."""
     if not name.endswith(_DELTA):
         return None
     worker, epoch, run, attempt = (int(part[1:]) for part in name.removesuffix(_DELTA).split("-"))
@@ -406,7 +406,7 @@ def parse_delta_name(name: str) -> tuple[int, int, int, int] | None:
 
 
 def parse_state_name(name: str) -> tuple[int, int, bool] | None:
-    """Worker and epoch of a file of state, and whether it is a base; None if it is no such file."""
+    """Worker and epoch of a state file, and whether it is a base; None if it is no such file."""
     parts = name.split("-")
     if not name.endswith((_BASE, _DELTA, _MOVE)) or len(parts) < 3 or not (parts[0][1:].isdigit() and parts[1][1:].isdigit()):
         return None

@@ -1,7 +1,7 @@
-"""Keep the number of state files bounded: compaction, and removal of what no epoch needs.
+"""Bounds the number of state files: compaction, and removal of unneeded files.
 
-Compaction merges files that are committed already, so it changes nothing and may run beside the epochs. Its result is adopted
-between two epochs and counts once the next epoch's record is committed; a crash before that wastes it, no more.
+Compaction merges committed files, so it changes nothing and may run while epochs do. Its result is adopted between two epochs
+and is valid once the next epoch's record is committed; a crash before that only wastes it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Compaction:
     """One worker's files to be merged.
 
     Attributes:
-        place: Whose they are.
-        version: Which files.
+        place: The region and worker.
+        version: The files.
         flow: Unique id of the flow.
         run: Number of the run.
     """
@@ -58,10 +58,10 @@ class Compaction:
 
 
 def due(record: EpochRecord, flow: str, run: int, under_way: Iterable[WorkerId] = ()) -> list[Compaction]:
-    """What should be compacted after an epoch and is not under way: those that have waited longest, a few at a time.
+    """Compactions that are due after an epoch and not running: those that have waited longest, a few at a time.
 
-    The epoch's own files are left out, and those before it that may be held in memory: the local stores have everything else, and one that lacks
-    what a base was made of is filled anew from it.
+    The epoch's own files are left out, and earlier ones that may be held in memory. Local stores have everything else; one that
+    lacked a part of a base would have to be filled anew from it.
     """
     busy = set(under_way)
     places = [(name, worker, v) for name, region in record.regions.items() for worker, v in enumerate(region.versions)]
@@ -75,7 +75,7 @@ def due(record: EpochRecord, flow: str, run: int, under_way: Iterable[WorkerId] 
 
 
 def _stored(version: Version, epoch: int) -> Version:
-    """What every store that took part in an epoch has on disk. Of no two epochs it has one number: a base is named by it."""
+    """What every store that took part in an epoch has on disk. Its number differs between epochs, because it names a base."""
     older = tuple(takewhile(lambda delta: delta.version < epoch, version.deltas))
     held = next((n for n in range(len(older)) if may_be_held(older[n:])), len(older))
     return replace(version, version=epoch - 1, deltas=older[:held])
@@ -94,9 +94,9 @@ def adopt(record: EpochRecord, bases: Mapping[WorkerId, FileRef]) -> EpochRecord
 
 
 def remove_unused(checkpoint: Checkpoint, record: EpochRecord) -> None:
-    """Delete epoch records that are too old, and files of state that no epoch can need.
+    """Delete old epoch records, and state files that no epoch can need.
 
-    A base that is newer than the record's is left alone: it may have been adopted and wait for the next record to name it.
+    A base that is newer than the record's stays: it may have been adopted and wait for the next record.
 
     Args:
         checkpoint: The checkpoint.

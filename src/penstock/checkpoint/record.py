@@ -38,16 +38,16 @@ KEPT_ANSWERS = 32
 
 @dataclass
 class RegionState:
-    """What is known of one region.
+    """The state of one region.
 
     Attributes:
-        control: Its placement and the rescale under way.
+        control: Its placement and the rescale in progress.
         frontier: Event time (µs) up to which it has processed.
         versions: By worker, the files of its state.
         skipped: Records skipped because a function raised, since the flow began.
         copies: For each key on hold (hash), the version of its old worker's state from which its own is being copied.
-        acquired: By worker, files of state that came in the last epoch.
-        rescale_us: Clock time at which the rescale under way began; 0: there is none.
+        acquired: By worker, state files that arrived in the last epoch.
+        rescale_us: Clock time at which the rescale in progress began; 0: there is none.
     """
 
     control: Placement
@@ -148,12 +148,12 @@ class EpochRecord:
         return Ends(self.ending, self.finished, self.stopped, self.draining)
 
     def ends_for(self, run: int) -> Ends:
-        """The same for a run: what an earlier one was told of its own end does not concern it."""
+        """The same for a run, without what an earlier run was told about its own end."""
         return self.ends if self.run >= run else Ends(finished=self.finished, draining=self.draining)
 
     @property
     def frontier(self) -> int:
-        """The flow's frontier: the least of its sources'."""
+        """The flow's frontier: the lowest of its sources'."""
         return min((s.frontier for s in self.sources.values() if s.partitions or s.frontier != MIN_TIME), default=MIN_TIME)
 
 
@@ -165,18 +165,18 @@ def _plain(value: Any) -> Any:
 
 
 def newest(before: dict[str, str], now: dict[str, str]) -> dict[str, str]:
-    """What was said of commands, with what is said now; the last few."""
+    """Earlier and new entries about commands; the last few."""
     return dict([*before.items(), *now.items()][-KEPT_ANSWERS:])
 
 
 def outcome_of(last: EpochRecord, run: int, *, before: bool, cut: bool) -> str:
-    """How a run that did not fail has ended, in a sentence.
+    """How a run that did not fail ended, in a sentence.
 
     Args:
         last: The last epoch's record.
         run: The first run of the start that has ended.
         before: Whether the flow had finished before the run began.
-        cut: Whether the engine's query was stopped by somebody else.
+        cut: Whether somebody else stopped the engine's query.
     """
     again = "started again on the same checkpoint the flow goes on"
     if before:

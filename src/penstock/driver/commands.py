@@ -1,7 +1,7 @@
-"""Give commands to a flow through its control log, from the process that runs it or from any other, and see what comes of them.
+"""Submit commands to a flow through its control log, from any process, and follow them.
 
-A command is checked against the last committed epoch before it is written, so most nonsense is refused at once; the controller
-checks again when it obeys.
+A command is checked against the last committed epoch before it is written, so most invalid ones are refused at once. The
+controller checks again when it obeys.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class CommandHandle:
-    """A command that was given.
+    """A submitted command.
 
     Attributes:
         name: Its name in the control log.
-        command: What was asked.
-        regions: The regions that it makes rescale; empty: none.
-        latest: Gives the last committed epoch's record; raises what the flow failed with.
-        running: Says whether the flow still runs.
-        waiting: Gives the names in the control log; one that was obeyed long ago is there no more.
+        command: The command.
+        regions: The regions that it rescales; empty: none.
+        latest: Returns the last committed epoch's record; raises the flow's error.
+        running: Returns whether the flow still runs.
+        waiting: Returns the names in the control log; commands obeyed long ago are no longer there.
     """
 
     name: str
@@ -53,8 +53,8 @@ class CommandHandle:
 
     @property
     def replaced(self) -> str:
-        """What took its place before it was carried out, as a sentence: a later command, a going back to a snapshot, the end of the
-        flow. Empty: nothing did.
+        """What replaced it before it was carried out, as a sentence: a later command, a rollback, the flow's end. Empty:
+        nothing.
         """
         record = self.latest()
         if self.name in record.replaced:
@@ -65,11 +65,11 @@ class CommandHandle:
 
     @property
     def done(self) -> bool:
-        """Whether it has been carried out: obeyed, and every region it concerns has settled.
+        """Whether it has been carried out: obeyed, and all its regions have settled.
 
         Raises:
             DeclarationError: It was refused after all; nothing was changed.
-            ReplacedError: Something took its place; it will not be carried out.
+            ReplacedError: Something replaced it; it will not be carried out.
         """
         record = self.latest()
         if self.name in record.refused:
@@ -93,14 +93,14 @@ class CommandHandle:
         """Wait until it is done.
 
         Args:
-            timeout: Seconds; None: as long as it takes.
+            timeout: Seconds; None: no limit.
 
         Returns:
-            Whether it is done; False also if the flow has stopped before.
+            Whether it is done; also False if the flow stopped before.
 
         Raises:
             DeclarationError: It was refused after all; nothing was changed.
-            ReplacedError: Something took its place; it will not be carried out.
+            ReplacedError: Something replaced it; it will not be carried out.
             PenstockError: The flow failed.
         """
         until = None if timeout is None else time.monotonic() + timeout
@@ -116,9 +116,9 @@ class Commander:
 
     Args:
         checkpoint: The flow's checkpoint.
-        latest: Gives the last committed epoch's record; None: read from the checkpoint.
-        running: Says whether the flow runs; None: taken for granted.
-        unreachable: Says, of a command to load, why the flow cannot go back; None: what the checkpoint alone can tell.
+        latest: Returns the last committed epoch's record; None: read from the checkpoint.
+        running: Returns whether the flow runs; None: assumed.
+        unreachable: Why the flow cannot go back, for a command to load; None: decided by the checkpoint alone.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Commander:
         self._unreachable = unreachable or (lambda record, command: rollback_refusal(checkpoint, record, command))
 
     def scale(self, region: str | None, workers: int) -> CommandHandle:
-        """Ask for a number of workers of a region, or of all regions at the same time.
+        """Request a number of workers for a region, or for all regions at once.
 
         Raises:
             DeclarationError: There is no such region, or it cannot have so many workers. Nothing was changed.
@@ -143,7 +143,7 @@ class Commander:
         return self._ask(Scale(region, workers), region)
 
     def move(self, region: str, keys: Sequence[Any], worker: int | None, schema: pa.Schema) -> CommandHandle:
-        """Ask for single keys at a worker, or back where they belong (None).
+        """Request single keys at a worker, or back with their bins (None).
 
         Args:
             region: The region.
@@ -159,20 +159,20 @@ class Commander:
         return self._ask(Move(region, hashes, worker), region)
 
     def snapshot(self, name: str) -> CommandHandle:
-        """Ask for a named, consistent copy of all state, routing and positions at the end of an epoch.
+        """Request a named, consistent copy of all state, routing and positions at the end of an epoch.
 
         Raises:
-            DeclarationError: The name cannot be used, or is taken. Nothing was changed.
+            DeclarationError: The name is invalid or taken. Nothing was changed.
             FinishedError: The flow has ended for good.
         """
         return self._ask(Snapshot(name), None)
 
     def load(self, name: str, *, keep_output: bool = False) -> CommandHandle:
-        """Ask to go back to a snapshot.
+        """Request a rollback to a snapshot.
 
         Args:
             name: The snapshot.
-            keep_output: Go back even if a sink cannot take back the rows that it was given since.
+            keep_output: Go back even if a sink cannot take back its later rows.
 
         Raises:
             DeclarationError: There is no such snapshot, or the flow cannot go back to it. Nothing was changed.
@@ -181,11 +181,11 @@ class Commander:
         return self._ask(Load(name, keep_output), None)
 
     def stop(self, *, drain: bool = False, run: int | None = None) -> CommandHandle:
-        """Ask a run to stop after an epoch, or the flow to process what there is and to end.
+        """Ask a run to stop after an epoch, or the flow to process its present input and end.
 
         Args:
             drain: Whether to end.
-            run: The run that is to stop; None: the newest. One that starts later is not stopped.
+            run: The run to stop; None: the newest. Later runs are not stopped.
 
         Raises:
             FinishedError: The flow has ended for good.
@@ -195,7 +195,9 @@ class Commander:
         return self._submitted(Drain() if drain else Stop(run or self._checkpoint.newest_run()), ())
 
     def submit(self, command: Command) -> str:
-        """Write any command; gives its name in the log, which begins with the time (see `given_at`). Nothing else writes the log."""
+        """Write any command; returns its name in the log, which begins with the time (see `given_at`). Nothing else writes the
+        log.
+        """
         name = f"{time.time_ns():020d}-{os.getpid():07d}-{next(_numbers):06d}.json"
         self._checkpoint.command(command, name)
         return name
@@ -242,7 +244,7 @@ def given_at(name: str) -> dt.datetime | None:
 
 
 def hashes_of(keys: Sequence[Any], schema: pa.Schema) -> np.typing.NDArray[np.int64]:
-    """The hashes of keys given as people write them; text is read as the column's type.
+    """The hashes of keys given as people write them; text is parsed as the column's type.
 
     Raises:
         DeclarationError: A key does not fit the key columns.

@@ -1,4 +1,4 @@
-"""From a declared plan to what workers run: exact columns, ports, partial aggregates."""
+"""From a declared plan to the workers' specs: exact columns, ports, partial aggregates."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class CompiledRegion:
     """A region ready to run.
 
     Attributes:
-        spec: What its workers get.
-        region: What was declared.
-        feeds: For each port the index of the region's input it reads.
-        outs: Which output of the spec a node is, by (operator, errors).
+        spec: For its workers.
+        region: The declaration.
+        feeds: For each port the index of the region's input that it reads.
+        outs: The spec's output of a node, by (operator, errors).
     """
 
     spec: RegionSpec
@@ -128,7 +128,7 @@ def compile_region(
     wanted: Sequence[tuple[int, bool]],
     partial_schema: PartialSchema,
 ) -> CompiledRegion:
-    """Compile one region, given the exact columns of its inputs, and what is known of their positions."""
+    """Compile one region, given the exact columns of its inputs and what is known of their positions."""
     keys = pa.schema([inputs[0].field(n) for n in region.keys.names])
     for field_ in keys:
         if pa.types.is_nested(field_.type):
@@ -196,12 +196,12 @@ def compile_region(
 def known_positions(
     node: Node, only_partition: Callable[[SourceNode], int | None], met: dict[int, Known] | None = None
 ) -> Known:
-    """Hidden columns that say nothing that is not known, see `Port`; the event time is a column's until that column is replaced.
+    """Hidden columns whose values are known, see `Port`. The event time is a column's until that column is replaced.
 
     Args:
-        node: Whose rows.
-        only_partition: As `compile_flow` has it.
-        met: What is known of nodes, by id, that have been looked at: many ways may lead to one.
+        node: The node.
+        only_partition: As in `compile_flow`.
+        met: What is known of nodes visited before, by id.
     """
     met = {} if met is None else met
     if id(node) not in met:
@@ -226,7 +226,7 @@ def _known(node: Node, only_partition: Callable[[SourceNode], int | None], met: 
 
 
 def _needed(operator: Operator, schema: pa.Schema, keys: pa.Schema) -> pa.Schema:
-    """The columns that an operator reads; fewer columns cross from the JVM to Python."""
+    """The columns that an operator reads; others do not cross from the JVM to Python."""
     columns = {*operator.reads(), *keys.names}
     return pa.schema([f for f in schema if f.name in columns]) if operator.reads_only else schema
 
@@ -242,14 +242,14 @@ def _wanted_outputs(plan: Plan) -> dict[str, list[tuple[int, bool]]]:
 
 
 def _goes_on(plan: Plan, region: Region, operator: int, errors: bool) -> bool:
-    """Whether an operator's rows go on to what reads their positions: a region, a stateless step, or a sink that wants them."""
+    """Whether something reads the positions of an operator's rows: a region, a stateless step, or a sink that wants them."""
     passed = [i for r in plan.regions for i in r.inputs]
     passed += [n for o in plan.outputs for n in ([o.node] if o.positions else inputs_of(o.node))]
     return any(n.region is region and n.operator == operator and n.errors == errors for n in upstream_of(RegionOutput, *passed))
 
 
 def _count_consumers(plan: Plan, regions: dict[str, CompiledRegion]) -> dict[int, int]:
-    """How often each node is read, so that what is read twice is kept rather than computed twice."""
+    """How often each node is read, so that a node that is read twice is kept."""
     counts: dict[int, int] = {}
 
     def read(node: Node, times: int) -> None:

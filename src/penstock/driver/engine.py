@@ -1,8 +1,8 @@
-"""What runs a flow: the port that Spark and the harness implement, and what passes through it.
+"""What runs a flow: the port that Spark and the harness implement, and its values.
 
-`Engine` is there once for each start and `Backend`, its part of one epoch, once for each epoch.
+There is one `Engine` per start, and one `Backend`, its part of one epoch, per epoch.
 
-Read next: `penstock.driver.loop`, which drives the one, and `penstock.driver.epoch`, which calls the other in its order.
+Read next: `penstock.driver.loop`, which drives the former, and `penstock.driver.epoch`, which calls the latter in its order.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Frame = Any
 
 @dataclass(frozen=True)
 class Scan:
-    """What a scan of one source in one epoch found.
+    """The scan of one source in one epoch.
 
     Attributes:
-        chunks: Event times per chunk of offsets; for a source without time one chunk per partition will do.
+        chunks: Event times per chunk of offsets; a source without time may have one chunk per partition.
         malformed: Records that cannot be read or have no event time.
         first_malformed: One of them, for the error: where and what.
         files: Number of files read.
         names: Names of the files, in the order of their numbers.
         rows: Number of records, if chunks do not say it and it costs nothing to know.
-        order: The source's `SourceState.order` after the epoch; None: as before.
+        order: The source's `SourceState.order` after the epoch; None: unchanged.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -68,10 +68,10 @@ class SourceFrames:
 
 @dataclass(frozen=True)
 class EpochOrders:
-    """What a region's workers are to do in one epoch.
+    """The orders of a region's workers for one epoch.
 
     Attributes:
-        routing: Which rows belong to which worker.
+        routing: The routing table.
         messages: By worker, from the controller.
         versions: By worker, the state to start from.
     """
@@ -87,7 +87,7 @@ class EpochOrders:
 
 
 def shown_columns(names: Sequence[str], hidden: Sequence[str]) -> list[str]:
-    """The columns that a sink is given of a frame with these: all but hidden ones, and then those of `hidden`."""
+    """The columns of a frame that a sink gets: all but hidden ones, then those of `hidden`."""
     return [*visible(names), *hidden]
 
 
@@ -109,15 +109,15 @@ class Engine(Protocol):
         ...
 
     def schema(self, node: p.Node) -> pa.Schema:
-        """The columns of a node's rows, as a sink is given them."""
+        """The columns of a node's rows, as a sink gets them."""
         ...
 
     def dump(self, given: Any) -> bytes:
-        """Pickle what workers are told of their regions, users' functions with it."""
+        """Pickle the regions' specs, with users' functions."""
         ...
 
     def begin(self, loop: Loop) -> None:
-        """Begin to read on, so that what does not begin is raised to whoever starts the flow; `read` follows.
+        """Begin to read on, so that an error at the beginning is raised to whoever starts the flow; `read` follows.
 
         Raises:
             PenstockError: The engine cannot run the flow.
@@ -128,11 +128,11 @@ class Engine(Protocol):
         """Run epochs (`Loop.epoch`) until there is nothing more to read, or one has ended the reading.
 
         Args:
-            loop: Whose epochs.
-            available: Whether to read only what there is.
+            loop: Runs the epochs.
+            available: Whether to read only the present input.
 
         Returns:
-            Whether that has come about; False: somebody else has ended the reading.
+            Whether that has happened; False: somebody else has ended the reading.
 
         Raises:
             PenstockError: An epoch failed.
@@ -144,7 +144,7 @@ class Engine(Protocol):
         ...
 
     def has_begun(self, log: str) -> bool:
-        """Whether an epoch was planned in the log of input of a folder, so that the engine knows the sources by their number."""
+        """Whether an epoch was planned in the log of input of a folder, so that the engine knows the sources by number."""
         ...
 
     def input_refusal(self, last: EpochRecord, kept: EpochRecord) -> Refusal | None:
@@ -152,22 +152,22 @@ class Engine(Protocol):
         ...
 
     def rewrite_offset_log(self, last: EpochRecord, kept: EpochRecord, epoch: int) -> str:
-        """Write the log of input anew, to end where a snapshot's does, for a going back in an epoch; gives its folder.
+        """Write the log of input anew for a rollback in an epoch, to end where a snapshot's does; returns its folder.
 
-        Nothing refers to it yet; it is written once more if the going back is interrupted.
+        Nothing refers to it yet; it is written once more if the rollback is interrupted.
         """
         ...
 
     def translated(self, error: BaseException) -> PenstockError:
-        """What failed, as an error of penstock's own."""
+        """An error as one of penstock's own."""
         ...
 
     def lost(self) -> PenstockError | None:
-        """What to tell if the engine itself has ended, so that the reading did; None: it has not."""
+        """The error if the engine itself has ended, and with it the reading; None: it has not."""
         ...
 
     def unread(self, last: EpochRecord) -> dict[str, int]:
-        """By source of files, how many of them a finished flow has not read; sources without any are left out."""
+        """By file source, how many files a finished flow has not read; sources without any are left out."""
         ...
 
 
@@ -179,15 +179,15 @@ class Backend(Protocol):
         ...
 
     def input(self) -> str:
-        """Where this epoch's input ends, in the engine's own words; asked for when a snapshot is taken."""
+        """The end of this epoch's input, in the engine's terms; requested for a snapshot."""
         ...
 
     def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
-        """Look at a source's records of this epoch."""
+        """Scan a source's records of this epoch."""
         ...
 
     def keep_input(self) -> None:
-        """Remember, durably, which input this epoch reads, so that a re-run reads the same; all sources have been scanned."""
+        """Store which input this epoch reads, so that a re-run reads the same; all sources have been scanned."""
         ...
 
     def input_kept(self) -> None:
@@ -203,7 +203,7 @@ class Backend(Protocol):
         ...
 
     def late(self, source: p.SourceNode) -> int:
-        """How many late records of a source were found only by the tasks that have run; asked for after these."""
+        """The number of a source's late records that only the finished tasks have found."""
         ...
 
     def step(self, node: p.StepNode, inputs: Sequence[Frame]) -> Frame:
@@ -211,7 +211,7 @@ class Backend(Protocol):
         ...
 
     def region(self, compiled: CompiledRegion, inputs: Sequence[Frame], work: EpochOrders) -> Frame:
-        """A region's tasks over its inputs (one frame per port); runs when its rows are asked for."""
+        """A region's tasks over its inputs (one frame per port); they run when their rows are requested."""
         ...
 
     def part(self, frame: Frame, compiled: CompiledRegion, out: int) -> Frame:
@@ -227,11 +227,11 @@ class Backend(Protocol):
         ...
 
     def collect(self, frame: Frame, hidden: Sequence[str] = ()) -> Iterable[pa.RecordBatch]:
-        """The rows of a frame, hidden columns removed but those given, which come last."""
+        """The rows of a frame, without hidden columns except the given ones, which come last."""
         ...
 
     def stage(self, frame: Frame, stager: Stager, hidden: Sequence[str] = ()) -> Iterable[bytes]:
-        """Stage the rows that `collect` gives where they are; the tokens, in the order of the rows."""
+        """Stage the rows of `collect` where they are; the tokens, in the order of the rows."""
         ...
 
     def empty(self, node: p.Node) -> Frame:
@@ -239,5 +239,5 @@ class Backend(Protocol):
         ...
 
     def done(self) -> None:
-        """The epoch is over; forget what was kept."""
+        """The epoch is over; release what was kept."""
         ...

@@ -1,4 +1,4 @@
-"""How long a rescale under way will still take, for people: no decision rests on it."""
+"""The remaining time of a rescale, for people: no decision depends on it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from penstock.protocol.rescale.collect import pending_bins, pending_keys
 
 
 def left_ms(control: Placement, limits: Limits, cost_us: int, epoch_ms: int) -> int | None:
-    """Time until a rescale is done, in ms; None: nothing is known to tell it by.
+    """Time until a rescale is done, in ms; None: unknown.
 
-    The workers give up their bins side by side, each in steps that grow to what the budget allows; a step takes an epoch.
+    The workers give up their bins in parallel, each in steps that grow to the budget's limit; a step takes an epoch.
 
     Args:
         control: The region's placement after an epoch.
-        limits: What bounds a step.
-        cost_us: What the epoch's step has cost the slowest worker; 0: there was none.
-        epoch_ms: Time from the epoch before to this one.
+        limits: The bounds of a step.
+        cost_us: The cost of the epoch's step for the slowest worker; 0: there was none.
+        epoch_ms: Time since the previous epoch.
     """
     goal = control.goal
     if goal is None or goal.target is None or epoch_ms <= 0:
@@ -41,7 +41,7 @@ def left_ms(control: Placement, limits: Limits, cost_us: int, epoch_ms: int) -> 
 
 
 def _steps(amount: int, bins: int, step: int, most: int, most_bins: int) -> int:
-    """In how many steps a worker has given up so many bytes, in so many bins, if steps double up to `most`."""
+    """The number of steps in which a worker gives up so many bytes, in so many bins, if steps double up to `most`."""
     taken, given = 0, 0
     while given < amount and step < most:
         taken, given, step = taken + 1, given + step, min(2 * step, most)

@@ -1,9 +1,9 @@
-"""Which files an epoch reads, in which order, and whether they still are what they were. Pure.
+"""Which files an epoch reads, in which order, and whether they are unchanged. Pure.
 
-Files count by (modification time in ms, URI). Spark hands them out by time alone, and cuts an epoch of limited size anywhere among files of one
-moment. `choose` puts that right without reading more or fewer files than Spark gave: in place of a file it takes an earlier one that Spark
-has not given yet (`Order.ahead`), and owes the other one (`Order.owed`) to a later epoch. As both are equally many, nothing is owed any more
-once Spark has given the last file of that moment.
+Files are ordered by (modification time in ms, URI). Spark orders them by time alone, and cuts an epoch of limited size anywhere
+among files of one time. `choose` corrects that without reading more or fewer files than Spark gave: it replaces a file by an
+earlier one that Spark has not given yet (`Order.ahead`), and owes the replaced one (`Order.owed`) to a later epoch. Both are
+equally many, so nothing is owed once Spark has given the last file of that time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class InputFile:
     """A file as it was found.
 
     Attributes:
-        uri: As Spark writes it, local ones with ``file:///``.
+        uri: In Spark's form, local ones with ``file:///``.
         size: Bytes.
         mtime_ms: Modification time.
     """
@@ -33,7 +33,7 @@ class InputFile:
 
     @property
     def place(self) -> tuple[int, str]:
-        """What files are ordered by."""
+        """The order of files."""
         return self.mtime_ms, self.uri
 
     def to_json(self) -> list[Any]:
@@ -46,7 +46,7 @@ class Order:
     """How far the files of a source have been read.
 
     Attributes:
-        reached: The greatest place read; None: not known.
+        reached: The greatest place read; None: unknown.
         ahead: URIs of files that were read before Spark gave them, with their modification times.
         owed: Files that Spark gave and that have not been read yet.
     """
@@ -66,7 +66,7 @@ class Order:
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> Order:
-        """Read what `to_json` gave."""
+        """Read what `to_json` returned."""
         reached = raw.get("reached")
         return Order(
             (reached[0], reached[1]) if reached else None,
@@ -80,8 +80,8 @@ def choose(given: Iterable[InputFile], rest: Iterable[InputFile], order: Order) 
 
     Args:
         given: Those that Spark gives in this epoch.
-        rest: Those it has found and not given yet, of the moment of the last given one, and behind `order.reached`; as many of the first
-            as are given will do.
+        rest: Those that Spark has found and not given, of the last given one's time and after `order.reached`; as many of the
+            first as are given suffice.
         order: How far they have been read.
     """
     came = {f.uri: f for f in given}
@@ -103,12 +103,12 @@ def choose(given: Iterable[InputFile], rest: Iterable[InputFile], order: Order) 
 def first_difference(
     kept: Sequence[InputFile], now: Mapping[str, InputFile], *, seconds: bool = False
 ) -> tuple[InputFile, InputFile | None] | None:
-    """The first file that is not there any more (None), or is another, with what there is now; None: all are as they were.
+    """The first file that is gone (None) or changed, with what is there now; None: all are unchanged.
 
     Args:
         kept: Files as they were found first.
         now: Files by URI as they are.
-        seconds: Whether times were asked for in another way, which may tell whole seconds only.
+        seconds: Whether times came from a source that may have whole seconds only.
     """
     for file in kept:
         found = now.get(file.uri)
@@ -123,7 +123,7 @@ def _same_time(first: int, second: int, *, seconds: bool) -> bool:
 
 
 def gone(source: str, epoch: int, uri: str) -> RecordError:
-    """What to say of a file that an epoch must read and that is not there."""
+    """The message for a file that an epoch must read and that is gone."""
     return RecordError(
         f"File {unquote(uri)} of source {source!r} is gone, and epoch {epoch}, which is not committed, must read it; put it back as it "
         "was and start the flow again, or begin with a new checkpoint."
@@ -131,7 +131,7 @@ def gone(source: str, epoch: int, uri: str) -> RecordError:
 
 
 def changed(source: str, epoch: int, was: InputFile, found: InputFile) -> RecordError:
-    """What to say of a file that is not what an epoch has read."""
+    """The message for a file that changed since an epoch read it."""
     return RecordError(
         f"File {unquote(was.uri)} of source {source!r} is not the one that epoch {epoch} began to read ({_told(was)}; now {_told(found)}), "
         "and what it said then may be stored; put it back as it was, with its time, and start the flow again, or begin with a new checkpoint."

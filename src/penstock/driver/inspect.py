@@ -135,7 +135,7 @@ def key_schema(checkpoint: Checkpoint, region: str) -> pa.Schema:
 
 
 def read_progress(uri: str) -> tuple[EpochRecord, dict[str, Any]]:
-    """The last committed epoch of a checkpoint, and what its newest run tells of itself.
+    """The last committed epoch of a checkpoint, and its newest run's description of itself.
 
     Raises:
         CheckpointError: There is no such checkpoint.

@@ -1,4 +1,4 @@
-"""One start of a flow, above its engine: it opens runs, runs their epochs with the work beside them, goes back, and comes to an end.
+"""One start of a flow, above its engine: it opens runs, runs their epochs and background work, goes back, and ends.
 
 The engine reads and calls `Loop.epoch` for each epoch; all else is here, the same over Spark and in process.
 
@@ -27,9 +27,9 @@ class Loop:
         opener: Opens its runs.
 
     Attributes:
-        settings: Of the run that is open.
+        settings: The settings of the open run.
         driver: Runs its epochs.
-        error: What an epoch failed with in the engine's own thread; the first counts.
+        error: The first error of an epoch in the engine's own thread.
         cut: Whether somebody else has ended the reading.
     """
 
@@ -45,17 +45,17 @@ class Loop:
         self._background = Background(self.checkpoint, settings, self.engine.copy, beside=self.engine.beside)
 
     def start(self, *, bounded: bool, complain: Callable[[str], None] = lambda _: None) -> bool:
-        """Begin a run, and to read on if it is to; `supervise` follows.
+        """Begin a run, and reading if the run reads on; `supervise` follows.
 
         Args:
-            bounded: Whether it only reads what there is.
+            bounded: Whether it reads only the present input.
             complain: See `open`.
 
         Returns:
             False: the flow has finished, and there is nothing to do.
 
         Raises:
-            FinishedError: It has finished, and there is more, or it was to read on. Nothing was read.
+            FinishedError: It has finished, and there is more input, or it should read on. Nothing was read.
             PenstockError: See `open`, or the engine cannot run the flow.
         """
         self.open(complain)
@@ -63,7 +63,7 @@ class Loop:
             self.close()
             self._refuse_finished(following=not bounded)
             return False
-        if not bounded and not self.last.draining:  # else it was told to end before it was interrupted
+        if not bounded and not self.last.draining:  # otherwise it was ending before it was interrupted
             self.engine.begin(self)  # errors of the first plan belong to the caller
         return True
 
@@ -87,7 +87,7 @@ class Loop:
         Args:
             number: Its number.
             backend: Its input.
-            available: Whether only what there is is read.
+            available: Whether only the present input is read.
 
         Returns:
             Whether the reading ends with it.
@@ -111,7 +111,7 @@ class Loop:
         return ends.stopped or ends.finished or rollback_pending or (ends.draining and not available)
 
     def fail(self, error: PenstockError, cause: BaseException) -> PenstockError:
-        """Note that an epoch failed; gives what failed first."""
+        """Note that an epoch failed; returns the first error."""
         self.error = self.error or without_trace(error, error.__cause__ if cause is error else cause)
         return self.error
 
@@ -122,7 +122,7 @@ class Loop:
             self._refuse_finished(following=False)
 
     def where(self) -> tuple[Ends, bool]:
-        """Where the flow is, as far as this start was told, and whether it is on its way back to a snapshot."""
+        """Where the flow is, as far as it concerns this start, and whether a rollback is pending."""
         return self.last.ends_for(self.settings.since), bool(self.last.rollback_pending)
 
     def read(self, available: bool) -> bool:
@@ -131,26 +131,26 @@ class Loop:
         return not self.cut
 
     def end(self) -> None:
-        """Give the command that ends the input."""
+        """Submit the command that ends the input."""
         self.checkpoint.check_owner(self.settings.run)
         self.submit(End(self.settings.run))
 
     def copy(self) -> None:
-        """Wait for the copies of keys on hold, or until a command has come."""
+        """Wait for the copies of keys on hold, or until a command has arrived."""
         known = self.last.control
         self._background.wait_for_copies(self.last, lambda: bool(set(self.checkpoint.control_names()).difference(known)))
 
     def roll_back(self) -> None:
-        """Go back to the snapshot that the last epoch was told to load; the reading has ended."""
+        """Go back to the pending snapshot; the reading has ended."""
         self._background.close()
         self.open()
 
     def submit(self, command: Command) -> str:
-        """Write a command into the control log; gives its name there."""
+        """Write a command into the control log; returns its name there."""
         return Commander(self.checkpoint).submit(command)
 
     def close(self) -> None:
-        """Wait for what runs beside the epochs, and close the sinks."""
+        """Wait for background work, and close the sinks."""
         self._background.close()
         for output in self.flow.plan.outputs:
             output.sink.close()

@@ -1,4 +1,4 @@
-"""Open a checkpoint and its sinks for a run, and finish a going back to a snapshot that is under way: the same over Spark and in process.
+"""Open a checkpoint and its sinks for a run, and finish a pending rollback: the same over Spark and in process.
 
 Read next: `penstock.driver.epoch`.
 """
@@ -26,20 +26,20 @@ from penstock.types import Mark, Refusal
 
 
 class RunOpener:
-    """Makes runs of one flow on one checkpoint: one at the start, and one more each time the flow goes back to a snapshot.
+    """Makes runs of one flow on one checkpoint: one at the start, and one more after each rollback.
 
     Args:
         flow: The flow.
         checkpoint: The checkpoint.
-        engine: What runs the flow.
-        workers: Number of workers by region; what the checkpoint says takes its place.
+        engine: The engine.
+        workers: Number of workers by region; the checkpoint's numbers win.
         limits: Bounds of a step of a rescale.
         on_step: Called with the name of each step before it.
         forget: Regions (``"k"``) and steps (``"k/name"``) whose state may be forgotten.
 
     Attributes:
         workers: Number of workers by region.
-        notices: Of the last `open`, a sentence for each thing that begins empty or is forgotten.
+        notices: From the last `open`, a sentence for each part that begins empty or is forgotten.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class RunOpener:
         return rollback_refusal(self.checkpoint, record, command, self.flow, self.engine, self._forget)
 
     def start_anew(self) -> None:
-        """The next run begins a new start: what was told to runs before it does not concern it."""
+        """The next run begins a new start: what earlier runs were told does not concern it."""
         self._since = 0
 
     def open(self, complain: Callable[[str], None] = lambda _: None) -> Settings:
-        """Claim checkpoint and sinks for a new run; go back first if the flow is on its way.
+        """Claim checkpoint and sinks for a new run; finish a pending rollback first.
 
         Args:
             complain: Called with a sentence for each region that keeps another number of workers than `workers` has.
@@ -115,7 +115,7 @@ class RunOpener:
         )
 
     def _keep_workers(self, last: EpochRecord, complain: Callable[[str], None]) -> None:
-        """A checkpoint keeps its regions' numbers of workers; a number given that differs is said not to count."""
+        """A checkpoint keeps its regions' numbers of workers; complain about numbers that differ."""
         names = {r.name for r in self.flow.plan.regions}
         for name, state in last.regions.items():
             if name not in names:
@@ -131,7 +131,7 @@ class RunOpener:
 
 
 def _check_mark(output: p.Output, mark: Mark | None, last: EpochRecord) -> None:
-    """A durable sink must hold what the checkpoint says it was given."""
+    """A durable sink must hold what the checkpoint gave it."""
     given = last.outputs.get(output.name)
     if output.sink.durable and given is not None and (mark is None or mark.epoch < given):
         raise SinkError(

@@ -5,8 +5,8 @@
     sinks     each takes back the rows of later epochs and moves its mark to the new epoch, in one transaction
     commit    the snapshot's record is committed under the new epoch's number, and names the new log
 
-A crash between any two of these is finished by the next start, which finds the intent and does all of it again. Epoch numbers never
-fall, so nothing that was written in the epochs given up (marks, files of state, waiting rows, commands, local stores) can be taken for what comes.
+The next start finishes a rollback that crashed: it finds the intent and repeats all steps. Epoch numbers never fall, so nothing
+written in the discarded epochs (marks, state files, waiting rows, commands, local stores) can be mistaken for later data.
 
 Read next: `penstock.driver.epoch`.
 """
@@ -42,7 +42,7 @@ def rollback_refusal(
     engine: Engine | None = None,
     forget: Collection[str] = (),
 ) -> Refusal | None:
-    """Why a flow cannot go back to a snapshot that there is, if it cannot.
+    """Why a flow cannot go back to an existing snapshot, if it cannot.
 
     Args:
         checkpoint: The flow's checkpoint.
@@ -110,7 +110,7 @@ def rollback_refusals(
     commands: list[tuple[str, Command]],
     refusal: Callable[[EpochRecord, Load], Refusal | None],
 ) -> dict[Load, Refusal]:
-    """Of the commands to load among `commands`, those that the flow cannot carry out, and why."""
+    """The commands to load among `commands` that the flow cannot carry out, and why."""
     loads = [c for _, c in commands if isinstance(c, Load)]
     there = checkpoint.snapshot_names(last.epoch) if loads else []
     taken = [c.name for _, c in commands if isinstance(c, Snapshot)]  # in the same epoch
@@ -119,11 +119,11 @@ def rollback_refusals(
 
 @dataclass(frozen=True)
 class Ahead:
-    """A going back that must come before any epoch.
+    """A rollback that must come before any epoch.
 
     Attributes:
         kept: The snapshot's record.
-        intent: The record that says so; committed already if its epoch is the last one's.
+        intent: The record with the intent; committed already if its epoch is the last one's.
     """
 
     kept: EpochRecord
@@ -131,12 +131,12 @@ class Ahead:
 
 
 def ahead(checkpoint: Checkpoint, last: EpochRecord, refusal: Callable[[EpochRecord, Load], Refusal | None]) -> Ahead | None:
-    """Whether a flow that starts has to go back first: it was on its way, or a command to load waits in the control log.
+    """Whether a starting flow must go back first: a rollback is pending, or a command to load waits in the control log.
 
-    The command is obeyed in an epoch that does nothing else, so that a flow which fails in every epoch can go back.
+    An epoch that does nothing else obeys the command, so that a flow that fails in every epoch can go back.
 
     Raises:
-        CheckpointError: It was on its way and can no longer go there. Nothing was changed.
+        CheckpointError: A rollback is pending and no longer possible. Nothing was changed.
     """
     if last.rollback_pending:
         name = last.rollback_pending.name
@@ -174,9 +174,9 @@ def ahead(checkpoint: Checkpoint, last: EpochRecord, refusal: Callable[[EpochRec
 
 
 def commit_intent(checkpoint: Checkpoint, last: EpochRecord, found: Ahead, run: int) -> EpochRecord:
-    """Commit the record that says that the flow goes back; gives it.
+    """Commit the record with the intent to go back; returns it.
 
-    Snapshots of an epoch that was not committed are removed: that epoch will not be run again.
+    Snapshots of an uncommitted epoch are removed: that epoch will not be run again.
     """
     if found.intent.epoch > last.epoch:
         for name in set(checkpoint.snapshot_names()) - set(checkpoint.snapshot_names(last.epoch)):
@@ -201,7 +201,7 @@ def roll_back(
     Args:
         checkpoint: The flow's checkpoint.
         plan: The flow.
-        found: Where to.
+        found: The target.
         engine: The engine.
         flow: Unique id of the flow.
         run: Number of the run.
@@ -209,10 +209,10 @@ def roll_back(
         on_step: Called with the name of each step before it.
 
     Returns:
-        The record of the epoch that was the going back.
+        The record of the rollback's epoch.
 
     Raises:
-        PenstockError: Something failed; it is done again at the next start.
+        PenstockError: Something failed; the next start repeats it.
     """
     last, kept = found.intent, found.kept
     assert last.rollback_pending is not None

@@ -1,4 +1,4 @@
-"""The handle of a running flow: follows it to its end in a thread, gives it commands, and says how it stands. It knows no engine.
+"""The handle of a running flow: follows it to its end in a thread, submits commands, and reports its state. It knows no engine.
 
 Read next: `penstock.driver.loop`.
 """
@@ -51,7 +51,7 @@ class Run:
         self._ended.set()
 
     def _replaced(self) -> PenstockError | None:
-        """If the reading ended for no reason of its own: that a newer run took the checkpoint over, or what became of the engine."""
+        """The error if a newer run took over the checkpoint, or the engine has ended, when reading ended without one."""
         loop = self._loop
         ends, _ = loop.where()
         quiet = loop.error is None and not (ends.stopped or ends.finished)
@@ -110,14 +110,15 @@ class Run:
         return self._commander.snapshot(name)
 
     def load(self, name: str, *, keep_output: bool = False) -> CommandHandle:
-        """Go back to a snapshot: state, routing and positions are as they were, and the flow goes on reading from there.
+        """Go back to a snapshot: state, routing and positions are as they were, and the flow continues reading from there.
 
-        Sinks take back the rows that they were given since (`penstock.sinks.Rewinding`); in a table that is upserted or replaced the
-        rows stay until the flow, which processes its input again, replaces them.
+        Sinks take back their later rows (`penstock.sinks.Rewinding`); in a table that is upserted or replaced the rows stay
+        until the flow, which processes its input again, replaces them.
 
         Args:
             name: The snapshot.
-            keep_output: Go back even if a sink cannot take rows back. Its rows stay, and those since the snapshot come again.
+            keep_output: Go back even if a sink cannot take rows back. Its rows stay, and those since the snapshot are stored
+                again.
 
         Returns:
             A handle: `done`, `wait(timeout)`.
@@ -129,13 +130,13 @@ class Run:
         return self._commander.load(name, keep_output=keep_output)
 
     def _latest(self) -> EpochRecord:
-        """The last record; raises what the flow failed with."""
+        """The last record; raises the flow's error."""
         if self._loop.error is not None:
             raise without_trace(self._loop.error)
         return self._loop.last
 
     def _ready(self) -> None:
-        """Wait for the first epoch: before it there is nothing to command."""
+        """Wait for the first epoch; before it there is nothing to command."""
         while self._loop.last.epoch < 0 and not self._ended.wait(0.05):
             pass
         if self._loop.error is not None:
@@ -145,13 +146,13 @@ class Run:
         """End the flow.
 
         Args:
-            drain: True: what the sources hold now is processed, the frontier goes to MAX, everything is given out, and the flow is
-                finished for good. False: stop after the epoch that sees the command; the flow can be started again, and a drain that
-                was under way is withdrawn.
-            timeout: Seconds to wait; None: as long as it takes.
+            drain: True: the present input is processed, the frontier becomes MAX, everything is emitted, and the flow is
+                finished for good. False: stop after the epoch that sees the command; the flow can be started again, and a
+                pending drain is withdrawn.
+            timeout: Seconds to wait; None: no limit.
 
         Returns:
-            Whether the flow has ended as asked: with `drain` also False if a later stop came first, or a load.
+            Whether the flow has ended as requested: with `drain` also False if a later stop came first, or a load.
 
         Raises:
             PenstockError: The flow failed meanwhile.
@@ -166,7 +167,7 @@ class Run:
         """Wait for the end.
 
         Args:
-            timeout: Seconds; None: as long as it takes.
+            timeout: Seconds; None: no limit.
 
         Returns:
             Whether the flow has ended.

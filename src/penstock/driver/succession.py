@@ -1,11 +1,11 @@
-"""How a flow takes over the state of the flow before it on the same checkpoint; or why it cannot.
+"""How a flow takes over the state of the previous flow on the same checkpoint, or why it cannot.
 
-A pure function of two shapes. Steps with a name are found by it. Others are found among those of their kind: first those that are the same in
-all, then the only one that means the same, the only one that is called the same, the only one that is left. Where several would do, none is
-taken.
+A pure function of two shapes. Steps with a name are found by it. Others are found among those of their kind: first those that
+are identical, then the only one with the same meaning, the only one with the same label, the only one left. If several fit,
+none is taken.
 
-Rows that wait at the start of a region were read by the flow before and are processed by this one, in its columns: they are found by name,
-and a column that they lack is null.
+Rows that wait at the start of a region were read by the previous flow and are processed by this one, in its columns: columns
+are found by name, and a missing column is null.
 
 Read next: `penstock.driver.shape`.
 """
@@ -48,7 +48,7 @@ def _not_taken_over(uri: str, where: str, differs: str, advice: str) -> ChangedF
 
 
 def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """The first word that means something else now, with what it meant and means; None: there is none."""
+    """The first part with another meaning, with its old and new meaning; None: there is none."""
     words = ((word, before.get(word, "none"), now.get(word, "none")) for word in {**before, **now})
     return next((each for each in words if each[1] != each[2]), None)
 
@@ -101,7 +101,7 @@ def succeed(
 
 
 def check_sources(before: list[SourceShape], now: list[SourceShape], uri: str) -> None:
-    """Refuse other sources than those that the checkpoint's positions are of.
+    """Refuse sources other than those of the checkpoint's positions.
 
     Raises:
         ChangedFlowError: A source was added, dropped, renamed, or reads something else. Nothing was changed.
@@ -123,7 +123,7 @@ def check_sources(before: list[SourceShape], now: list[SourceShape], uri: str) -
 def named_as_before(before: FlowShape | None, outputs: Sequence[Output], uri: str) -> list[Output]:
     """Outputs under the names by which their sinks know them.
 
-    A name that was made from a step may be another one when steps have been put before; what the sink is says which output it was.
+    A derived name may change when steps are inserted; the sink identifies the output.
 
     Args:
         before: The shape of the flow whose state is there; None: there is none.
@@ -131,7 +131,7 @@ def named_as_before(before: FlowShape | None, outputs: Sequence[Output], uri: st
         uri: The checkpoint, for messages.
 
     Raises:
-        ChangedFlowError: An output with a name of its own has another name now. Nothing was changed.
+        ChangedFlowError: An output with a given name has another name now. Nothing was changed.
     """
     had = before.outputs if before else {}
     targets, known = Counter(repr(o.sink) for o in outputs), Counter(had.values())
@@ -180,7 +180,7 @@ class _Region:
         self._notices: list[str] = []
 
     def taken_over(self, notices: list[str]) -> RegionShape:
-        """The region now, with the slots of its state."""
+        """The new region, with the slots of its state."""
         before, now = self._before, self._now
         self._check_region()
         pairs = self._pairs()
@@ -351,7 +351,7 @@ class _Region:
         return out, free
 
     def _takers(self, ports: list[PortShape]) -> dict[int, PortShape]:
-        """By number of an input, the input of before whose waiting rows it takes over: that of which a step reads both, or is behind both."""
+        """By number of an input, the old input whose waiting rows it takes over: a step reads both, or follows both."""
         taken: dict[int, PortShape] = {}
         waiting = [i for i, port in enumerate(ports) if port.waits]
         olds = [port for port in self._before.ports if port.waits]
@@ -369,9 +369,9 @@ class _Region:
         return taken
 
     def _check_readers(self, old: PortShape, new: PortShape, ports: Sequence[PortShape]) -> None:
-        """Rows that wait must come to each step that still waits for them, and to none that has seen them when they came in.
+        """Waiting rows must reach each step that still waits for them, and none that has seen them on arrival.
 
-        They must not leave the region as they are where what once followed the region may stand before it now: they would miss it.
+        They must not leave the region unchanged if a step that followed the region may now stand before it.
         """
         if AS_IT_IS in new.direct and AS_IT_IS not in old.direct and new.path != old.path:
             raise self._error(
@@ -408,7 +408,7 @@ class _Region:
         return self._named(next((s.slot for s in self._before.steps if s.slot in readers), AS_IT_IS[0]))
 
     def _named(self, slot: int) -> str:
-        """A reader of an input of before, in words."""
+        """A reader of an old input, in words."""
         return next((f"step {s.name!r}" for s in self._before.steps if s.slot == slot), "what follows the region")
 
     def _check_columns(self, old: PortShape, new: PortShape, slots: Mapping[int, int]) -> None:
@@ -444,7 +444,7 @@ def _renumbered(port: PortShape, slots: Mapping[int, int]) -> PortShape:
 
 
 def _still_there(name: str) -> ChangedFlowError:
-    """What is forgotten at this start would be forgotten at each, with all that it had come to remember."""
+    """Refuse to forget a part that still exists: it would be forgotten at each start."""
     return ChangedFlowError(
         f"forget names {name!r}, which the flow has: its state would be forgotten at every start; give what is new another name with name='…'."
     )

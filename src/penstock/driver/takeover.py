@@ -1,4 +1,4 @@
-"""Where a start, a going back to a snapshot and the harness meet `succession`: a compiled flow takes over a record's state."""
+"""A compiled flow takes over a record's state, for a start, a rollback and the harness; see `succession`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def take_over(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collect
 
     Args:
         flow: The compiled flow.
-        record: The record whose state it goes on with.
+        record: The record whose state it takes over.
         uri: The checkpoint, for messages.
         forget: Regions (``"k"``) and steps (``"k/name"``) whose state may be forgotten.
 
     Returns:
-        A sentence for each thing that begins empty or is forgotten.
+        A sentence for each part that begins empty or is forgotten.
 
     Raises:
         ChangedFlowError: State would be lost or misread. Nothing was changed.
@@ -55,16 +55,17 @@ def same_sink(record: EpochRecord, output: p.Output) -> bool:
 
 
 def check_ahead(checkpoint: Checkpoint, flow: CompiledFlow, last: EpochRecord, marks: Mapping[str, Mark | None]) -> None:
-    """Refuse a changed flow while a sink holds an epoch that is not committed: its rows would stay, and what belongs to them would not.
+    """Refuse a changed flow while a sink holds an uncommitted epoch: its rows would stay without the state that belongs to
+    them.
 
     Args:
-        checkpoint: The checkpoint; what feeds the outputs is kept there if all is well.
+        checkpoint: The checkpoint; stores what feeds the outputs if all is well.
         flow: The flow, which has taken over `last`.
         last: The last committed record.
         marks: What each sink holds, by output.
 
     Raises:
-        ChangedFlowError: An output is fed by something else than when its sink stored that epoch. Nothing was changed.
+        ChangedFlowError: Something else feeds an output than when its sink stored that epoch. Nothing was changed.
     """
     had, fed = checkpoint.fed(), {o.name: _feeds(flow, o) for o in flow.plan.outputs}
     for name, mark in marks.items():
@@ -78,7 +79,7 @@ def check_ahead(checkpoint: Checkpoint, flow: CompiledFlow, last: EpochRecord, m
 
 
 def _feeds(flow: CompiledFlow, output: p.Output) -> str:
-    """A digest of all that says which rows of an epoch come to an output, and what state is left behind."""
+    """A digest of everything that decides an output's rows of an epoch and the state that is left."""
     before = p.upstream_of(p.SourceNode, output.node)
     names = [n.region.name for n in p.upstream_of(p.RegionOutput, output.node)]
     assert flow.shape is not None  # it has taken over a record

@@ -34,7 +34,7 @@ from penstock.sql_text.schema import as_number
 from penstock.types import MAX_TIME
 
 MOST_MATCHES = 1 << 16
-"""Matches of one event: a flow tells the rows of one record apart by 16 bits."""
+"""Most matches of one event: 16 bits distinguish the rows of one record in a flow."""
 
 
 _NEVER = np.iinfo(np.int64).min

@@ -333,8 +333,8 @@ class _Calls:
         """A record that is left out: key, position, error, record."""
         entry = int(np.searchsorted(self._spread.starts, i, "right")) - 1
         position = self._step.context.position_text(self._spread.order, i)
-        told = raised(error) if self._step.on_error == "fail" else f"{type(error).__name__}: {error}"
-        text = f"it {error}" if isinstance(error, Unfit) else told
+        shown = raised(error) if self._step.on_error == "fail" else f"{type(error).__name__}: {error}"
+        text = f"it {error}" if isinstance(error, Unfit) else shown
         return repr(self._keys[self._owner[entry]]), position, text, repr(self._events[i])
 
 

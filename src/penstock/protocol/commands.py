@@ -1,7 +1,7 @@
-"""Commands to a flow, and the one way between them and the JSON of the control log.
+"""Commands to a flow, and their JSON in the control log.
 
-A command that this version does not know is read as `Unknown`, which the controller refuses with its sentence: a log may hold
-what a newer version, or somebody's editor, has written. Adding a command: its class, and its name in `Command`.
+A command that this version does not know is read as `Unknown`, which the controller refuses: a newer version, or an editor, may
+have written it. Adding a command: its class, and its name in `Command`.
 
 Read next: `penstock.protocol.controller`, which obeys them.
 """
@@ -85,7 +85,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What stands in the control log and is no command that this version knows; `what` names it, for the refusal."""
+    """An entry of the control log that is no command of this version; `what` names it, for the refusal."""
 
     what: str
 
@@ -106,7 +106,7 @@ class Open:
 
 
 def kind_of(command: Command) -> str:
-    """The word that stands for a command in the control log and in sentences."""
+    """A command's name in the control log and in sentences."""
     return command.what if isinstance(command, Unknown) else type(command).__name__.lower()
 
 
@@ -116,7 +116,7 @@ def encode(command: Command) -> dict[str, Any]:
 
 
 def decode(raw: Any) -> Command:
-    """A command of what JSON gives; `Unknown` for another kind, another field, or a value of the wrong type."""
+    """A command from JSON; `Unknown` for another kind, another field, or a value of the wrong type."""
     kind = raw.get("command") if isinstance(raw, dict) else raw
     cls: Any = KINDS.get(kind) if isinstance(kind, str) else None
     if cls is None or not isinstance(raw, dict):

@@ -1,17 +1,16 @@
 """Commands to the flow: the controller at the single root of the dataflow, as a pure function of records and commands.
 
-A command is a record of the control log like any other: durable before it is obeyed, and obeyed in the same epoch after a crash.
-One that makes no sense is refused with a sentence and leaves everything as it was; commands of one epoch are obeyed in the order
-of their names.
+A command is durable before it is obeyed, and obeyed in the same epoch after a crash. An invalid one is refused with a sentence
+and changes nothing; commands of one epoch are obeyed in the order of their names.
 
 Rules of commands that meet:
 
-L1  A drain reads what there is, then ends the input; a second one changes nothing.
-L2  A stop ends the run it was given to, and nothing else. It withdraws a drain, and an end that has not come yet: the later command
-    counts. For a run that has ended meanwhile it is too late, and is refused.
-L3  Only a run that has read its input to the end may end it: an end of an earlier run counts only if rows of it were given out.
-L4  A command is open from the epoch that obeys it until it is carried out. One that wants something else of the same thing
-    replaces it, and so do a load and the end of the input; the record says of each what replaced it.
+L1  A drain reads the present input, then ends it; a second one changes nothing.
+L2  A stop ends the run it was submitted to, and nothing else. It withdraws a drain, and a pending end: the later command
+    counts. If its run has ended meanwhile, it is refused as too late.
+L3  Only a run that has read its input to the end may end it: an end of an earlier run counts only if rows of it were emitted.
+L4  A command is open from the epoch that obeys it until it is carried out. A contradicting command replaces it, and so do a
+    load and the end of the input; the record says what replaced it.
 
 Read next: `penstock.protocol.ends`, then `penstock.protocol.rescale.machine`.
 """
@@ -61,19 +60,19 @@ class EndedHold:
 
 @dataclass
 class Decided:
-    """What an epoch's commands have come to.
+    """The result of an epoch's commands.
 
     Attributes:
         controls: By region, its placement with the commands obeyed.
         copied: Holds that end in this epoch.
         snapshots: Names of snapshots to take at the end of this epoch.
-        told: Whether the flow was told to end, and how.
+        told: Whether the commands end the flow, and how.
         load: The command to go back to a snapshot after this epoch, if there is one.
-        taken: Names of the commands that were looked at: those after a load wait until the flow has gone back, but for an ``end``,
+        taken: Names of the commands that were decided. Those after a load wait until the rollback is done, except ``end``,
             which was about input that will be read again.
-        refused: By command's name, why it makes no sense.
+        refused: By command's name, why it is invalid.
         open: By name, commands that are obeyed and not carried out yet.
-        replaced: By name, which command took the place of one that was open.
+        replaced: By name, the command that replaced an open one.
     """
 
     controls: dict[str, Placement]
@@ -93,12 +92,12 @@ def refusal(
     snapshots: Sequence[str],
     unreachable: Mapping[Load, Refusal] = REACHABLE,
 ) -> Refusal | None:
-    """Why a command makes no sense, if it makes none.
+    """Why a command is invalid, if it is.
 
     Args:
         command: The command.
         controls: By region, its placement.
-        snapshots: Names of the snapshots there are.
+        snapshots: Names of the existing snapshots.
         unreachable: By command to load, why the flow cannot go back to that snapshot.
     """
     sentence = ""
@@ -243,7 +242,7 @@ def _obey(name: str, command: Command, out: Decided, limits: Limits, now: Now) -
 
 
 def _replace(out: Decided, command: Command, regions: Sequence[str], now: Now) -> None:
-    """Close the open commands that cannot be carried out any more because of a new one."""
+    """Close the open commands that a new one makes impossible."""
     for name, other in list(out.open.items()):
         where = [r for r in other.regions if r in regions]
         if _contradicts(command, other.command, where):
@@ -255,7 +254,7 @@ def _replace(out: Decided, command: Command, regions: Sequence[str], now: Now) -
 
 
 def _contradicts(new: Command, old: Command, regions: Sequence[str]) -> bool:
-    """Whether a command takes the place of an open one."""
+    """Whether a command replaces an open one."""
     match new, old:
         case (Stop(), Drain()) | (Drain(), Stop()):
             return True
@@ -271,7 +270,7 @@ def _contradicts(new: Command, old: Command, regions: Sequence[str]) -> bool:
 def still_open(
     commands: Mapping[str, Open], controls: Mapping[str, Placement], ends: Ends, epoch: int
 ) -> tuple[dict[str, Open], dict[str, str]]:
-    """Which commands are still open after an epoch, and which are closed because the flow has come to its end before.
+    """Which commands are still open after an epoch, and which the end of the flow has closed.
 
     Args:
         commands: By name, the open ones of the epoch.
@@ -291,7 +290,7 @@ def still_open(
 
 
 def rolled_back(commands: Mapping[str, Open], kept: Mapping[str, Open], snapshot: str) -> dict[str, str]:
-    """Which open commands a going back has undone: those that the snapshot does not know.
+    """Which open commands a rollback has undone: those that the snapshot does not know.
 
     Args:
         commands: By name, those open when the flow went back.

@@ -1,4 +1,4 @@
-"""How a flow comes to its end, as a pure machine: what the record keeps, and what a run does next.
+"""How a flow ends, as a pure machine: what the record keeps, and what a run does next.
 
 ::
 
@@ -6,7 +6,7 @@
        │ stop                    │ stop                            │ stop
        └─────────────────────────┴──> stopped: the next run reads on <──┘
 
-A flow is finished only by an ``end``, and only a run that has read all that there is gives itself one. The rules are in
+Only an ``end`` finishes a flow, and only a run that has read all its input submits one. The rules are in
 `penstock.protocol.controller`.
 """
 
@@ -19,13 +19,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What an epoch's commands say about the end, in their order; the later one counts.
+    """What an epoch's commands say about the end; the later one counts.
 
     Attributes:
         end: The input has ended.
-        drain: Process what there is, then end the input.
+        drain: Process the present input, then end it.
         stop: End the run.
-        withdrawn: What was said before about a drain or an end does not hold any more.
+        withdrawn: An earlier drain or end no longer holds.
     """
 
     end: bool = False
@@ -51,10 +51,10 @@ class Ends:
     """Where a flow is on its way to an end; kept in the epoch record.
 
     Attributes:
-        ending: The end of the input was asked for in this epoch and put off, as a key was on hold.
+        ending: The end of the input was requested in this epoch and put off, because a key was on hold.
         finished: The frontier is MAX: the flow is never scheduled again.
-        stopped: The run was told to stop in this epoch.
-        draining: The flow was told to process what there is and then to end.
+        stopped: A command stopped the run in this epoch.
+        draining: A command asked to process the present input and then to end.
     """
 
     ending: bool = False
@@ -67,11 +67,12 @@ class Ends:
 
         Args:
             told: What its commands said.
-            held: Whether a key is on hold, which puts the end off (rule H7). It is asked for again: input may come meanwhile.
+            held: Whether a key is on hold, which puts off the end (rule H7). It is submitted again, because input may arrive
+                meanwhile.
         """
         if self.finished:
             return replace(self, stopped=told.stop)
-        end = told.end and not (told.drain and not self.draining)  # a drain that is new counts what has come until now
+        end = told.end and not (told.drain and not self.draining)  # a new drain counts what has arrived until now
         return Ends(
             ending=end and held,
             finished=end and not held,
@@ -95,11 +96,11 @@ def next_step(ends: Ends, *, rollback_pending: bool, bounded: bool, drain: bool,
     """What a run does next.
 
     Args:
-        ends: Where the flow is; `stopped` and `ending` as far as this run was told.
-        rollback_pending: Whether the flow is on its way back to a snapshot.
-        bounded: Whether the run reads only what there is.
+        ends: Where the flow is; `stopped` and `ending` as far as they concern this run.
+        rollback_pending: Whether a rollback is pending.
+        bounded: Whether the run reads only the present input.
         drain: Whether that is then the whole input.
-        ended_reading: How it has read, if it came to an end of that by itself since it last looked; None: it begins, or has gone back.
+        ended_reading: How it has read, if reading ended by itself since the last call; None: it begins, or has gone back.
     """
     if ends.finished or ends.stopped:
         return Step.LEAVE
@@ -118,26 +119,26 @@ class Reader(Protocol):
     """What runs the epochs."""
 
     def where(self) -> tuple[Ends, bool]:
-        """Where the flow is, as far as this run was told, and whether it is on its way back to a snapshot."""
+        """Where the flow is, as far as it concerns this run, and whether a rollback is pending."""
         ...
 
     def read(self, available: bool) -> bool:
         """Run epochs until there is nothing more to read, or a command ends that; raises what an epoch raised.
 
         Args:
-            available: Whether to read only what there is.
+            available: Whether to read only the present input.
 
         Returns:
-            Whether that has come about; False if somebody else has ended the reading.
+            Whether that has happened; False if somebody else has ended the reading.
         """
         ...
 
     def end(self) -> None:
-        """Give the command that ends the input."""
+        """Submit the command that ends the input."""
         ...
 
     def copy(self) -> None:
-        """Wait until keys on hold have been copied, or a command has come."""
+        """Wait until keys on hold have been copied, or a command has arrived."""
         ...
 
     def roll_back(self) -> None:
@@ -150,7 +151,7 @@ def supervise(reader: Reader, *, bounded: bool, drain: bool) -> None:
 
     Args:
         reader: Runs the epochs.
-        bounded: Whether the run reads only what there is.
+        bounded: Whether the run reads only the present input.
         drain: Whether that is then the whole input.
     """
     read: Step | None = None
@@ -158,7 +159,7 @@ def supervise(reader: Reader, *, bounded: bool, drain: bool) -> None:
     while True:
         ends, rollback_pending = reader.where()
         if ends.draining and not draining:
-            read = read if read is Step.READ else None  # what has come until it was told so belongs to the input
+            read = read if read is Step.READ else None  # what arrived before the drain belongs to the input
         draining = ends.draining
         step = next_step(ends, rollback_pending=rollback_pending, bounded=bounded, drain=drain, ended_reading=read)
         match step:

@@ -1,8 +1,7 @@
-"""What the controller tells a worker of a region in one epoch, and what the worker answers. Plain values; the transport is
-somebody else's.
+"""The controller's messages to a worker of a region in one epoch, and the worker's answers. Plain values without transport.
 
-Order within an epoch: Hold, Release and Acquire before the rows, Frontier with them, then Interrogate, Barrier, Shutdown, and at last
-Collect. What a worker acquires comes with its state, before any row.
+Order within an epoch: Hold, Release and Acquire before the rows, Frontier with them, then Interrogate, Barrier, Shutdown, and
+finally Collect. State that a worker acquires arrives before any row.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """State has come to this worker in these files since the last epoch. Only operators with a hook hear of it."""
+    """State has arrived at this worker in these files since the last epoch. Only operators with a hook are called."""
 
     paths: tuple[str, ...]
 
@@ -78,7 +77,7 @@ class Collect:
         items: What to give up.
         budget_bytes: How much; something is always given up, unless it is a single key larger than `hold_bytes`.
         hold_bytes: A single key larger than this, and than the budget, is not moved but named, so that it is put on hold.
-        pinned_keys: Keys (hashes) that stay even if their bin goes.
+        pinned_keys: Keys (hashes) that stay even if their bin moves.
     """
 
     items: tuple[Item, ...]
@@ -106,7 +105,7 @@ KINDS: Final[tuple[type[Message], ...]] = get_args(Message)
 
 @dataclass(frozen=True, slots=True)
 class BinSizes:
-    """Answer to `Interrogate`: bytes by bin, and the bin to go on from (the number of bins: finished)."""
+    """Answer to `Interrogate`: bytes by bin, and the next bin (the number of bins: finished)."""
 
     bytes_by_bin: tuple[tuple[int, int], ...]
     next: int

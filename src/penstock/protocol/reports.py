@@ -1,6 +1,6 @@
-"""What a worker reports of an epoch, in its delta file, and the one way between that and JSON.
+"""A worker's report of an epoch, in its delta file, and its JSON.
 
-Read next: `penstock.driver.transfer`, which makes of reports what the next epoch starts from.
+Read next: `penstock.driver.transfer`, which turns reports into the next epoch's start.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class StateMove:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What a worker tells the driver about its epoch.
+    """A worker's report to the driver about its epoch.
 
     Attributes:
         worker: The worker.
         epoch: The epoch.
         rows_in: Rows (or partial aggregates) received.
-        rows_out: Rows given, of all outputs.
+        rows_out: Rows emitted, of all outputs.
         skipped: Per operator, the number of records left out because the user's function raised.
         first_skipped: One of them, as text.
         held_rows: Rows of keys on hold that were queued.
@@ -57,10 +57,10 @@ def encode_report(report: WorkerReport) -> dict[str, Any]:
 
 
 def decode_report(raw: Any) -> WorkerReport:
-    """A report of what JSON gives.
+    """A report from JSON.
 
     Raises:
-        PenstockError: A field of it is missing, or none that this version knows. Nothing was changed.
+        PenstockError: A field is missing, or unknown to this version. Nothing was changed.
     """
     try:
         answer = {n: _tuples(v) for n, v in raw["answer"].items()}

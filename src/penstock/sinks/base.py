@@ -19,7 +19,7 @@ from penstock.types import Mark, Refusal
 
 @runtime_checkable
 class Sink(Protocol):
-    """What the engine needs of a sink. One instance serves one output of one flow."""
+    """The engine's interface to a sink. One instance serves one output of one flow."""
 
     durable: bool
     """Whether the mark outlives the process. A sink that is not durable (memory, console) may be behind the checkpoint."""
@@ -84,9 +84,9 @@ Stager = Callable[[Iterable[pa.RecordBatch], int], Iterator[bytes]]
 
 @runtime_checkable
 class Staging(Protocol):
-    """What a sink offers besides, if rows can be stored where they are, out of sight of readers, and committed by the driver.
+    """Optional methods of a sink whose rows can be stored where they are, out of sight of readers, and committed by the driver.
 
-    A sink without these two methods is given the rows in the driver, by `Sink.write`.
+    A sink without them gets the rows in the driver, by `Sink.write`.
     """
 
     def stager(self, mark: Mark) -> Stager:
@@ -106,7 +106,7 @@ class Staging(Protocol):
 
         Args:
             tokens: Those of all tasks, in the order of the rows; may be empty.
-            mark: As of `Sink.write`.
+            mark: As in `Sink.write`.
         """
         ...
 
@@ -126,7 +126,7 @@ class Positioned(Protocol):
 
 @runtime_checkable
 class Sharing(Protocol):
-    """What a sink says besides, if several outputs may be kept in one place, but not in every way."""
+    """Optional method of a sink that may share its place with other outputs, but not in every way."""
 
     def sharing_refusal(self, other: Sink) -> Refusal | None:
         """Why this output cannot be kept where another one of the flow is, if it cannot. None: it can, or it is elsewhere.
@@ -139,25 +139,25 @@ class Sharing(Protocol):
 
 @runtime_checkable
 class Rewinding(Protocol):
-    """What the engine needs of a sink besides, so that its flow can go back to a snapshot.
+    """Optional methods of a sink, so that its flow can go back to a snapshot.
 
-    A sink without these two methods cannot take rows back; its flow goes back only if it is told to keep the output.
+    A sink without them cannot take rows back; its flow goes back only if the command keeps the output.
     """
 
     def rewind_refusal(self) -> Refusal | None:
-        """Why rows that are stored cannot be taken back, if they cannot. Asked before anything is changed.
+        """Why stored rows cannot be taken back, if they cannot. Asked before anything is changed.
 
-        A sink in which later rows take the place of earlier ones may answer that it can although it removes nothing: the rows that
-        the flow gives out when it processes its input again replace those that it gave out before.
+        A sink in which later rows replace earlier ones may accept although it removes nothing: the rows that the flow emits
+        when it processes its input again replace the earlier ones.
         """
         ...
 
     def rewind(self, upto: int, mark: Mark) -> None:
         """Take back the rows of every epoch after a given one, and move the mark, atomically.
 
-        Called between two epochs, after `open` and in place of a `write`. Epochs go on counting: ``mark.epoch`` is greater than
-        any epoch that the sink holds, while frontier and positions fall back. If the flow was told to keep the output it is called
-        of a sink that cannot take back rows too; then only the mark moves.
+        Called between two epochs, after `open` and in place of a `write`. Epoch numbers continue: ``mark.epoch`` is greater
+        than any epoch that the sink holds, while frontier and positions fall back. If the command keeps the output, a sink that
+        cannot take back rows is called, too; then only the mark moves.
 
         Args:
             upto: The last epoch whose rows stay.

@@ -70,7 +70,7 @@ def part_file(files: Any, path: str, schema: pa.Schema) -> pq.ParquetWriter:
 
 @contextmanager
 def reported(target: str, doing: str) -> Iterator[None]:
-    """Tell what the storage raises as `SinkError`."""
+    """Raise an error of the storage as `SinkError`."""
     try:
         yield
     except (OSError, pa.ArrowException) as broken:

@@ -41,7 +41,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def case_counts(spark: SparkSession) -> bool:
-    """Whether the session takes names that differ in case alone for different columns."""
+    """Whether the session distinguishes names that differ only in case."""
     return str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
@@ -60,17 +60,18 @@ def empty_frame(spark: SparkSession, schema: pa.Schema) -> DataFrame:
 
 
 def array_sql(numbers: Iterable[int], kind: str = "bigint") -> str:
-    """Whole numbers as an array in Spark SQL: one text, which is quick to parse however long, and which Spark folds once.
+    """Whole numbers as an array in Spark SQL: one text, which Spark parses quickly and folds once.
 
-    Unlike numbers that are written out, an array is no part of the code that Spark generates, so that other numbers need no other code.
+    Unlike literals, an array is not part of the code that Spark generates, so other numbers need no new code.
     """
     return f"cast(split('{','.join(map(str, numbers))}', ',') as array<{kind}>)"
 
 
 def select_sql(frame: DataFrame, expressions: Sequence[str]) -> DataFrame:
-    """``frame.selectExpr(*expressions)``, which hands them to Java one by one, and looks for a class of Spark's in all packages first.
+    """``frame.selectExpr(*expressions)`` in one call.
 
-    That takes some 5 ms, and an epoch selects several times. Here they cross as one text.
+    PySpark hands them to Java one by one, and searches all packages for a Spark class first. That takes 5 ms, and an epoch
+    selects several times.
     """
     context = frame.sparkSession.sparkContext
     if not expressions or any(_BETWEEN in text for text in expressions):

@@ -23,16 +23,16 @@ _HEADS: Final = 8  # a page has at least so many times the bytes of what it says
 
 
 def can_be_paged(spark: SparkSession, columns: pa.Schema) -> bool:
-    """Whether rows can be shuffled in pages, as many partitions as the session says.
+    """Whether rows can be shuffled in pages, with the session's number of partitions.
 
-    Where Spark joins small partitions (AQE), it needs a shuffle whose number of partitions is its own to choose.
+    Adaptive execution joins small partitions and needs a shuffle whose number of partitions it can choose.
     """
     adaptive = str(spark.conf.get(ADAPTIVE)).lower() == "true"
     return not adaptive and fits_pages(spark, columns)
 
 
 def fits_pages(spark: SparkSession, columns: pa.Schema) -> bool:
-    """Whether pages of such rows are worth their heads: they are small where Spark hands over many at a time."""
+    """Whether pages of such rows are worth their overhead: they are small if Spark hands over many rows at a time."""
     least = max(_LEAST_BYTES, _HEADS * page_overhead(len(columns)))
     return all(map(is_paged, columns.types)) and _page_bytes(spark) >= least
 
@@ -64,14 +64,14 @@ def in_pages(
     workers: int,
     before: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None,
 ) -> DataFrame:
-    """The rows in pages, brought to the partitions that they are for; of two rows of one task of `frame` the order stays.
+    """The rows in pages, at their partitions; rows of one task of `frame` keep their order.
 
     Args:
-        frame: Of columns that, after `before`, are such as `fits_pages`.
-        worker_of: Gives the number of each row's partition; of columns by place, not by name. Runs in Python, as the JVM would have to
-            hand over what it finds, a column more.
-        workers: How many partitions there are.
-        before: What is done to the rows of a task first, in Python.
+        frame: Its columns after `before` must satisfy `fits_pages`.
+        worker_of: The number of each row's partition; from columns by index, not by name. Runs in Python, because the JVM would
+            have to hand over its result as another column.
+        workers: The number of partitions.
+        before: Applied to the rows of a task first, in Python.
 
     Returns:
         Rows of `PAGES`, for `penstock.arrow.pages.decode_pages`.

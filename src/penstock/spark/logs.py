@@ -39,12 +39,12 @@ Entry = dict[str, Any]
 
 
 def has_begun(checkpoint: Checkpoint, log: str) -> bool:
-    """Whether an epoch has been planned, so that Spark knows the sources by their number."""
+    """Whether an epoch has been planned, so that Spark knows the sources by number."""
     return any(name.isdigit() for name in list_dir(checkpoint.fs, checkpoint.path(log, "offsets")))
 
 
 def input_of(checkpoint: Checkpoint, log: str, epoch: int) -> str:
-    """Where an epoch's input ends, as Spark wrote it."""
+    """The end of an epoch's input, as Spark wrote it."""
     return read_bytes(checkpoint.fs, checkpoint.path(log, "offsets", str(epoch))).decode()
 
 
@@ -83,7 +83,7 @@ def rewrite_offset_log(
 
 
 def refusal(checkpoint: Checkpoint, last: EpochRecord, kept: EpochRecord) -> Refusal | None:
-    """Why the files that came since a snapshot cannot be read again, if they cannot."""
+    """Why the files that arrived since a snapshot cannot be read again, if they cannot."""
     try:
         ends = _ends(kept.input)
     except ValueError:
@@ -111,7 +111,7 @@ def files_read(checkpoint: Checkpoint, last: EpochRecord) -> set[str]:
 
 
 def _ends(text: str) -> list[Any]:
-    """By source, where its input ended, from Spark's words; None: it had none."""
+    """By source, the end of its input, from Spark's text; None: it had none."""
     lines = text.strip().split("\n")[_HEAD_LINES:]
     return [None if line == "-" else json.loads(line) for line in lines]
 
@@ -167,7 +167,7 @@ def _cut(checkpoint: Checkpoint, log: str, source: int, end: Any, every: int) ->
 
 
 def _missing(uris: list[str]) -> str:
-    """The first of some files that is not there."""
+    """The first of some files that is missing."""
     by_system: dict[str, tuple[Any, list[str]]] = {}
     for uri in uris:
         system, path = resolve(uri)

@@ -1,7 +1,7 @@
-"""Memory of Python workers: what one task gave back, the next one has without asking the system for it.
+"""Memory of Python workers: each task reuses what the last one gave back.
 
-Left to themselves, the C library and Arrow map memory for each large array and unmap it afterwards, so that in every epoch the system clears every page anew for
-arrays as large as those of the epoch before.
+By default the C library and Arrow map memory for each large array and unmap it afterwards, so the system clears every page anew
+in every epoch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _modules = 0
 
 
 def begin_task() -> None:
-    """Make this worker process ready for a task: it keeps memory, and what its modules hold is not looked at by each search for garbage.
+    """Prepare this worker process for a task: it keeps memory, and excludes its modules' objects from garbage collection.
 
-    PySpark has Python search after every task, which took 35 ms for the objects of NumPy, Arrow and numba alone, while Spark is about to
-    begin the next epoch. Of a task only its function is there yet, and the search after the last one has just been.
+    PySpark runs Python's garbage collector after every task, which took 35 ms for the objects of NumPy, Arrow and numba, while
+    Spark is about to begin the next epoch. Only the task's function is alive now, and the last collection has just been.
     """
     global _modules  # noqa: PLW0603  (as the process has)
     keep_memory()
@@ -39,10 +39,10 @@ def begin_task() -> None:
 
 @lru_cache(maxsize=1)
 def keep_memory() -> bool:
-    """Have this process keep memory for its next task. Meant for worker processes, not for one that is the user's own.
+    """Make this process keep memory for its next task. Meant for worker processes, not for the user's own.
 
     Returns:
-        Whether it does; only glibc can be told to. Otherwise nothing has changed.
+        Whether it does; only glibc can. Otherwise nothing has changed.
     """
     libc: Any = ctypes.CDLL(None) if sys.platform.startswith("linux") else None
     if not hasattr(libc, "gnu_get_libc_version"):

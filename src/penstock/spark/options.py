@@ -1,4 +1,4 @@
-"""What `start` is given, checked and in the engine's units."""
+"""The options of `start`, checked and in the engine's units."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def check_patterns(flow: CompiledFlow, spark: SparkSession) -> None:
 
 
 def query_settings(flow: CompiledFlow, *, local: bool) -> dict[str, str]:
-    """What a flow offers the session of its query, see `penstock.spark.session.own.offer`.
+    """A flow's settings for the session of its query, see `penstock.spark.session.own.offer`.
 
-    Each batch that crosses to Python costs about 0.1 ms. Where only columns of fixed width do, the rows of one can be many: a worker's
-    epoch over five million events of numbers takes a sixth less.
+    Each batch that crosses to Python costs about 0.1 ms. If only columns of fixed width cross, a batch can have many rows: a
+    worker's epoch over five million events of numbers takes a sixth less.
 
     Args:
         flow: The flow.
@@ -100,10 +100,10 @@ def step_limits(step_budget: str | dt.timedelta | Limits | None) -> Limits:
 
 
 def names_to_forget(names: Sequence[str]) -> tuple[str, ...]:
-    """What ``forget=`` names.
+    """The names in ``forget=``.
 
     Raises:
-        DeclarationError: It is no list of names.
+        DeclarationError: It is not a list of names.
     """
     if isinstance(names, str) or not all(isinstance(n, str) for n in names):
         raise DeclarationError(f"forget={names!r} must be a list of regions and steps; write [{str(names)!r}].")
@@ -114,7 +114,7 @@ def workers_of(plan: p.Plan, workers: int | Mapping[str, int] | None) -> dict[st
     """By region, the number of workers to begin with.
 
     Raises:
-        DeclarationError: A region is named that does not exist, or a number cannot be.
+        DeclarationError: A region does not exist, or a number is invalid.
     """
     workers = DEFAULT_WORKERS if workers is None else workers
     names = [r.name for r in plan.regions]

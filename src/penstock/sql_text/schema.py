@@ -292,15 +292,15 @@ def trouble_of(error: Exception, text: str, before: int) -> str:
     begins = sum(map(len, text.splitlines(keepends=True)[: line - 1]))
     at = begins + first["col"] - len(word)
     spot, rest = _spot(text, at, before), text[at + len(word) :].strip()
-    told = first["description"]
-    if told.startswith("Required keyword"):
+    said = first["description"]
+    if said.startswith("Required keyword"):
         return f"something is missing {'before' if word == ')' else 'after'} {word!r} at {spot}"
-    if told.startswith("The number of provided arguments"):
+    if said.startswith("The number of provided arguments"):
         return f"a function has too many arguments before {word!r} at {spot}"
-    if told.startswith("Expected") and "type" in told.lower():
+    if said.startswith("Expected") and "type" in said.lower():
         return f"{word!r} at {spot} is no type"
-    if told.startswith("Expecting") and not rest:
-        return f"a {told.split()[1]!r} is missing at its end"
+    if said.startswith("Expecting") and not rest:
+        return f"a {said.split()[1]!r} is missing at its end"
     return f"{word!r} at {spot} is not expected there"
 
 

@@ -1,1 +1,1 @@
-"""One worker of a region in one epoch: its input, rows that wait, keys on hold, the chain of steps."""
+"""One worker of a region in one epoch: input, waiting rows, keys on hold, the chain of steps."""

@@ -1,4 +1,4 @@
-"""Users' functions over record batches: they see their own columns, their rows keep their positions."""
+"""Users' functions over record batches: they see their own columns, and their rows keep their positions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.types import ORDER, SUB, visible
 
 
 def map_batch(what: str, fn: Any, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Run a function of `map_batches` and give its rows the positions of those they came from.
+    """Run a function of `map_batches` and give its rows the positions of their input rows.
 
     Args:
         what: The step, for messages.
@@ -22,7 +22,7 @@ def map_batch(what: str, fn: Any, batch: pa.RecordBatch, schema: pa.Schema) -> p
         schema: Columns of the result, without hidden ones.
 
     Raises:
-        OperatorError: It raised, or gave rows that cannot be told where they came from, or other columns than declared.
+        OperatorError: It raised, or returned rows of unknown origin, or other columns than declared.
     """
     try:
         out = fn(batch.select(visible(batch.schema.names)))

@@ -45,7 +45,7 @@ def split_held(
 
 
 def enqueue(view: StateView, port: int, epoch: int, held: dict[int, pa.RecordBatch]) -> dict[int, int]:
-    """Queue this epoch's rows of keys on hold; gives the bytes stored by key."""
+    """Queue this epoch's rows of keys on hold; returns the bytes stored by key."""
     stored = {k: to_bytes(rows) for k, rows in held.items()}
     if stored:
         view.put_many([queue_name(port, k, epoch) for k in stored], list(stored.values()))
@@ -53,15 +53,15 @@ def enqueue(view: StateView, port: int, epoch: int, held: dict[int, pa.RecordBat
 
 
 def dequeue(view: StateView, port: int, epoch: int, keys: Sequence[int], *, in_turn: bool) -> list[pa.RecordBatch]:
-    """Take the queued rows of keys out, in the order in which they arrived.
+    """Remove and return the queued rows of keys, in order of arrival.
 
     Args:
         view: The worker's state.
         port: The input's index.
         epoch: Number of this epoch.
         keys: Hashes of the keys.
-        in_turn: The rows have no event time: their hidden one says how many epochs ago they came into the flow, so that sorting by
-            it and position keeps the order in which they came.
+        in_turn: The rows have no event time: their hidden one is the number of epochs since they arrived in the flow, so that
+            sorting by it and position keeps the order of arrival.
     """
     out, gone = [], []
     for key in keys:

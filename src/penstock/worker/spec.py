@@ -1,4 +1,4 @@
-"""What a worker of a region must know: a frozen, picklable value, compiled from the declared region."""
+"""A worker's view of its region: a frozen, picklable value, compiled from the declared region."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class Port:
         schema: Its columns without hidden ones; for partial aggregates key columns, pane, partial columns.
         partial_of: Index of the operator whose partial aggregates these are; None: plain rows.
         waits: Whether rows wait for the frontier before operators see them.
-        known: Hidden columns that are not sent to the worker, as it knows them: the number that all rows have there, or the column
-            that says the same. Hashes of keys are never sent: they cannot be compressed.
+        known: Hidden columns that are not sent because the worker knows them: a constant, or the column with the same values.
+            Hashes of keys are never sent: they cannot be compressed.
         packed: A column of bytes, never null, that is sent in the lower bits of `OFFSET`; None: there is none.
-        slot: The number under which its waiting rows are kept; it stays the same for the checkpoint's life (`penstock.driver.shape`).
+        slot: The number under which its waiting rows are kept; it stays the same for the checkpoint's life
+            (`penstock.driver.shape`).
     """
 
     schema: pa.Schema
@@ -134,7 +135,7 @@ class RegionSpec:
 
 
 def key_columns(spec: RegionSpec) -> list[list[int]]:
-    """Of each port, where the key's columns are in ``spec.in_schema``."""
+    """For each port, the indices of the key's columns in ``spec.in_schema``."""
     names, alone = spec.in_schema.names, len(spec.ports) == 1
     return [[names.index(key if alone else f"{i}.{key}") for key in spec.keys.names] for i in range(len(spec.ports))]
 
@@ -143,8 +144,8 @@ def key_hashes(ports: Sequence[Sequence[int]], rows: pa.RecordBatch) -> Any:
     """int64, n: xxhash64 of each row's key.
 
     Args:
-        ports: As `key_columns` gives them.
-        rows: In the columns of ``spec.in_schema``; of several ports the first one tells whose a row is.
+        ports: From `key_columns`.
+        rows: In the columns of ``spec.in_schema``; with several ports the first column is the port.
     """
     if len(ports) == 1:
         return spark_xxhash64([rows.column(i) for i in ports[0]])

@@ -1,11 +1,11 @@
 """Rows that wait for the frontier, at the start of a region.
 
 Rows that the frontier has not passed are stored as columns: per epoch a few chunks, each a span of event time, sorted by time.
-When the frontier enters a chunk's span its due part is read; a chunk that lies wholly before the frontier is deleted. Which rows
-of a chunk are still waiting follows from the frontier alone, so releasing writes nothing but deletions.
+When the frontier enters a chunk's span, the due part is read; a chunk that is wholly before the frontier is deleted. The
+frontier alone decides which rows of a chunk still wait, so releasing writes only deletions.
 
-Rows whose keys move to another worker are copied, and a tombstone is written: a small record of which keys left in which epoch, and rows of
-older chunks that it covers count no more. So a step of a rescale rewrites no chunk, and a key may come back.
+Rows whose keys move to another worker are copied, and a tombstone is written: a small entry with the keys that left and the
+epoch. Rows of older chunks that it covers no longer count. So a step of a rescale rewrites no chunk, and a key may return.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def epoch_of(name: bytes) -> int:
 
 
 def read_tombstones(view: StateView) -> list[tuple[int, Selection]]:
-    """Which keys have left this worker, with the epoch at whose end they did."""
+    """The keys that have left this worker, with the epoch at whose end they did."""
     return [(int.from_bytes(name[3:11], "big"), pickle.loads(value)) for name, value in view.scan(_TOMBSTONES)]
 
 
@@ -153,7 +153,7 @@ def live(rows: pa.RecordBatch, epoch: int, tombstoned: Sequence[tuple[int, Selec
 
 
 def forget_tombstones(view: StateView, frontier: int) -> None:
-    """Drop records of keys that left when every chunk they concern has been released."""
+    """Delete tombstones once every chunk that they cover has been released."""
     gone = [name for name, _ in view.due(TOMBSTONE, frontier)]
     if gone:
         view.delete_many(gone)
@@ -165,12 +165,12 @@ def take_out(
     """Copy waiting rows of keys that leave at the end of an epoch, and write a tombstone.
 
     Args:
-        view: The worker's state; gets the record of what left.
+        view: The worker's state; gets the tombstone.
         chosen: By receiver, its keys.
-        lost: Keys that leave without a copy (on hold: they are copied beside the epochs).
+        lost: Keys that leave without a copy (on hold: a job copies them while epochs run).
         epoch: Number of the epoch.
         worker: This worker.
-        frontier: Of a chunk, rows before it (µs) have been processed already.
+        frontier: Rows of a chunk before it (µs) have been processed already.
 
     Returns:
         By receiver, entries (name, value, timer) for its state.
@@ -203,7 +203,7 @@ def take_out(
 
 
 class WaitingBytes:
-    """How many bytes wait of each key; about as many, since a chunk's bytes are shared out by its rows.
+    """The approximate size of each key's waiting rows: a chunk's bytes, divided by its rows.
 
     Args:
         hashes: The keys, int64, each once.
@@ -222,7 +222,7 @@ class WaitingBytes:
 
 
 def waiting_bytes(view: StateView, frontier: int) -> WaitingBytes:
-    """What waits at a worker for a frontier after this one (µs), by key. Reads all its chunks."""
+    """The size of a worker's rows that will wait after this frontier (µs), by key. Reads all its chunks."""
     tombstoned: list[tuple[int, Selection]] | None = None
     hashes, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for name, value in view.scan(WORKER_BIN + bytes([OPERATOR])):

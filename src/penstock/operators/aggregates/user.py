@@ -147,7 +147,7 @@ class UserBound(Bound):
         try:
             for start, size in zip(starts.tolist(), lengths(starts, n).tolist(), strict=True):
                 state = zero()
-                for at, item in enumerate(items[start : start + size], start):  # noqa: B007  (told if it raises)
+                for at, item in enumerate(items[start : start + size], start):  # noqa: B007  (used if it raises)
                     if item is not None or every:
                         state = add(state, item)
                 out.append(state)

@@ -1,7 +1,7 @@
 """``penstock.match``: a pattern over a batch DataFrame.
 
-The JVM evaluates the tests and brings the events of a key to one worker, which sorts them (``penstock.patterns.sorting``: in less than half
-the time that Spark takes) and recognises all its keys in one pass (``penstock.patterns.batch``).
+The JVM evaluates the tests and brings the events of a key to one worker, which sorts them (``penstock.patterns.sorting``, in
+less than half of Spark's time) and recognises all its keys in one pass (``penstock.patterns.batch``).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def match(
         events_window=events_window,
         max_matches_per_event=max_matches_per_event,
     )
-    if from_maximal:  # the names by which the parts are told apart are not shown
+    if from_maximal:  # the names that distinguish the parts are not shown
         pattern = replace(pattern, shape=shape_of(parsed, tuple(columns), pattern.automaton.kinds, keys))
     prepared, sorting, paged = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, define, type, streams))
     here = enumerate_with is None and pattern.enumerates_locally and not callable(where)
@@ -137,7 +137,7 @@ def match(
 
 
 def _taken_over(df: Any) -> tuple[Any, SparkSession | None]:
-    """What is to be matched in a session with the settings of `penstock.spark.session.own.RESULTS`, and the user's session."""
+    """The input in a session with the settings of `penstock.spark.session.own.RESULTS`, and the user's session."""
     from pyspark.sql import DataFrame
 
     frames = list(df.values()) if isinstance(df, Mapping) else [df]
@@ -172,7 +172,7 @@ def _events(df: Any, query: Query) -> tuple[DataFrame, pa.Schema, dict[str, str]
 
 
 def _check_alike(streams: Mapping[str, DataFrame]) -> None:
-    """A column must be spelled alike in all streams that have it, and be of one type."""
+    """Check that a column has one spelling and one type in all streams that have it."""
     from penstock.spark.columns import case_counts
 
     seen: dict[str, tuple[str, str, str]] = {}
@@ -201,7 +201,7 @@ def _merged(streams: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _events_schema(df: Any) -> pa.Schema:
-    """The columns of what is to be matched."""
+    """The columns of the input."""
     from pyspark.sql import DataFrame
 
     if not isinstance(df, DataFrame):
@@ -234,10 +234,10 @@ def _order(order_by: Any, schema: pa.Schema) -> tuple[str, ...]:
 
 
 def check_expressions(expressions: Iterable[str], spark: SparkSession, text: str) -> None:
-    """Regular expressions of a query are Java's, so Java says whether they are any. ``text``: the query's.
+    """Check a query's regular expressions with Java, whose they are. ``text``: the query's.
 
     Raises:
-        QueryError: One is none.
+        QueryError: One is invalid.
     """
     java: Any = spark._jvm  # noqa: SLF001
     for pattern in sorted(expressions):
@@ -297,7 +297,7 @@ def _prepared(
 
 
 def _number(order: Sequence[str]) -> Column:
-    """An event's number among the events of all keys; an error where the order does not tell it."""
+    """An event's number among the events of all keys; an error if the order is ambiguous."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -334,12 +334,12 @@ def _over_batches(
 
 
 def _are_plain(names: Sequence[str]) -> bool:
-    """Whether columns are told apart by their names as they stand, whatever the session's case sensitivity."""
+    """Whether the column names are distinct whatever the session's case sensitivity."""
     return all(name.isascii() and name.isidentifier() for name in names) and len({name.lower() for name in names}) == len(names)
 
 
 def _declared(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """A batch as it was declared; there are many, so nothing is cast that need not be."""
+    """A batch as declared; there are many, so nothing is cast unnecessarily."""
     arrays = batch.columns
     if all(array.type == field.type for array, field in zip(arrays, columns, strict=True)):
         return pa.RecordBatch.from_arrays(arrays, schema=columns)
@@ -353,7 +353,7 @@ def _found(
     pattern: Pattern,
     split: CountedSplit | MaximalDisjoint | Maximal | None,
 ) -> DataFrame:
-    """The matches; with ``split`` None all are told where they are found."""
+    """The matches; with ``split`` None all are enumerated where they are found."""
     from pyspark import TaskContext
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -367,7 +367,7 @@ def _found(
             batches = decode_pages(batches, paged)
         if sorting is None:
             return batches
-        folders = os.environ.get("SPARK_LOCAL_DIRS", "")  # as Spark tells its Python workers
+        folders = os.environ.get("SPARK_LOCAL_DIRS", "")  # as in Spark's Python workers
         return sorting.sorted(batches, folders.split(",")[0] or None)
 
     if split is None or (not pattern.spreads and isinstance(split, CountedSplit)):

@@ -1,1 +1,1 @@
-"""Spark sessions: those that penstock starts, those that it is given, and the Python of their workers."""
+"""Spark sessions: those that penstock starts, those that it gets, and the Python of their workers."""

@@ -1,4 +1,4 @@
-"""Starts a quiet local Spark session for those who bring none, and looks over the one of those who do.
+"""Starts a quiet local Spark session for users who have none, and checks the session of those who do.
 
 `session` never changes a session that it did not start. Under ``spark-submit`` it adds only what was not set there.
 
@@ -131,7 +131,7 @@ def session(master: str | None = None, app_name: str = "penstock", **conf: objec
 
 
 def complaints(spark: SparkSession, wanted: dict[str, str] | None = None) -> list[str]:
-    """What is amiss with a session that penstock did not start, one sentence each; empty if nothing is.
+    """Problems of a session that penstock did not start, one sentence each; empty if there are none.
 
     Args:
         spark: The session; it is not changed.
@@ -153,7 +153,7 @@ def complaints(spark: SparkSession, wanted: dict[str, str] | None = None) -> lis
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C while Java starts takes effect when it has: PySpark would forget the process, which waits for ever then."""
+    """Defer Ctrl-C while Java starts: PySpark would forget the process, which then waits for ever."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:  # None: it is not Python's to handle
         yield
@@ -185,7 +185,7 @@ def _anywhere() -> dict[str, str]:
 
 
 def _quiet() -> dict[str, str]:
-    """Settings that keep a new driver from talking."""
+    """Settings that silence a new driver."""
     log = Path(__file__).with_name("log4j2.properties")
     return {
         "spark.driver.extraJavaOptions": f"-D{_LOG_SETTING}={log.as_uri()}",

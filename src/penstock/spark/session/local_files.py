@@ -1,7 +1,7 @@
 """How Spark writes local files in a session of penstock: as Hadoop does, without a process or two for each.
 
-Hadoop without its native library, as PySpark comes, starts ``chmod`` for every file that it makes (5 ms), and for every checksum beside it
-once more. An epoch of Spark's log is three files, so an epoch without rows took half of its time for that.
+Hadoop without its native library, as in PySpark, starts ``chmod`` for every new file (5 ms), and again for its checksum. An
+epoch of Spark's log is three files, so an epoch without rows took half of its time for that.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ public class LocalFiles extends RawLocalFileSystem {
 
 
 def write_quickly(spark: SparkSession) -> None:
-    """Have this session's JVM write local files without checksums beside them, and set their permissions itself.
+    """Make this session's JVM write local files without checksums, and set their permissions itself.
 
     Args:
-        spark: A session that penstock has started. Where its Hadoop is of another make, permissions are set as before.
+        spark: A session that penstock has started. If its Hadoop differs, permissions are set as before.
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
     conf: Any = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001

@@ -1,7 +1,7 @@
-"""The Python that runs the tasks of a session: of a session that penstock did not start, it may be one that knows no penstock.
+"""The Python that runs the tasks of a session. In a session that penstock did not start, it may lack penstock.
 
-PySpark takes it from ``PYSPARK_PYTHON`` when the session starts, and else the first ``python3`` of the search path, whichever Python the script
-is run by.
+PySpark takes it from ``PYSPARK_PYTHON`` when the session starts, else the first ``python3`` of the search path, whichever
+Python runs the script.
 
 Read next: `penstock.spark.session.local`.
 """
@@ -27,14 +27,14 @@ _known: WeakSet[SparkContext] = WeakSet()
 
 
 def trust(context: SparkContext) -> None:
-    """Take the workers of a session that penstock has started for what they are: this Python."""
+    """Accept the workers of a session that penstock has started: they are this Python."""
     _known.add(context)
 
 
 def check_python(spark: SparkSession) -> None:
-    """See that a session's workers can do penstock's work; asked of one of them, once per session and process.
+    """Check that a session's workers can run penstock; one of them is asked, once per session and process.
 
-    Where nobody has said which Python they are, and they run on this machine, they become this one.
+    If nobody has set their Python, and they run on this machine, they become this one.
 
     Raises:
         DeclarationError: They cannot. Nothing was started.
@@ -46,10 +46,10 @@ def check_python(spark: SparkSession) -> None:
     if unsaid and context.master.startswith("local"):
         context.pythonExec = sys.executable  # read each time that a function is handed to Spark
     try:
-        # By value, or it could not be told what is missing.
+        # By value: otherwise a missing module could not be reported.
         look = types.FunctionType(_look.__code__, {"__builtins__": builtins, "__name__": "__main__"})
         worker, version, wrong = context.parallelize([0], 1).map(look).first()
-    except Exception as error:  # noqa: BLE001  (told in a sentence)
+    except Exception as error:  # noqa: BLE001  (reported in a sentence)
         worker, version, wrong = context.pythonExec, "", _first_cause(error)
     if not wrong and version != __version__:
         wrong = f"it has penstock {version}, this process {__version__}"
@@ -63,19 +63,19 @@ def check_python(spark: SparkSession) -> None:
 
 
 def _look(_: int) -> tuple[str, str, str]:
-    """In a worker: which Python it is, its version of penstock, and what keeps it from running tasks."""
+    """In a worker: its Python, its version of penstock, and what keeps it from running tasks."""
     import sys  # all that is not here is not there
 
     try:
         import penstock.spark.task
         import penstock.version
-    except Exception as error:  # noqa: BLE001  (told by the driver)
+    except Exception as error:  # noqa: BLE001  (the driver reports it)
         return sys.executable, "", f"{type(error).__name__}: {error}"
     return sys.executable, penstock.version.__version__, ""
 
 
 def _first_cause(error: Exception) -> str:
-    """What Spark says of a worker that does not start, or is of another version, in one line."""
+    """Spark's reason why a worker does not start, or has another version, in one line."""
     lines = [line.strip() for line in str(error).splitlines()]
     telling = ("[PYTHON_VERSION_MISMATCH]", "Cannot run program", "No module named", "Python worker")
     found = next((line for mark in telling for line in lines if mark in line), lines[0] if lines else type(error).__name__)

@@ -1,7 +1,7 @@
-"""Send users' functions to Spark's workers together with the modules they are defined in.
+"""Send users' functions to Spark's workers together with their modules.
 
-A function of an installed package is sent by name. One of a script, a notebook or a test module cannot be imported by a worker,
-so its module is sent by value.
+A function of an installed package is sent by name. A worker cannot import a script, a notebook or a test module, so functions
+of these are sent by value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which record an expression failed on: looked for when it has, by what division and casts cannot do, and tried once more."""
+"""Finds the record that an expression failed on, by conditions on which divisions and casts fail, and one more attempt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Apply = Callable[[p.StepNode, list[DataFrame]], DataFrame]
 
 
 def fragment_of(text: str) -> str:
-    """The part of an expression that an error of Spark underlines; empty: it does not say."""
+    """The part of an expression that an error of Spark underlines; empty: none."""
     shown = re.search(r"^== SQL.*==\n(.*)\n( *)(\^+)\s*$", text, re.MULTILINE)
     return shown[1][len(shown[2]) : len(shown[2]) + len(shown[3])] if shown else ""
 

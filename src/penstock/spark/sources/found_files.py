@@ -1,4 +1,4 @@
-"""What Spark has found of a source's files, and what it has left: asked of its objects, as Python sees only rows.
+"""What Spark has found of a source's files and not given yet, from its Java objects.
 
 Read next: `penstock.driver.input_files`.
 """
@@ -26,9 +26,9 @@ class Found:
     """A source's files of one epoch.
 
     Attributes:
-        files: Those that are there, as they are.
-        gone: URIs of those that Spark's log names, and that are not there.
-        stream: Spark's source (its Java object); None: it is not known.
+        files: Existing files, as they are.
+        gone: URIs of files in Spark's log that are missing.
+        stream: Spark's source (its Java object); None: unknown.
     """
 
     files: tuple[InputFile, ...] = ()
@@ -61,7 +61,7 @@ def found_in(spark: SparkSession, plan: Any) -> Found:
 
 
 def _files_of(spark: SparkSession, index: Any) -> tuple[InputFile, ...]:
-    """What Spark has seen of each file when it listed them for this epoch; each call to Java takes a while, so all at once."""
+    """What Spark saw of each file when it listed them for this epoch, in one call to Java."""
     context = spark.sparkContext
     if context not in _wrapping:
         jvm: Any = context._jvm  # noqa: SLF001
@@ -119,7 +119,7 @@ def unread(
 
 
 def _first(files: Any, mtime_ms: int) -> int:
-    """Place of the first file of a sorted list that is not older than a moment."""
+    """Index of the first file of a sorted list that is not older than a moment."""
     low, high = 0, int(files.size())
     while low < high:
         middle = (low + high) // 2

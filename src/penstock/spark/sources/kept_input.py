@@ -1,4 +1,4 @@
-"""Which files the sources of one epoch read, kept in the checkpoint before anything is stored, and compared when the epoch runs again.
+"""The files of one epoch's sources, stored in the checkpoint before any row is stored, and compared when the epoch runs again.
 
 Read next: `penstock.driver.input_files`.
 """
@@ -48,7 +48,7 @@ class KeptInput:
         return self._checkpoint.refused_files(self._epoch) if self.first else set()
 
     def before(self, source: str) -> tuple[tuple[InputFile, ...], Order] | None:
-        """The files of a source as the epoch read them before, and how far that went; None: it had not come so far."""
+        """The files of a source as the epoch read them before, and how far that went; None: not that far."""
         raw = self._before.get(source)
         return None if raw is None else (tuple(InputFile(*f) for f in raw["files"]), Order.from_json(raw["order"]))
 
@@ -66,7 +66,7 @@ class KeptInput:
             self._found[source] = tuple(files), order
 
     def keep(self) -> None:
-        """Begin to write it down."""
+        """Start to write it."""
         if self._found and not self._before:
             raw = {
                 name: {"files": [f.to_json() for f in files], "order": order.to_json()}
@@ -75,10 +75,10 @@ class KeptInput:
             self._written = _WRITING.submit(self._checkpoint.keep_input, self._epoch, raw, self._run)
 
     def wait(self) -> None:
-        """Until it is written. From now on something may be stored.
+        """Wait until it is written. From now on rows may be stored.
 
         Raises:
-            RecordError: Another run wrote down other files.
+            RecordError: Another run stored other files.
         """
         if self._written is not None and not self._stored:
             for source, raw in self._written.result().items():
@@ -87,7 +87,7 @@ class KeptInput:
         self._stored = True
 
     def check(self) -> None:
-        """Look at the files once more; one that is gone was read, as Spark would not have passed over it.
+        """Check the files once more; a missing one was read, because Spark would not have skipped it.
 
         Raises:
             RecordError: One was changed while it was read.
@@ -97,7 +97,7 @@ class KeptInput:
             self._compare(source, [f for f in files if f.uri in now], now, seconds=True)
 
     def failed(self, error: BaseException) -> None:
-        """Forget what was written down if the epoch could not read a file and has stored nothing: the file may be mended or removed."""
+        """Delete it if the epoch could not read a file and has stored nothing: the file may be fixed or removed."""
         if not isinstance(error, RecordError) or self._stored or self._before:
             return
         if self._written is not None:

@@ -101,7 +101,7 @@ def read_again(spark: SparkSession, files: Files, uris: Sequence[str]) -> DataFr
 
 
 def read_records(spark: SparkSession, files: Files, uris: Sequence[str], *, header: bool = True) -> DataFrame:
-    """The records of CSV files whatever columns they have: ``text``, with `FILE`; without `header` their first lines too."""
+    """The records of CSV files of any columns: ``text``, with `FILE`; without `header` including their first lines."""
     reader = _reader(spark.read, files).options(enforceSchema=True, header=header).schema(f"text string, {CORRUPT} string")
     return _at(reader, files, uris).selectExpr(f"coalesce({CORRUPT}, text, '') as text", f"_metadata.file_path as {FILE}")
 
