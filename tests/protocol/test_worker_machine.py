@@ -24,7 +24,7 @@ from penstock.protocol.messages import (
     Shutdown,
 )
 from penstock.protocol.rescale import Limits, Placement, messages, scaled
-from penstock.protocol.rescale.worker import Leaving, WorkerEpoch
+from penstock.protocol.rescale.worker import WorkerEpoch
 from penstock.routing.table import SUBS, Routing, sub_of
 
 EPOCH = 7
@@ -49,11 +49,9 @@ class Noting:
 
     hold = _note("hold", {1: 10})
     release = _note("release")
-    acquire = _note("acquire")
     process = _note("process")
     interrogate = _note("interrogate", BinSizes(((0, 5),), BINS))
-    barrier = _note("barrier")
-    shutdown = _note("shutdown")
+    hear = _note("hear")
     give_up = _note("give_up", (0, 0))
 
     def bytes_of(self, at):
@@ -112,8 +110,9 @@ def test_messages_when_they_are_no_epoch_are_refused_and_else_carried_out_in_ord
             WorkerEpoch(3, EPOCH, found)
         return
     answer = WorkerEpoch(3, EPOCH, found).run(task)
-    names = ("hold", "release", "acquire", "process", "interrogate", "barrier", "shutdown", "give_up")
+    names = ("hold", "release", "hear", "process", "interrogate", "hear", "hear", "give_up")
     assert [h[0] for h in task.heard] == [names[KINDS.index(type(m))] for m in found]
+    assert [h[1] for h in task.heard if h[0] == "hear"] == [m for m in found if type(m) in (Acquire, Barrier, Shutdown)]
     kinds = {type(m) for m in found}
     assert (answer.sized is not None, answer.taken is not None) == (Interrogate in kinds, Collect in kinds)
     assert answer.queued == (((1, 10),) if Hold in kinds else ())
@@ -168,25 +167,23 @@ def test_what_is_chosen_when_bins_are_collected_fits_the_budget_and_is_said_exac
     message = Collect(tuple(Item(1 + at % 2, bin=at) for at in bins), budget, hold, pinned)
     machine = WorkerEpoch(0, EPOCH, [Frontier(0, 5), Barrier(EPOCH), message])
     taken = machine.run(task).taken
-    leaving: Leaving = task.heard[-1][1]
-    assert taken.bins == leaving.bins
-    assert taken.splits == tuple((at, to, upto) for at, to, _, upto in leaving.parts)
+    leaving = task.heard[-1][1]
+    assert (taken.bins, taken.splits, taken.too_large) == (leaving.bins, leaving.splits, leaving.too_large)
     whole = {at for at, _ in leaving.bins}
     gone = [k for k in sizes if k % BINS in whole]
     assert not set(pinned) & set(gone)
-    for at, _, start, upto in leaving.parts:
-        gone += [k for k in task.keys_of(at) if start <= sub_of(k) < upto and k not in leaving.stay]
+    lost = {k for k, _, _ in taken.too_large}
+    for at, _, upto in leaving.splits:
+        gone += [k for k in task.keys_of(at) if sub_of(k) < upto and k not in lost and k not in pinned]
     cut = [sub_of(k) for k in gone if k % BINS not in whole]
     assert sum(sizes[k] for k in gone if k % BINS in whole or sub_of(k) != max(cut)) <= budget, "one part may exceed the budget"
-    lost = {k for k, _, _ in taken.too_large}
     assert all(sizes[k] > max(hold, budget) for k in lost)
     assert not lost & {*gone, *pinned}
     if bins:
-        assert leaving.bins or leaving.parts, "rule C7: something leaves, or is named"
-        assert all(upto > start for _, _, start, upto in leaving.parts)
+        assert leaving.bins or leaving.splits, "rule C7: something leaves, or is named"
+        assert all(0 < upto <= SUBS for *_, upto in leaving.splits)
     if sum(n for k, n in sizes.items() if k % BINS in bins) <= budget and not pinned:
         assert whole == set(bins)
-    assert all(upto <= SUBS for *_, upto in leaving.parts)
 
 
 @given(st.dictionaries(hashes, st.integers(1, 100), max_size=8), st.integers(1, 200), st.integers(1, 200))

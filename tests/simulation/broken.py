@@ -8,8 +8,37 @@ from broken_workers import WORKERS
 
 from penstock.protocol.commands import Copied, Scale
 from penstock.protocol.messages import Collect
-from penstock.testing.simulated_worker import State
+from penstock.testing.simulated_worker import STATES, State
 from penstock.testing.simulator import World
+
+
+class KeepsStateAfterCollect(World):
+    kept = replace(STATES, left=lambda version, part: version)
+
+
+class KeepsStateOfKeysOnHold(World):
+    """Only what goes to a receiver leaves the giver."""
+
+    def finished(self, control, answers, moves, *others):
+        return World.finished(control, answers, {w: [m for m in given if m[0] >= 0] for w, given in moves.items()}, *others)
+
+
+class JoinsInPlace(World):
+    """Changes a committed state."""
+
+    def joined(version, part):  # noqa: N805  (a function)
+        out = STATES.joined(version, part)
+        if version is STATES.empty:
+            return out
+        version.chains, version.waiting, version.queue = out.chains, out.waiting, out.queue
+        return version
+
+    kept = replace(STATES, joined=joined)
+
+
+class CopiesWithoutWaitingRows(World):
+    def copied(self, version, key):
+        return State(World.copied(version, key).chains)
 
 
 class CopiesTheLastState(World):
@@ -197,6 +226,10 @@ class StoresTwice(World):
 VARIANTS = {
     # name: (what is broken, properties of which at least one must be seen broken)
     **WORKERS,
+    "state kept after Collect": (KeepsStateAfterCollect, {"P5"}),
+    "state of a key on hold kept": (KeepsStateOfKeysOnHold, {"P5"}),
+    "committed state changed": (JoinsInPlace, {"P4"}),
+    "waiting rows lost on a hold": (CopiesWithoutWaitingRows, {"P1"}),
     "copied from a later state": (CopiesTheLastState, {"P4"}),
     "copied state after the rows": (GetsCopyAfterRows, {"P4"}),
     "frontier overtakes a hold": (FrontierOvertakesHold, {"P9"}),

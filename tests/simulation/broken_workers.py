@@ -12,14 +12,13 @@ from penstock.protocol.messages import KINDS, Barrier, Collect, Frontier, Hold, 
 from penstock.protocol.rescale.worker import WorkerEpoch
 from penstock.routing.table import SUBS, sub_of
 from penstock.testing.schedule import INPUT_OF_PART
-from penstock.testing.simulated_worker import State, States, Task
+from penstock.testing.simulated_worker import Task
 from penstock.testing.simulator import World
 
 
 def world_with(broken):
-    """A world whose workers, tasks or versions are of that kind."""
-    part = {WorkerEpoch: "worker", Task: "task", States: "kept"}[broken.__mro__[-2]]
-    return type(broken.__name__ + "World", (World,), {part: broken() if part == "kept" else broken})
+    """A world whose workers or tasks are of that kind."""
+    return type(broken.__name__ + "World", (World,), {"worker" if issubclass(broken, WorkerEpoch) else "task": broken})
 
 
 # ------------------------------------------------------------------------------- the workers' machine: rules W, H1, H4, C1, C4 to C8
@@ -152,7 +151,7 @@ class CollectsMoreThanItSays(WorkerEpoch):
     def collect(self, task, message):
         said = self.choose(task, message)
         taken = super().collect(task, replace(message, budget_bytes=1 << 60, hold_bytes=1 << 60))
-        return replace(taken, bins=said.bins, splits=tuple((at, to, upto) for at, to, _, upto in said.parts), keys=said.keys)
+        return replace(taken, bins=said.bins, splits=said.splits, keys=said.keys)
 
 
 class MovesPlacedKeysWithBin(WorkerEpoch):
@@ -163,14 +162,10 @@ class MovesPlacedKeysWithBin(WorkerEpoch):
 class MovesWhatIsTooLarge(WorkerEpoch):
     """Gives up a key that is too large, and names it."""
 
-    def choose(self, task, message):
-        leaving = super().choose(task, message)
-        return replace(leaving, keys=(*leaving.keys, *((k, to) for k, to, _ in leaving.too_large)), stay=message.pinned_keys)
-
     def collect(self, task, message):
-        taken = super().collect(task, message)
-        lost = {k for k, _, _ in taken.too_large}
-        return replace(taken, keys=tuple(k for k in taken.keys if k[0] not in lost))
+        leaving = self.choose(task, message)
+        task.give_up(replace(leaving, keys=(*leaving.keys, *((k, to) for k, to, _ in leaving.too_large))), message)
+        return leaving
 
 
 class NamesNothingTooLarge(WorkerEpoch):
@@ -189,17 +184,14 @@ class CutsOnePartShort(WorkerEpoch):
 class CutsOneKeyFar(WorkerEpoch):
     """Says nothing wrong, and gives up the first key that was to stay, too."""
 
-    def choose(self, task, message):
-        leaving = super().choose(task, message)
-        for at, to, start, upto in leaving.parts:
-            rest = [sub_of(k) for k in task.keys_of(at) if sub_of(k) >= upto and k not in leaving.stay]
-            return replace(leaving, parts=((at, to, start, min(rest, default=SUBS - 1) + 1),))
-        return leaving
-
     def collect(self, task, message):
-        taken = super().collect(task, message)
-        said = {at: upto for at, _, _, upto in WorkerEpoch.choose(self, task, message).parts}
-        return replace(taken, splits=tuple((at, to, said[at]) for at, to, _ in taken.splits))
+        leaving = self.choose(task, message)
+        far = []
+        for at, to, upto in leaving.splits:
+            rest = [sub_of(k) for k in task.keys_of(at) if sub_of(k) >= upto and k not in message.pinned_keys]
+            far.append((at, to, min(rest, default=SUBS - 1) + 1))
+        task.give_up(replace(leaving, splits=tuple(far)), message)
+        return leaving
 
 
 class CutsNothing(WorkerEpoch):
@@ -207,7 +199,8 @@ class CutsNothing(WorkerEpoch):
 
     def choose(self, task, message):
         leaving = super().choose(task, message)
-        return replace(leaving, parts=tuple((at, to, start, start) for at, to, start, _ in leaving.parts))
+        starts = {item.bin: item.start for item in message.items}
+        return replace(leaving, splits=tuple((at, to, starts[at]) for at, to, _ in leaving.splits))
 
 
 class CollectsNothing(WorkerEpoch):
@@ -243,7 +236,7 @@ class HoldsEverything(Carefree):
 class QueuesInMemory(Task):
     """Queues in memory, not in its state."""
 
-    def barrier(self):
+    def hear(self, message):
         self.state.queue.clear()
 
 
@@ -272,35 +265,11 @@ class HasAnotherHash(Task):
 
 
 class LosesWaitingRows(Task):
-    def give_up(self, leaving):
-        given = super().give_up(leaving)
+    def give_up(self, leaving, asked):
+        given = super().give_up(leaving, asked)
         for _, part in self.moves:
             part.waiting.clear()
         return given
-
-
-class KeepsStateAfterCollect(States):
-    def left(self, version, part):
-        return version
-
-
-class KeepsStateOfKeysOnHold(States):
-    def dropped(self, version, part):
-        return version
-
-
-class JoinsInPlace(States):
-    """Changes a committed state."""
-
-    def joined(self, version, part):
-        out = super().joined(version, part)
-        version.chains, version.waiting, version.queue = out.chains, out.waiting, out.queue
-        return version
-
-
-class CopiesWithoutWaitingRows(States):
-    def copied(self, version, key):
-        return State(super().copied(version, key).chains)
 
 
 WORKERS = {
@@ -333,8 +302,4 @@ WORKERS = {
     "bins measured for ever": (world_with(MeasuresNothing), {"P7"}),
     "another hash at the worker": (world_with(HasAnotherHash), {"P6"}),
     "waiting rows lost on Collect": (world_with(LosesWaitingRows), {"P1"}),
-    "state kept after Collect": (world_with(KeepsStateAfterCollect), {"P5"}),
-    "state of a key on hold kept": (world_with(KeepsStateOfKeysOnHold), {"P5"}),
-    "committed state changed": (world_with(JoinsInPlace), {"P4"}),
-    "waiting rows lost on a hold": (world_with(CopiesWithoutWaitingRows), {"P1"}),
 }

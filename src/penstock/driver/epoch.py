@@ -26,7 +26,7 @@ from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Backend, EpochOrders, Frame
 from penstock.driver.frames import Frames
 from penstock.driver.rollback import rollback_refusals
-from penstock.driver.transfer import Deltas, StateFiles, mark_frontier, region_figures
+from penstock.driver.transfer import Deltas, mark_frontier, region_figures, state_files
 from penstock.errors import PenstockError, RecordError
 from penstock.flow import plan as p
 from penstock.progress.lateness import Judgement, align_idle_sources, behind, check_lateness
@@ -222,7 +222,7 @@ class EpochDriver:
                 for c in decision.decided.copied
                 if c.region == region.name
             ]
-            versions, fresh = started(state.versions, control.workers, copied, StateFiles(epoch - 1))
+            versions, fresh = started(state.versions, control.workers, copied, state_files(epoch - 1))
             acquired = {
                 w: [*state.acquired.get(w, ()), *(f.path for f in fresh.get(w, ()))] for w in {**state.acquired, **fresh}
             }
@@ -342,7 +342,7 @@ class EpochDriver:
             self._settings.limits.in_epochs_of(1000 * self.last.figures.epoch_ms),
             epoch,
             reached,
-            StateFiles(epoch),
+            state_files(epoch),
         )
         skipped = sum(n for _, report in deltas.values() for n in report.skipped.values())
         now = self._settings.clock_us()

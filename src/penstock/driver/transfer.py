@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from penstock.checkpoint.figures import Moved, RegionFigures, RescaleFigures
 from penstock.checkpoint.record import RegionState
@@ -12,6 +12,7 @@ from penstock.progress.source_state import SourceState
 from penstock.protocol.reports import WorkerReport
 from penstock.protocol.rescale import Limits, Placement
 from penstock.protocol.rescale.collect import pending_bins, pending_keys
+from penstock.protocol.rescale.transfer import Versions
 from penstock.state.deltas import FileRef, Version
 from penstock.types import MIN_TIME
 
@@ -19,27 +20,13 @@ Deltas = Mapping[int, tuple[FileRef, WorkerReport]]
 """By worker, its delta and its report."""
 
 
-@dataclass(frozen=True)
-class StateFiles:
-    """How versions change when files do (`penstock.protocol.rescale.transfer.Versions`): the giver's takes what it reads as deletions."""
-
-    epoch: int
-
-    def empty(self) -> Version:
-        """Nothing."""
-        return Version(self.epoch)
-
-    def joined(self, version: Version, part: FileRef) -> Version:
-        """With the rows of a file."""
-        return version.with_delta(replace(part, role="came"), self.epoch)
-
-    def left(self, version: Version, part: FileRef) -> Version:
-        """Without them."""
-        return version.with_delta(replace(part, role="gone"), self.epoch)
-
-    def dropped(self, version: Version, part: FileRef) -> Version:
-        """With a file that has deletions only."""
-        return version.with_delta(part, self.epoch)
+def state_files(epoch: int) -> Versions[Version, FileRef]:
+    """How versions change when files change hands at the end of an epoch: the giver's takes what it reads as deletions."""
+    return Versions(
+        Version(epoch),
+        lambda version, file: version.with_delta(replace(file, role="came"), epoch),
+        lambda version, file: version.with_delta(replace(file, role="gone"), epoch),
+    )
 
 
 def mark_frontier(sources: Iterable[SourceState], controls: Iterable[Placement]) -> int:

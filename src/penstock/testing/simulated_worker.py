@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from penstock.protocol.messages import BinSizes, Frontier
-from penstock.protocol.rescale.worker import Leaving
+from penstock.protocol.messages import BinSizes, Collect, Collected, Frontier, Message
+from penstock.protocol.rescale.transfer import Versions
 from penstock.routing.table import sub_of
 from penstock.testing.schedule import Record
 
@@ -46,6 +46,7 @@ def folded(chain: int, part: int, offset: int) -> int:
     return (chain * 0x5DEECE66D + part * 0x9E3779B97F4A7C15 + offset + 1) & _MASK
 
 
+@dataclass(slots=True, eq=False)
 class State:
     """What a worker holds between two epochs.
 
@@ -55,17 +56,9 @@ class State:
         queue: By key on hold, its records in order of arrival.
     """
 
-    __slots__ = ("chains", "queue", "waiting")
-
-    def __init__(
-        self,
-        chains: dict[int, Chain] | None = None,
-        waiting: dict[int, tuple[Record, ...]] | None = None,
-        queue: dict[int, tuple[Record, ...]] | None = None,
-    ) -> None:
-        self.chains = {} if chains is None else chains
-        self.waiting = {} if waiting is None else waiting
-        self.queue = {} if queue is None else queue
+    chains: dict[int, Chain] = field(default_factory=dict)
+    waiting: dict[int, tuple[Record, ...]] = field(default_factory=dict)
+    queue: dict[int, tuple[Record, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.chains or self.waiting or self.queue)
@@ -144,9 +137,6 @@ class Task:
         """Put queued records before the epoch's own."""
         self.rows = [*(row for key in keys for row in self.state.queue.pop(key, ())), *self.rows]
 
-    def acquire(self) -> None:
-        """Nobody wants to hear."""
-
     def process(self, frontier: Frontier) -> None:
         """Process records, or let them wait for the frontier."""
         if not self.stage.timed:
@@ -194,11 +184,8 @@ class Task:
             seen += 1
         return BinSizes(tuple(sizes.items()), self.bins)
 
-    def barrier(self) -> None:
-        """Nobody wants to hear."""
-
-    def shutdown(self) -> None:
-        """Nobody wants to hear."""
+    def hear(self, message: Message) -> None:
+        """Nobody wants to."""
 
     def bin_of(self, key: int) -> int:
         """The bin of a key."""
@@ -219,11 +206,13 @@ class Task:
                 here[key] = here.get(key, 0) + _RECORD_BYTES * len(rows)
         return self.sizes.get(at, {})
 
-    def give_up(self, leaving: Leaving) -> tuple[int, int]:
+    def give_up(self, leaving: Collected, asked: Collect) -> tuple[int, int]:
         """Set aside what leaves; the state that stays is not changed here."""
+        starts = {item.bin: item.start for item in asked.items}
+        stay = {*asked.pinned_keys, *(key for key, _, _ in leaving.too_large)}
         going = [(key, to) for at, to in leaving.bins for key in self.keys_of(at)]
-        for at, to, start, upto in leaving.parts:
-            going += [(k, to) for k in self.keys_of(at) if start <= sub_of(k) < upto and k not in leaving.stay]
+        for at, to, upto in leaving.splits:
+            going += [(k, to) for k in self.keys_of(at) if starts[at] <= sub_of(k) < upto and k not in stay]
         going += [*leaving.keys, *((key, -1) for key, _, _ in leaving.too_large)]
         parts: dict[int, State] = {}
         chains, waiting, given = self.state.chains, self.state.waiting, 0
@@ -238,35 +227,25 @@ class Task:
         return sum(len(part.chains) for to, part in self.moves if to >= 0), given
 
 
-class States:
-    """How states change hands (`penstock.protocol.rescale.transfer.Versions`)."""
+def joined(version: State, part: State) -> State:
+    """A state with what has come; what has waited longer comes first."""
+    out = version.copy()
+    out.chains.update(part.chains)
+    for mine, came in ((out.waiting, part.waiting), (out.queue, part.queue)):
+        mine.update({key: (*rows, *mine.get(key, ())) for key, rows in came.items()})
+    return out
 
-    def empty(self) -> State:
-        """Nothing."""
-        return State()
 
-    def joined(self, version: State, part: State) -> State:
-        """With what has come; what waited before comes first."""
-        out = version.copy()
-        out.chains.update(part.chains)
-        for mine, came in ((out.waiting, part.waiting), (out.queue, part.queue)):
-            mine.update({key: (*rows, *mine.get(key, ())) for key, rows in came.items()})
-        return out
+def left(version: State, part: State) -> State:
+    """A state without what has gone."""
+    chains = {k: c for k, c in version.chains.items() if k not in part.chains}
+    return State(chains, {k: r for k, r in version.waiting.items() if k not in part.waiting}, version.queue)
 
-    def left(self, version: State, part: State) -> State:
-        """Without what has gone."""
-        chains = {k: c for k, c in version.chains.items() if k not in part.chains}
-        return State(chains, {k: r for k, r in version.waiting.items() if k not in part.waiting}, version.queue)
 
-    def dropped(self, version: State, part: State) -> State:
-        """Without what is to be copied."""
-        return self.left(version, part)
+STATES: Final = Versions(State(), joined, left)
 
-    def copied(self, version: State, key: int) -> State:
-        """The copy of a key on hold: its state, and as the beginning of its queue its waiting records."""
-        out = State()
-        if key in version.chains:
-            out.chains[key] = version.chains[key]
-        if key in version.waiting:
-            out.queue[key] = version.waiting[key]
-        return out
+
+def copied(version: State, key: int) -> State:
+    """The copy of a key on hold: its state, and as the beginning of its queue its waiting records."""
+    chains, waiting = version.chains, version.waiting
+    return State({key: chains[key]} if key in chains else {}, {}, {key: waiting[key]} if key in waiting else {})

@@ -28,13 +28,13 @@ from penstock.protocol.controller import Decided, Now, decide
 from penstock.protocol.messages import Answer, Barrier, Collect, Frontier, Hold, Interrogate, Item, Message, Release
 from penstock.protocol.rescale import Placement, messages
 from penstock.protocol.rescale.placement import Held
-from penstock.protocol.rescale.transfer import Finished, finished, started
+from penstock.protocol.rescale.transfer import Finished, Versions, finished, started
 from penstock.protocol.rescale.worker import WorkerEpoch
 from penstock.routing.table import Routing
 from penstock.testing.coverage import kinds_of, note_epoch, note_scale
 from penstock.testing.outcome import Copy, Outcome, RegionEpoch
 from penstock.testing.schedule import FAULTS, Record, Schedule, Source, draw
-from penstock.testing.simulated_worker import Emitted, Stage, State, States, Task
+from penstock.testing.simulated_worker import STATES, Emitted, Stage, State, Task, copied
 from penstock.types import MAX_TIME, MIN_TIME, from_plain, plain
 
 _PLAIN: Final = 2
@@ -72,7 +72,8 @@ class World:
 
     worker: type[WorkerEpoch] = WorkerEpoch
     task: type[Task] = Task
-    kept: States = States()
+    kept: Versions[State, State] = STATES
+    copied = staticmethod(copied)
     decide = staticmethod(decide)
     started = staticmethod(started)
     finished = staticmethod(finished)
@@ -247,8 +248,8 @@ class World:
     ) -> tuple[Finished[State, State], RegionEpoch]:
         """One region in one epoch: what it is after it, and what it shows."""
         limits, before, kept = self.schedule.limits, self.regions[stage.region], self.kept
-        copied = [(held, kept.copied(before.copies[held.key], held.key)) for held in ends]
-        versions, came = self.started(before.versions, control.workers, copied, kept)
+        copies = [(held, self.copied(before.copies[held.key], held.key)) for held in ends]
+        versions, came = self.started(before.versions, control.workers, copies, kept)
         acquired = dict.fromkeys((*before.acquired, *came), ("",))
         told = messages(control, limits, stage.epoch, Frontier(MIN_TIME, stage.frontier), ends, acquired)
         self.passed("orders")

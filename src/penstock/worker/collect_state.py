@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.protocol.rescale.worker import Leaving
+from penstock.protocol.messages import Collect, Collected
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import BIN_BYTES, WORKER_BIN, KeyCodec
 from penstock.state.deltas import SCHEMA
@@ -73,15 +73,16 @@ class LeavingState:
             sizes[key] = sizes.get(key, 0) + len(name) + len(value)
         return sizes
 
-    def take(self, leaving: Leaving) -> GivenUp:
+    def take(self, leaving: Collected, asked: Collect) -> GivenUp:
         """What leaves, by receiver."""
         lost = Selection(keys=tuple(k for k, _, _ in leaving.too_large))
-        chosen = {to: _selection(leaving, to) for to in {to for _, to, *_ in (*leaving.bins, *leaving.parts, *leaving.keys)}}
+        receivers = {to for _, to, *_ in (*leaving.bins, *leaving.splits, *leaving.keys)}
+        chosen = {to: _selection(leaving, asked, to) for to in receivers}
         out: dict[int, list[Entry]] = {to: [] for to in chosen}
         dropped: list[bytes] = []
         for at, to in leaving.bins:
             out[to] += self._of_bin(at)
-        for at in {*(at for at, *_ in leaving.parts), *(k % BINS for k, *_ in (*leaving.keys, *leaving.too_large))}:
+        for at in {*(at for at, *_ in leaving.splits), *(k % BINS for k, *_ in (*leaving.keys, *leaving.too_large))}:
             found, hashes = self._of_bin(at), self._hashes(at)
             for to, selection in chosen.items():
                 out[to] += [found[i] for i in np.flatnonzero(selection.mask(hashes)).tolist()]
@@ -111,13 +112,14 @@ class LeavingState:
         return spark_xxhash64(self._codec.decode([n[_HEAD:] for n, _, _ in entries])) if entries else np.empty(0, np.int64)
 
 
-def _selection(leaving: Leaving, to: int) -> Selection:
+def _selection(leaving: Collected, asked: Collect, to: int) -> Selection:
     """The keys that one worker gets."""
+    starts = {item.bin: item.start for item in asked.items}
     return Selection(
         tuple(at for at, receiver in leaving.bins if receiver == to),
-        tuple((at, start, upto) for at, receiver, start, upto in leaving.parts if receiver == to),
+        tuple((at, starts[at], upto) for at, receiver, upto in leaving.splits if receiver == to),
         tuple(key for key, receiver in leaving.keys if receiver == to),
-        tuple(dict.fromkeys(leaving.stay)),
+        tuple(dict.fromkeys((*asked.pinned_keys, *(k for k, _, _ in leaving.too_large)))),
     )
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,15 +127,15 @@ def run_worker(
     with seldom_collecting(), states(a, worker, identity) as state:
         cost = (time.perf_counter() - began) * _share_moved(version, a.epoch - 1)
         came = _acquired(a.spec, messages, fs, root, version)
-        out, report = run_region_task(a.spec, worker, a.epoch, messages, rows, state, came, time.perf_counter)
+        out, report, given = run_region_task(a.spec, worker, a.epoch, messages, rows, state, came, time.perf_counter)
         began = time.perf_counter()
-        given = report.given_up
         changes = state.changes()
         write: Callable[[], object] | None = None
         if changes.num_rows or report.rows_in or report.rows_out or given is not None or report.answer.sized is not None:
             moves = [] if given is None else _write_moves(a, worker, attempt, given, fs, root, identity)
             cost += 0.0 if given is None else time.perf_counter() - began
-            about = encode_report(report.sent(changes.num_rows, moves, cost))
+            answer = replace(report.answer, cost_us=report.answer.cost_us + int(cost * 1e6))
+            about = encode_report(replace(report, rows=changes.num_rows, moves=tuple(moves), answer=answer))
             path = delta_path(a.spec.name, worker, a.epoch, a.run, attempt)
             metadata = Metadata("delta", identity, a.epoch, about)
             write = partial(write_file, fs, root, path, [changes] if changes.num_rows else [], metadata, str(attempt))

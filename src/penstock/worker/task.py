@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,9 @@ import pyarrow as pa
 from penstock.arrow.columns import coalesce_batches, concat_batches, conformed, to_indices
 from penstock.errors import OperatorError, PenstockError, raised
 from penstock.operators.base import ERROR_SCHEMA, PANE, Context, KeyedState, Operator
-from penstock.protocol.messages import Answer, BinSizes, Frontier, Message
-from penstock.protocol.reports import StateMove, WorkerReport
-from penstock.protocol.rescale.worker import Leaving, WorkerEpoch
+from penstock.protocol.messages import Acquire, Barrier, BinSizes, Collect, Collected, Frontier, Message, Shutdown
+from penstock.protocol.reports import WorkerReport
+from penstock.protocol.rescale.worker import WorkerEpoch
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import KeyCodec
 from penstock.rows.rows import Emitted, Keys, Order, Rows, group_rows, regroup
@@ -35,43 +34,6 @@ from penstock.worker.spec import OUT, PACKED_BITS, Out, Port, RegionSpec
 from penstock.worker.waiting_rows import Waiting, forget_tombstones
 
 
-@dataclass
-class Report:
-    """What a worker notes during its epoch.
-
-    Attributes:
-        rows_in: Rows (or partial aggregates) received.
-        rows_out: Rows given, of all outputs.
-        skipped: Per operator, the records left out because the user's function raised.
-        first_skipped: One of them, as text.
-        held_rows: Rows of keys on hold that were queued.
-        answer: To the controller.
-        given_up: State that leaves.
-    """
-
-    worker: int
-    epoch: int
-    rows_in: int = 0
-    rows_out: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-    first_skipped: str = ""
-    held_rows: int = 0
-    answer: Answer = field(default_factory=Answer)
-    given_up: GivenUp | None = None
-
-    def sent(self, rows: int, moves: Sequence[StateMove], cost_s: float) -> WorkerReport:
-        """The report without state, as the driver gets it.
-
-        Args:
-            rows: Changes of state in the delta file.
-            moves: The files of what is given up.
-            cost_s: Seconds that acquiring and giving up state took, beside answering.
-        """
-        answer = replace(self.answer, cost_us=self.answer.cost_us + int(cost_s * 1e6))
-        counts = (self.rows_in, self.rows_out, self.skipped, self.first_skipped, self.held_rows)
-        return WorkerReport(self.worker, self.epoch, *counts, rows, tuple(moves), answer)
-
-
 def run_region_task(
     spec: RegionSpec,
     worker: int,
@@ -81,7 +43,7 @@ def run_region_task(
     state: WorkerState,
     acquired: Sequence[bytes] = (),
     clock: Callable[[], float] = lambda: 0.0,
-) -> tuple[list[pa.RecordBatch], Report]:
+) -> tuple[list[pa.RecordBatch], WorkerReport, GivenUp | None]:
     """Run one worker of a region through one epoch.
 
     Args:
@@ -95,7 +57,7 @@ def run_region_task(
         clock: Gives seconds, to measure what giving up state costs.
 
     Returns:
-        Output rows in the schema ``spec.out_schema``, and the report.
+        Output rows in the schema ``spec.out_schema``; the report, which knows of no files yet; the state that leaves.
 
     Raises:
         PenstockError: The messages are not those of an epoch (rule W1). Nothing was changed.
@@ -103,19 +65,16 @@ def run_region_task(
         StateError: A state or key cannot be stored. Likewise.
     """
     orders = WorkerEpoch(worker, epoch, messages)
-    report = Report(worker, epoch)
-    task = _RegionTask(spec, epoch, orders.frontier, _unpack(spec, rows), state, acquired, report)
-    report.answer = orders.run(task, clock)
-    chain = task.chain
-    out = [_pack(spec, i, chain.output(o)) for i, o in enumerate(spec.outs)]
+    received = _unpack(spec, rows)
+    rows_in = sum(b.num_rows for batches in received for b in batches)
+    task = _RegionTask(spec, worker, epoch, orders.frontier, received, state, acquired)
+    answer = orders.run(task, clock)
+    out = [_pack(spec, i, task.output(o)) for i, o in enumerate(spec.outs)]
     out = [b for b in out if b.num_rows]
-    report.rows_out = sum(b.num_rows for b in out)
-    for step, context in zip(spec.steps, chain.contexts, strict=True):
-        if context.skipped:
-            report.skipped[step.operator.describe()] = len(context.skipped)
-            key, position, error, _ = context.skipped[0]
-            report.first_skipped = report.first_skipped or f"key {key} at {position}: {error}"
-    return out, report
+    skipped = {s.operator.describe(): len(c.skipped) for s, c in zip(spec.steps, task.contexts, strict=True) if c.skipped}
+    first = next((f"key {key} at {at}: {error}" for c in task.contexts for key, at, error, _ in c.skipped[:1]), "")
+    counts = rows_in, sum(b.num_rows for b in out), skipped, first, task.held_rows
+    return out, WorkerReport(worker, epoch, *counts, 0, (), answer), task.given_up
 
 
 class _RegionTask:
@@ -126,72 +85,14 @@ class _RegionTask:
     def __init__(
         self,
         spec: RegionSpec,
+        worker: int,
         epoch: int,
         frontier: Frontier,
         received: list[list[pa.RecordBatch]],
         state: WorkerState,
         acquired: Sequence[bytes],
-        report: Report,
     ) -> None:
-        report.rows_in = sum(b.num_rows for batches in received for b in batches)
-        self.chain = _Chain(spec, frontier, state)
-        self._spec, self._state, self._received, self._acquired, self._report = spec, state, received, acquired, report
-        self._leaving = LeavingState(self.chain.codec, state, frontier.now, report.worker, epoch)
-        self.bytes_of, self.keys_of = self._leaving.bytes_of, self._leaving.keys_of
-
-    def hold(self, keys: Sequence[int]) -> dict[int, int]:
-        queued: dict[int, int] = {}
-        for i, port in enumerate(self._spec.ports):
-            if not self._received[i]:
-                continue
-            rows = concat_batches(self._received[i])
-            rows, held = split_held(rows, rows.column(rows.num_columns - 1).to_numpy(), keys)
-            self._received[i] = [rows]
-            self._report.held_rows += sum(h.num_rows for h in held.values())
-            for key, size in enqueue(self._state, port.slot, self._report.epoch, held).items():
-                queued[key] = queued.get(key, 0) + size
-        return queued
-
-    def release(self, keys: Sequence[int]) -> None:
-        self.chain.released = True
-        for i, port in enumerate(self._spec.ports):
-            in_turn = not self._spec.timed and port.partial_of is None
-            queued = dequeue(self._state, port.slot, self._report.epoch, keys, in_turn=in_turn)
-            self._received[i] = [*(conformed(q, port.columns) for q in queued), *self._received[i]]
-
-    def acquire(self) -> None:
-        self.chain.call_hook("on_acquire", self._acquired)
-
-    def process(self, frontier: Frontier) -> None:
-        inputs = [
-            _due(self._spec, port, rows, frontier, self._report.epoch, self._state) if port.partial_of is None else None
-            for port, rows in zip(self._spec.ports, self._received, strict=True)
-        ]
-        self.chain.run(inputs, self._received)
-        forget_tombstones(self._state, frontier.now)
-
-    def interrogate(self, start: int, entries: int) -> BinSizes:
-        self.chain.each(lambda operator, kept: operator.on_interrogate(range(start, BINS), kept))
-        sizes, after = self._state.measure(start, BINS, entries)
-        return BinSizes(tuple(sizes), after)
-
-    def barrier(self) -> None:
-        self.chain.each(lambda operator, kept: operator.on_barrier(self._report.epoch, kept))
-
-    def shutdown(self) -> None:
-        self.chain.each(lambda operator, kept: operator.on_shutdown(kept))
-
-    def give_up(self, leaving: Leaving) -> tuple[int, int]:
-        self._report.given_up = given = self._leaving.take(leaving)
-        self.chain.call_hook("on_collect", given.names)
-        return given.keys, given.bytes
-
-
-class _Chain:
-    """The operators of one region in one task."""
-
-    def __init__(self, spec: RegionSpec, frontier: Frontier, state: WorkerState) -> None:
-        self.spec = spec
+        self.spec, self.epoch, self.state, self.received, self.acquired = spec, epoch, state, received, acquired
         self.codec = KeyCodec(spec.keys)
         about = (frontier.now, spec.sources, spec.timed)
         self.contexts = [
@@ -212,10 +113,52 @@ class _Chain:
         self.states = [KeyedState(state, c) for c in self.contexts]
         for operator, context in zip(self.operators, self.contexts, strict=True):
             operator.start(context)
-        self.frontier = frontier.now
         self.results: list[Rows] = []
         self.inputs: list[Rows | None] = []
         self.released = False
+        self.held_rows = 0
+        self.given_up: GivenUp | None = None
+        self.leaving = LeavingState(self.codec, state, frontier.now, worker, epoch)
+        self.bytes_of, self.keys_of = self.leaving.bytes_of, self.leaving.keys_of
+
+    def hold(self, keys: Sequence[int]) -> dict[int, int]:
+        queued: dict[int, int] = {}
+        for i, port in enumerate(self.spec.ports):
+            if not self.received[i]:
+                continue
+            rows = concat_batches(self.received[i])
+            rows, held = split_held(rows, rows.column(rows.num_columns - 1).to_numpy(), keys)
+            self.received[i] = [rows]
+            self.held_rows += sum(h.num_rows for h in held.values())
+            for key, size in enqueue(self.state, port.slot, self.epoch, held).items():
+                queued[key] = queued.get(key, 0) + size
+        return queued
+
+    def release(self, keys: Sequence[int]) -> None:
+        self.released = True
+        for i, port in enumerate(self.spec.ports):
+            in_turn = not self.spec.timed and port.partial_of is None
+            queued = dequeue(self.state, port.slot, self.epoch, keys, in_turn=in_turn)
+            self.received[i] = [*(conformed(q, port.columns) for q in queued), *self.received[i]]
+
+    def hear(self, message: Acquire | Barrier | Shutdown) -> None:
+        match message:
+            case Acquire():
+                self.call_hook("on_acquire", self.acquired)
+            case Barrier(epoch=epoch):
+                self.each(lambda operator, kept: operator.on_barrier(epoch, kept))
+            case Shutdown():
+                self.each(lambda operator, kept: operator.on_shutdown(kept))
+
+    def interrogate(self, start: int, entries: int) -> BinSizes:
+        self.each(lambda operator, kept: operator.on_interrogate(range(start, BINS), kept))
+        sizes, after = self.state.measure(start, BINS, entries)
+        return BinSizes(tuple(sizes), after)
+
+    def give_up(self, leaving: Collected, asked: Collect) -> tuple[int, int]:
+        self.given_up = given = self.leaving.take(leaving, asked)
+        self.call_hook("on_collect", given.names)
+        return given.keys, given.bytes
 
     def each(self, call: Any) -> None:
         for i, (operator, state) in enumerate(zip(self.operators, self.states, strict=True)):
@@ -256,20 +199,24 @@ class _Chain:
     def _name(self, i: int) -> str:
         return f"Operator {self.operators[i].describe()} of region {self.spec.name!r}"
 
-    def run(self, inputs: list[Rows | None], received: list[list[pa.RecordBatch]]) -> None:
+    def process(self, frontier: Frontier) -> None:
         """Every operator in turn: its rows, then the frontier."""
-        self.inputs = inputs
+        self.inputs = [
+            _due(self.spec, port, rows, frontier, self.epoch, self.state) if port.partial_of is None else None
+            for port, rows in zip(self.spec.ports, self.received, strict=True)
+        ]
         for i, step in enumerate(self.spec.steps):
             parts: list[Emitted] = []
             first = step.inputs[0]
             if first[0] == "port" and self.spec.ports[first[1]].partial_of is not None:
-                parts += self.emitted(i, "on_data", self._merge_partials, i, first[1], received[first[1]])
+                parts += self.emitted(i, "on_data", self._merge_partials, i, first[1], self.received[first[1]])
             else:
                 given = [self._rows(*source) for source in step.inputs]
                 if any(len(g) for g in given):
                     parts += self.emitted(i, "on_data", self.operators[i].on_inputs, given, self.states[i])
-            parts += self.emitted(i, "on_frontier", self.operators[i].on_frontier, self.frontier, self.states[i])
+            parts += self.emitted(i, "on_frontier", self.operators[i].on_frontier, frontier.now, self.states[i])
             self.results.append(regroup(parts, step.out_schema, self.codec))
+        forget_tombstones(self.state, frontier.now)
 
     def _rows(self, kind: str, index: int) -> Rows:
         rows = self.inputs[index] if kind == "port" else self.results[index]
@@ -391,6 +338,3 @@ def _pack(spec: RegionSpec, index: int, output: tuple[pa.RecordBatch, Order | No
         else:
             columns.append(pa.nulls(n, field_.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-__all__ = ["Report", "run_region_task"]

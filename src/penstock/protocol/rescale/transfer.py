@@ -7,9 +7,9 @@ Invariant: what leaves the giver's version joins the receiver's in the same step
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from penstock.protocol.messages import Answer
 from penstock.protocol.rescale.machine import Limits, advanced
@@ -17,23 +17,21 @@ from penstock.protocol.rescale.placement import Held, Placement
 
 V = TypeVar("V")
 P = TypeVar("P")
-P_contra = TypeVar("P_contra", contravariant=True)
 
 
-class Versions(Protocol[V, P_contra]):
-    """How versions of a worker's state are made; a version itself is never changed."""
+@dataclass(frozen=True)
+class Versions(Generic[V, P]):
+    """How versions of a worker's state are made; a version itself is never changed.
 
-    def empty(self) -> V:
-        """That of a worker that is new."""
+    Attributes:
+        empty: That of a worker that is new.
+        joined: Gives a version with a part that has come.
+        left: Gives a version without a part that has gone.
+    """
 
-    def joined(self, version: V, part: P_contra) -> V:
-        """The version with a part that has come."""
-
-    def left(self, version: V, part: P_contra) -> V:
-        """The version without a part that has gone to another worker."""
-
-    def dropped(self, version: V, part: P_contra) -> V:
-        """The version without the state of keys that are on hold from now on."""
+    empty: V
+    joined: Callable[[V, P], V]
+    left: Callable[[V, P], V]
 
 
 @dataclass(frozen=True)
@@ -103,18 +101,13 @@ def finished(
     out, acquired = _of(versions, max(len(versions), after.workers), kept), dict[int, list[P]]()
     for giver, given in sorted(moves.items()):
         for to, part in given:
-            if to < 0:
-                out[giver] = kept.dropped(out[giver], part)
-                continue
             out[giver] = kept.left(out[giver], part)
-            out[to] = kept.joined(out[to], part)
-            acquired.setdefault(to, []).append(part)
+            if to >= 0:
+                out[to] = kept.joined(out[to], part)
+                acquired.setdefault(to, []).append(part)
     return Finished(after, out[: after.workers], copying, acquired)
 
 
 def _of(versions: Sequence[V], workers: int, kept: Versions[V, P]) -> list[V]:
     """The versions of so many workers."""
-    out = list(versions[:workers])
-    while len(out) < workers:
-        out.append(kept.empty())
-    return out
+    return [*versions[:workers], *([kept.empty] * (workers - len(versions)))]

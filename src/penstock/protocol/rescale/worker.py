@@ -13,7 +13,7 @@ The other rules are those of the phases: H1 and H4 for `Hold` and `Release`, C1,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, Final, Protocol
 
@@ -29,7 +29,6 @@ from penstock.protocol.messages import (
     Frontier,
     Hold,
     Interrogate,
-    Item,
     Message,
     Release,
     Shutdown,
@@ -48,27 +47,8 @@ EPOCHS: Final = frozenset(
 _NONE: Final = Answer()
 
 
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """What leaves a worker at the end of an epoch.
-
-    Attributes:
-        bins: (bin, to) of whole bins.
-        parts: (bin, to, start, upto): of a bin the keys with ``start <= sub < upto``.
-        keys: (hash, to) of single keys.
-        too_large: (hash, to, bytes) of keys to be put on hold: they leave without their state.
-        stay: Keys (hashes) that do not go with their bin: pinned ones and those that are too large.
-    """
-
-    bins: tuple[tuple[int, int], ...] = ()
-    parts: tuple[tuple[int, int, int, int], ...] = ()
-    keys: tuple[tuple[int, int], ...] = ()
-    too_large: tuple[tuple[int, int, int], ...] = ()
-    stay: tuple[int, ...] = ()
-
-
 class Task(Protocol):
-    """What holds a worker's rows and state in one epoch. Each method is called by the message that it is named after.
+    """What holds a worker's rows and state in one epoch.
 
     Attributes:
         bins: Number of the region's bins.
@@ -82,20 +62,14 @@ class Task(Protocol):
     def release(self, keys: Sequence[int]) -> None:
         """Put the queued rows of these keys, in order of arrival, before the epoch's own (H4); they are queued no more."""
 
-    def acquire(self) -> None:
-        """State has come; it is there already."""
-
     def process(self, frontier: Frontier) -> None:
         """Process the rows up to the frontier."""
 
     def interrogate(self, start: int, entries: int) -> BinSizes:
         """Measure bins from `start` on, until so many entries have been seen."""
 
-    def barrier(self) -> None:
-        """All rows have been processed."""
-
-    def shutdown(self) -> None:
-        """Nothing will come after this epoch."""
+    def hear(self, message: Acquire | Barrier | Shutdown) -> None:
+        """Tell operators: state has come, and is there already; or all rows have been processed; or nothing comes after this epoch."""
 
     def bytes_of(self, at: int) -> int:
         """The bytes of a bin: state and waiting rows."""
@@ -103,7 +77,7 @@ class Task(Protocol):
     def keys_of(self, at: int) -> Mapping[int, int]:
         """By key (hash) of a bin, its bytes."""
 
-    def give_up(self, leaving: Leaving) -> tuple[int, int]:
+    def give_up(self, leaving: Collected, asked: Collect) -> tuple[int, int]:
         """Set aside what leaves, for its receivers; gives the number of keys whose state goes along, and their bytes."""
 
 
@@ -175,14 +149,12 @@ class WorkerEpoch:
             match message:
                 case Frontier():
                     task.process(message)
-                case Barrier():
-                    task.barrier()
+                case Barrier() | Acquire() | Shutdown():
+                    task.hear(message)
                 case Hold():
                     queued = task.hold(message.keys)
                 case Release():
                     task.release(message.keys)
-                case Acquire():
-                    task.acquire()
                 case Interrogate() | Collect():
                     began = clock()
                     if isinstance(message, Collect):
@@ -190,8 +162,6 @@ class WorkerEpoch:
                     else:
                         sized = task.interrogate(message.start, message.entries)
                     cost += clock() - began
-                case Shutdown():
-                    task.shutdown()
         if sized is None and taken is None and queued is None:
             return _NONE
         return Answer(sized, taken, int(cost * 1e6), tuple(queued.items()) if queued else ())
@@ -199,18 +169,17 @@ class WorkerEpoch:
     def collect(self, task: Task, message: Collect) -> Collected:
         """Answer `Collect`."""
         leaving = self.choose(task, message)
-        splits = tuple((at, to, upto) for at, to, _, upto in leaving.parts)
-        return Collected(leaving.bins, splits, leaving.keys, leaving.too_large, *task.give_up(leaving))
+        keys, moved = task.give_up(leaving, message)
+        return replace(leaving, moved_keys=keys, moved_bytes=moved)
 
-    def choose(self, task: Task, message: Collect) -> Leaving:
-        """What fits the budget, in the order of the items: the first that does not ends it."""
-        left, most = message.budget_bytes, max(message.hold_bytes, message.budget_bytes)
-        stay = message.pinned_keys
-        cut_bins = {key % task.bins for key in stay}
+    def choose(self, task: Task, message: Collect) -> Collected:
+        """What fits the budget, in the order of the items: the first that does not ends it (C4, C6 to C8)."""
+        left, most, stay = message.budget_bytes, max(message.hold_bytes, message.budget_bytes), frozenset(message.pinned_keys)
+        divided = {key % task.bins for key in stay}
         bins: list[tuple[int, int]] = []
+        splits: list[tuple[int, int, int]] = []
         keys: list[tuple[int, int]] = []
         too_large: list[tuple[int, int, int]] = []
-        parts: tuple[tuple[int, int, int, int], ...] = ()
         for item in message.items:
             if item.bin < 0:
                 size = task.keys_of(item.key % task.bins).get(item.key, 0)
@@ -222,25 +191,15 @@ class WorkerEpoch:
                 keys.append((item.key, item.to))
                 left -= size
                 continue
-            size, whole = task.bytes_of(item.bin), item.start == 0 and item.bin not in cut_bins
+            size, whole = task.bytes_of(item.bin), item.start == 0 and item.bin not in divided
             if whole and size <= left:
                 bins.append((item.bin, item.to))
                 left -= size
                 continue
             if not (whole and size <= message.budget_bytes and bins):  # else it fits the next step
-                part, lost = self.part(task, item, stay, left, most)
-                parts, too_large = (part,), too_large + lost
+                sizes = [KeySize(sub_of(k), k, n) for k, n in task.keys_of(item.bin).items() if k not in stay]
+                done = cut(sizes, item.start, max(left, 1), most)
+                splits.append((item.bin, item.to, done.upto))
+                too_large += [(k.key, item.to, k.bytes) for k in done.too_large]
             break
-        return Leaving(tuple(bins), parts, tuple(keys), tuple(too_large), (*stay, *(k for k, _, _ in too_large)))
-
-    def part(
-        self, task: Task, item: Item, stay: Sequence[int], left: int, most: int
-    ) -> tuple[tuple[int, int, int, int], list[tuple[int, int, int]]]:
-        """The part of a bin that is given up, and the keys in it that are too large (C4, C6, C8)."""
-        apart = frozenset(stay)
-        sizes = [KeySize(sub_of(k), k, n) for k, n in task.keys_of(item.bin).items() if k not in apart]
-        done = cut(sizes, item.start, max(left, 1), most)
-        return (item.bin, item.to, item.start, done.upto), [(k.key, item.to, k.bytes) for k in done.too_large]
-
-
-__all__ = ["Leaving", "Task", "WorkerEpoch"]
+        return Collected(tuple(bins), tuple(splits), tuple(keys), tuple(too_large))
