@@ -108,7 +108,7 @@ def main(
 ):
     from penstock.spark.session.local import session
 
-    spark = session(master, "failing", **{"spark.driver.memory": "1g", **(conf or {})})
+    spark = session(master, "failing", **{**killed_flow.SETTINGS, **(conf or {})})
     fn = faulty(faults, once) if faults else killed_flow.keyed
     if kill_executors:
         fn = killing_executors(once, checkpoint)

@@ -24,6 +24,11 @@ import penstock.sinks.parts
 from penstock import sinks
 
 SCHEMA = "k string, at timestamp, v long"
+SETTINGS = {  # a child lives for few rows: they are sooner interpreted than code for them is compiled
+    "spark.driver.memory": "1g",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+}
 LATENESS, WINDOW, REACH = 3, 10, 30
 KINDS = {"opening": "v % 4 = 0", "trying": "v % 4 IN (1, 2)", "closing": "v % 4 = 3"}
 PATTERN = f"SELECT a, b, c WHERE opening AS a ; trying+ AS b ; closing AS c PARTITION BY [k] WITHIN {REACH} SECONDS"
@@ -330,7 +335,7 @@ def run_child(
         sinks.parts.INLINE_BYTES = 0
     from penstock.spark.session.local import session
 
-    spark = session(master, "killed", **{"spark.driver.memory": "1g", **(conf or {})})
+    spark = session(master, "killed", **{**SETTINGS, **(conf or {})})
     before = None
     if kill:
         before = kill_when(checkpoint, kill[1]) if kill[0] == "on hold" else kill_at(*kill, stop_java=stop_java)

@@ -52,7 +52,7 @@ def run_child(*, folder, out, checkpoint, commands, kill=None):
     """Run until the input ends or it is killed; `commands` are given before the epochs of these numbers, once each."""
     from penstock.spark.session.local import session
 
-    spark = session("local[2]", "loading", **{"spark.driver.memory": "1g"})
+    spark = session("local[2]", "loading", **killed_flow.SETTINGS)
     opened, killing = Checkpoint(checkpoint), killed_flow.kill_at(*kill) if kill else lambda _: None
 
     def before(name):
