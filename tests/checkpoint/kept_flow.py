@@ -13,6 +13,7 @@ import datetime as dt
 import io
 import json
 import os
+import re
 import sqlite3
 import sys
 import tarfile
@@ -227,9 +228,11 @@ STAGES = {"moving": moving, "going_back": going_back}
 
 
 def unpack(format_: int, stage: str, folder: Path) -> None:
-    """Unpack a kept checkpoint and its sinks into a folder."""
+    """Unpack a kept checkpoint and its sinks into a folder; Spark's own log has the paths of the control log, which are mended."""
     with tarfile.open(KEPT / f"format-{format_}-{stage}.tar.gz") as archive:
         archive.extractall(folder, filter="data")
+    for log in (folder / "checkpoint" / "spark").glob("sources/*/*"):
+        log.write_text(re.sub(r'"file:///[^"]+/checkpoint/', f'"file://{folder}/checkpoint/', log.read_text()))
 
 
 def pack(folder: Path, stage: str, format_: int = FORMAT) -> None:

@@ -218,7 +218,7 @@ class EpochDriver:
             state = self.last.regions.get(region.name) or RegionState(decision.decided.controls[region.name])
             control = decision.decided.controls[region.name]
             copied = [
-                (c.held, FileRef.from_json({**c.file, "version": epoch - 1}))
+                (c.held, FileRef(**{**c.file, "version": epoch - 1}))
                 for c in decision.decided.copied
                 if c.region == region.name
             ]
@@ -333,7 +333,7 @@ class EpochDriver:
         after = finished(
             decision.decided.controls[name],
             {w: report.answer for w, (_, report) in deltas.items()},
-            {w: [(m.to, FileRef.from_json(m.file)) for m in report.moves] for w, (_, report) in deltas.items()},
+            {w: [(m.to, FileRef(**m.file)) for m in report.moves] for w, (_, report) in deltas.items()},
             [
                 v.with_delta(deltas[w][0] if w in deltas and deltas[w][0].rows else None, epoch)
                 for w, v in enumerate(work.versions)

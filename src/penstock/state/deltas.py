@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -68,15 +68,6 @@ class FileRef:
     checksum: str
     lineage: str = ""
     role: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The reference as a plain dict."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @staticmethod
-    def from_json(raw: Mapping[str, Any]) -> FileRef:
-        """Read what `to_json` returned."""
-        return FileRef(**raw)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import WORKER_BIN, KeyCodec
 from penstock.state.compaction import iterate
 from penstock.state.deltas import SCHEMA, Metadata, Version, write_file
-from penstock.types import BINS, MAX_TIME
+from penstock.types import BINS, MAX_TIME, plain
 from penstock.worker.held_rows import queue_name
 from penstock.worker.spec import RegionSpec
 from penstock.worker.waiting_rows import rows_waiting, to_bytes
@@ -69,7 +69,7 @@ class Copy:
         path = copy_path(self.region, held.to, held.since, self.run, held.key)
         metadata = Metadata("move", f"{self.flow}/{self.region}/{held.source}", held.since)
         ref = write_file(checkpoint.fs, checkpoint.root, path, table.to_batches(), metadata, f"r{self.run}")
-        file = replace(ref, role="came").to_json()
+        file = plain(replace(ref, role="came"))
         return Copied(self.region, held.key, held.since, file)
 
     def _rows(self, codec: KeyCodec, batches: Iterable[pa.RecordBatch]) -> pa.Table:

@@ -31,6 +31,7 @@ from penstock.state.environment import remove_environment
 from penstock.state.files import resolve
 from penstock.state.store import LocalStore
 from penstock.state.worker import WorkerState
+from penstock.types import plain
 from penstock.worker.collect_state import GivenUp
 from penstock.worker.spec import RegionSpec
 from penstock.worker.task import run_region_task
@@ -156,7 +157,7 @@ def _write_moves(
     for to, batch in sorted([*given.rows.items(), *([(-1, given.dropped)] if given.dropped is not None else [])]):
         path = move_path(a.spec.name, worker, a.epoch, a.run, attempt, to)
         ref = write_file(fs, root, path, [batch], Metadata("move", identity, a.epoch), str(attempt))
-        out.append(StateMove(to, ref.to_json()))
+        out.append(StateMove(to, plain(ref)))
     return out
 
 
