@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import cloudpickle
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -144,6 +145,64 @@ def test_commit_when_a_token_names_a_part_that_is_gone_then_the_epoch_is_refused
         sink.commit(tokens, make.mark(0))
     assert not staging_rig.has_rows()
     assert sink.commit(stage(sink, make.mark(0), [make.batch((1, "a"))]), make.mark(0)) == 1
+
+
+def test_commit_when_a_part_has_lost_rows_then_the_epoch_is_refused(staging_rig, opened, make, monkeypatch):
+    """Tables of parts are not logged: a server that crashed has them empty."""
+    monkeypatch.setattr(parts, "INLINE_BYTES", 0)
+    if staging_rig.system == "parquet":
+        pytest.skip("files are not emptied")
+    sink = opened()
+    tokens = stage(sink, make.mark(0), [make.batch((1, "a"))], [make.batch((2, "b"), (3, "c"))])
+    staging_rig.query(f'DELETE FROM "{staging_rig.staged()[1]}" WHERE n = 2')
+    with pytest.raises(SinkError, match=r"has lost rows that a task had stored for it \(1 of 2 are left\).*start again"):
+        sink.commit(tokens, make.mark(0))
+    assert not staging_rig.has_rows()
+    assert staging_rig.stored_epoch() == -1
+
+
+def test_commit_when_somebody_looks_at_a_part_then_it_does_not_wait_and_removes_it_the_next_time(
+    staging_rig, opened, make, monkeypatch
+):
+    monkeypatch.setattr(parts, "INLINE_BYTES", 0)
+    if staging_rig.system == "parquet":
+        pytest.skip("a file can be removed while it is read")
+    sink = opened()
+    tokens = stage(sink, make.mark(0), [make.batch((1, "a"))], [make.batch((2, "b"))])
+    looked_at = staging_rig.staged()[0]
+    with psycopg.connect(staging_rig.url) as backup:
+        backup.execute(f'SELECT * FROM "{looked_at}"')
+        assert sink.commit(tokens, make.mark(0)) == 2
+        assert staging_rig.staged() == [looked_at]
+    sink.commit([], make.mark(1))
+    assert staging_rig.staged() == []
+    assert staging_rig.rows() == [(1, "a"), (2, "b")]
+
+
+def test_upsert_of_staged_rows_when_a_key_comes_from_several_tasks_then_the_last_one_wins(postgres_rig, make, monkeypatch):
+    sink = postgres_rig.sink(mode="upsert", key="n")
+    sink.open(make.mark(-1), make.schema)
+    sink.write([make.batch((1, "before"), (9, "kept"))], make.mark(0))
+    tasks = [[make.batch((1, "a"), (2, "a")), make.batch((2, "b"))], [make.batch((2, "c"), (3, "c"))], [make.batch((3, "d"))]]
+    for epoch, few in enumerate([(), (0,), (1,), (2,), (0, 1, 2)], 1):
+        tokens = []
+        for n, task in enumerate(tasks):
+            monkeypatch.setattr(parts, "INLINE_BYTES", 1 << 20 if n in few else 0)
+            tokens += stage(sink, make.mark(epoch), task, first_attempt=n)
+        assert sink.commit(tokens, make.mark(epoch)) == 3
+        assert sorted(postgres_rig.rows()) == [(1, "a"), (2, "c"), (3, "d"), (9, "kept")]
+
+
+def test_replace_by_staged_rows_when_an_epoch_has_rows_then_those_before_are_gone(postgres_rig, make, monkeypatch):
+    monkeypatch.setattr(parts, "INLINE_BYTES", 0)
+    sink = postgres_rig.sink(mode="replace")
+    sink.open(make.mark(-1), make.schema)
+    for epoch in range(2):
+        tokens = stage(sink, make.mark(epoch), [make.batch((epoch, "a"))], [make.batch((epoch, "b"))])
+        assert sink.commit(tokens, make.mark(epoch)) == 2
+        assert postgres_rig.rows() == [(epoch, "a"), (epoch, "b")]
+    assert sink.commit(stage(sink, make.mark(2), []), make.mark(2)) == 0
+    assert postgres_rig.rows() == [(1, "a"), (1, "b")]
 
 
 def test_stage_when_the_host_sees_another_place_then_tokens_hold_the_rows(opened, staging_rig, make, monkeypatch, tmp_path):
