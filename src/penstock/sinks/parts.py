@@ -115,18 +115,17 @@ def row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: str
     size = 0
     for batch in batches:
         if batch.num_rows:
-            held.append(_fitted(batch, schema, target))
-            size += held[-1].nbytes
+            held.append(batch)
+            size += batch.nbytes
         if size >= GROUP_BYTES:
-            yield pa.Table.from_batches(held, schema)
+            yield _fitted(held, schema, target)
             held, size = [], 0
     if held:
-        yield pa.Table.from_batches(held, schema)
+        yield _fitted(held, schema, target)
 
 
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema, target: str) -> pa.RecordBatch:
+def _fitted(batches: list[pa.RecordBatch], schema: pa.Schema, target: str) -> pa.Table:
     try:
-        fitted: pa.RecordBatch = batch.select(schema.names).cast(schema)
+        return pa.Table.from_batches(batches).select(schema.names).cast(schema)
     except (KeyError, pa.ArrowException) as refused:
         raise SinkError(f"{target} was opened with other columns than these rows have ({refused}): open it again.") from refused
-    return fitted

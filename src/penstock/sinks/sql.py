@@ -122,7 +122,7 @@ def _pieces(tokens: Iterable[bytes]) -> Iterator[Part | pa.RecordBatch]:
         if isinstance(piece, Part):
             yield piece
         else:
-            yield from piece.to_batches()
+            yield from piece.combine_chunks().to_batches()
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class PartTables:
     def write(self, name: str, groups: Iterator[pa.Table]) -> Part:
         """Make a table of the rows."""
         kinds = {column.name: sql_columns.kind_of(column, "postgresql") for column in self.schema}
-        ddl = [f"{quoted(column)} {sql_columns.PART_DDL[kind]}" for column, kind in kinds.items()]
+        ddl = [f"{quoted(column.name)} {sql_columns.part_ddl(column)}" for column in self.schema]
         rows = 0
         with _adbc().connect(self.url) as connection, connection.cursor() as cursor:
             cursor.execute(f"DROP TABLE IF EXISTS {quoted(name)}")  # of an epoch that failed, and is run again by the same run
@@ -177,7 +177,7 @@ class PartTables:
             cursor.execute(
                 f"CREATE UNLOGGED TABLE {quoted(name)} ({', '.join([*ddl, *number])}) WITH (autovacuum_enabled = off)"
             )
-            for batch in (b for group in groups for b in group.to_batches()):
+            for batch in (b for group in groups for b in group.combine_chunks().to_batches()):  # each is a COPY
                 with values_refused():
                     values = [sql_columns.binary_values(c, k) for c, k in zip(batch.columns, kinds.values(), strict=True)]
                 ready = pa.RecordBatch.from_arrays(values, names=[*kinds])

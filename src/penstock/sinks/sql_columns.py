@@ -270,12 +270,16 @@ def _refuse_width(column: Any, width: int) -> None:
         raise pa.ArrowInvalid("a time is outside the years 1 to 9999, which SQLite cannot keep in order")
 
 
-PART_DDL: Final = DDL["postgresql"] | {"json": "TEXT"}
-"""Kind of a column → its type in a table that a task fills by binary COPY, see `binary_values`; a decimal has all of its digits."""
+def part_ddl(field: pa.Field[Any]) -> str:
+    """The type of this column in a table that a task fills by binary COPY, see `binary_values`."""
+    return "TEXT" if kind_of(field, "postgresql") == "json" else column_ddl(field, "postgresql")
 
-_FIRST_DAY: Final = -2_440_588
-_FIRST: Final = {"date": _FIRST_DAY, "timestamp": 86_400_000_000 * _FIRST_DAY, "instant": 86_400_000_000 * _FIRST_DAY}
-"""4714-11-24 BC in days and µs, the first time that PostgreSQL has; it takes one of the earlier ones for minus infinity."""
+
+_DAY_US: Final = 86_400_000_000
+_TIMES: Final = dict.fromkeys(("timestamp", "instant"), (-2_440_588 * _DAY_US, 11_248_738 * _DAY_US - 1)) | {
+    "date": (-2_440_588, 11_248_737)
+}
+"""The first and the last time that `copy_text` can store, 4714-11-24 BC and 32767-12-31. By binary COPY an earlier one becomes minus infinity."""
 
 
 def binary_values(column: Any, kind: str) -> Any:
@@ -289,10 +293,10 @@ def binary_values(column: Any, kind: str) -> Any:
         return column.cast(pa.int64())
     if kind == "float" and column.type.bit_width < 64:  # 0.1 as float32 is stored as 0.1
         return column.cast(pa.string()).cast(pa.float64())
-    if kind in _FIRST:
-        first: Any = pc.min(column.cast(pa.int32() if kind == "date" else pa.int64())).as_py()
-        if first is not None and first < _FIRST[kind]:
-            raise pa.ArrowInvalid("a time is before 4714-11-24 BC, the first that PostgreSQL can keep")
+    if kind in _TIMES:
+        found: Any = pc.min_max(column.cast(pa.int32() if kind == "date" else pa.int64())).as_py()
+        if found["min"] is not None and not _TIMES[kind][0] <= found["min"] <= found["max"] <= _TIMES[kind][1]:
+            raise pa.ArrowInvalid("a time is before 4714-11-24 BC or after the year 32767")
     return column
 
 
