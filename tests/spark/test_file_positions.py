@@ -231,10 +231,10 @@ def test_times_when_they_are_read_by_the_driver_or_collected_or_grouped_by_spark
         ("spark", None, 0),
     ):
         if held is None:
-            monkeypatch.setattr("penstock.spark.sources.source.FileTimes.of", lambda *_: None)
+            monkeypatch.setattr("penstock.spark.sources.files.FileTimes.of", lambda *_: None)
         else:
-            monkeypatch.setattr("penstock.spark.sources.source.HELD_ROWS", held)
-        monkeypatch.setattr("penstock.spark.sources.source._SMALL_ROWS", most)
+            monkeypatch.setattr("penstock.spark.sources.files.HELD_ROWS", held)
+        monkeypatch.setattr("penstock.spark.sources.late_records._SMALL_ROWS", most)
         before = spark._jsc.sc().dagScheduler().numTotalJobs()
         flow, out, late = ps.Flow("looked at"), ps.memory(f"{name} {tmp_path}"), ps.memory(f"{name} late {tmp_path}")
         source = ps.files(str(tmp_path / "in"), "k string, at timestamp, v long", max_files_per_epoch=1)

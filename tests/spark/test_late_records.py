@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.spark.sources import source
+from penstock.spark.sources import late_records
 
 pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("p", pa.int32()), ("o", pa.int64())])
@@ -41,8 +41,8 @@ def records(n, seed=3):
 )
 def test_late_records_however_they_are_looked_for_are_those_of_the_harness(spark, tmp_path, monkeypatch, rows, late):
     monkeypatch.setenv("PENSTOCK_LOCAL_DIR", str(tmp_path / "local"))
-    monkeypatch.setattr(source, "_SMALL_ROWS", rows)
-    monkeypatch.setattr(source, "_MANY_LATE", late)
+    monkeypatch.setattr(late_records, "_SMALL_ROWS", rows)
+    monkeypatch.setattr(late_records, "_MANY_LATE", late)
     given = records(60)
     for i in range(3):
         fr.write_parquet(tmp_path / "in", given[i * 20 : i * 20 + 20], SCHEMA, i)
@@ -53,6 +53,16 @@ def test_late_records_however_they_are_looked_for_are_those_of_the_harness(spark
     wanted = fr.in_harness(declare(ps.files("none", schema), **options), {"events": given})
     assert not fr.difference(found, wanted)
     assert sum(wanted["late"].values()) > 10
+
+
+@pytest.mark.parametrize("small", [1 << 18, -1], ids=["by the driver", "by tasks"])
+def test_late_record_when_its_chunk_is_spread_over_the_files_of_an_epoch_is_found(spark, tmp_path, monkeypatch, small):
+    monkeypatch.setattr(late_records, "_SMALL_ROWS", small)
+    for i, second in enumerate([100, 50]):
+        fr.write_parquet(tmp_path / "in", [{"k": "k", "at": fr.moment(second), "p": 0, "o": i}], SCHEMA, i)
+    files = ps.files(str(tmp_path / "in"), "k string, at timestamp, p int, o long")
+    found = fr.over_spark(spark, tmp_path / "c", declare(files, position=("p", "o")))
+    assert [sum(found[name].values()) for name in ("on time", "late")] == [1, 1]
 
 
 def test_epoch_with_a_late_record_when_it_is_small_takes_one_job_more_than_without(spark, tmp_path, monkeypatch):

@@ -7,9 +7,10 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.flow.plan import SourceNode
-from penstock.spark.sources import source
+from penstock.sources.base import Streaming
+from penstock.spark.sources import reader
 from penstock.spark.sources.slices import ROW
-from penstock.spark.sources.source import SourceReader
+from penstock.spark.sources.streaming import StreamingReader
 
 pytestmark = pytest.mark.spark
 
@@ -17,8 +18,8 @@ LAST = 2**27 - 1
 
 
 def offsets(spark, epoch, rows=8, partitions=3):
-    node = SourceNode(pa.schema([]), False, name="numbers", connector=None, time=None)
-    sql = SourceReader(None, node, 0, epoch)._local_offset()
+    node = SourceNode(pa.schema([]), False, name="numbers", connector=Streaming(None, pa.schema([])), time=None)
+    sql = StreamingReader(None, node, 0, epoch).offset()
     read = spark.range(0, rows, 1, partitions).selectExpr(f"monotonically_increasing_id() as {ROW}")
     return read.selectExpr(f"{sql} as offset")
 
@@ -39,8 +40,8 @@ def test_source_that_was_read_in_too_many_epochs_is_refused(spark):
 @pytest.mark.parametrize(("rows", "partitions"), [(5, 5), (17, 1)], ids=["partitions", "records"])
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_an_epoch_with_more_than_can_be_told_apart_is_refused(spark, monkeypatch, rows, partitions, ansi):
-    monkeypatch.setattr(source, "_PARTS_BITS", 2)
-    monkeypatch.setattr(source, "_ROWS_BITS", 4)
+    monkeypatch.setattr(reader, "_PARTS_BITS", 2)
+    monkeypatch.setattr(reader, "_ROWS_BITS", 4)
     before = spark.conf.get("spark.sql.ansi.enabled")
     spark.conf.set("spark.sql.ansi.enabled", ansi)
     try:

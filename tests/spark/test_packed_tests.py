@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.flow.plan import SourceNode
+from penstock.sources.base import Streaming
 from penstock.spark import engine
-from penstock.spark.sources.source import SourceReader
+from penstock.spark.sources.reader import Reader
+from penstock.spark.sources.readers import reader_of
 from penstock.types import MASK, OFFSET
 from penstock.worker.spec import PACKED_BITS, Port, RegionSpec
 from penstock.worker.task import _unpack
@@ -53,8 +55,8 @@ def run_beside_batch(spark, folder, queries, **options):
 def test_matches_do_not_depend_on_how_tests_are_sent(spark, tmp_path, monkeypatch, ports):
     sent, frame = [], engine.port_frame
     monkeypatch.setattr(engine, "port_frame", lambda spec, i, *rest: sent.append(spec.ports[i].packed) or frame(spec, i, *rest))
-    left = SourceReader.bits_left
-    monkeypatch.setattr(SourceReader, "bits_left", lambda reader: left(reader) * (reader._epoch % 2))
+    left = Reader.bits_left
+    monkeypatch.setattr(Reader, "bits_left", lambda reader: left(reader) * (reader._epoch % 2))
     queries = ["SELECT * WHERE A ; B ; C {} WITHIN 0.3 SECONDS", "SELECT * WHERE A : B {}"][:ports]
 
     run_beside_batch(spark, tmp_path, queries)
@@ -101,13 +103,13 @@ def test_offsets_tell_how_much_room_they_leave():
     node = SourceNode(SCHEMA, False, name="s", connector=ps.files("s", SCHEMA), time="at")
 
     def left(node, epoch=0, files=()):
-        reader = SourceReader(None, node, 0, epoch)
-        reader._of_files = SimpleNamespace(read=dict.fromkeys("ab", 0) | {f"f{n}": n for n in files})
+        reader = reader_of(node)(None, node, 0, epoch)
+        reader.files = SimpleNamespace(read=dict.fromkeys("ab", 0) | {f"f{n}": n for n in files})
         return reader.bits_left()
 
     assert [left(node, files=[n]) for n in (0, 1, 2**22 - 1, 2**22, 2**30 - 1)] == [30, 29, 8, 7, 0]
     assert ((((2**22 - 1) << 33) + 2**33 - 1) << 8) + 255 < 2**63
-    other = dataclasses.replace(node, connector=None)
+    other = dataclasses.replace(node, connector=Streaming(None, SCHEMA))
     assert [left(other, epoch) for epoch in (0, 2**19 - 1, 2**19, 2**27 - 1)] == [27, 8, 7, 0]
     assert left(dataclasses.replace(node, position=("k", "k"))) == 0
     assert left(dataclasses.replace(node, connector=ps.rate(1))) == 0

@@ -92,7 +92,7 @@ def test_offer_is_taken_where_a_session_says_nothing_or_what_penstock_says(spark
         session.conf.set(ROWS, said)
     before = session.conf.getAll
     assert before.get(ROWS) == said
-    ours = query_session(session, [])
+    ours = query_session(session)
     offer(ours, {ROWS: "16384"})
     assert ours.conf.get(ROWS) == then
     assert session.conf.getAll == before

@@ -25,11 +25,8 @@ def sources_of(plan: p.Plan) -> list[SourceShape]:
 
 
 def _meaning(source: p.SourceNode) -> dict[str, str]:
-    connector = source.connector
-    says = getattr(connector, "meaning", None)
-    found = dict(says()) if callable(says) else {"kind": type(connector).__name__}
     return {
-        **found,
+        **source.connector.meaning(),
         "event time": source.time or "none",
         "position": " and ".join(source.position) if source.position else "its own",
     }

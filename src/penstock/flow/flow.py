@@ -17,8 +17,8 @@ from penstock.flow.keyed import KeyedStream
 from penstock.flow.stream import Stream
 from penstock.protocol.rescale import Limits
 from penstock.sinks.base import Sink
-from penstock.sources.connectors import Files, Rate
-from penstock.sql_text.schema import as_text, parse_schema, quoted, unknown_column
+from penstock.sources.base import Source, as_source
+from penstock.sql_text.schema import as_text, unknown_column
 from penstock.types import NULL_PARTITION, duration_us
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Flow:
     def source(
         self,
         name: str,
-        source: Files | Rate | DataFrame,
+        source: Source | DataFrame,
         *,
         time: str | None = None,
         lateness: str | dt.timedelta = "0 seconds",
@@ -102,7 +102,9 @@ class Flow:
         as_text(name, "The name of a source")
         if any(s.name == name for s in self._sources):
             raise DeclarationError(f"Flow {self.name!r} has two sources named {name!r}; give each its own name.")
-        schema = _connector_schema(source, name)
+        connector = as_source(source, name)
+        schema = connector.schema
+        position = connector.position if position is None else position
         what = f"Source {name!r}"
         if time is not None:
             as_text(time, f"The time column of source {name!r}")
@@ -133,7 +135,7 @@ class Flow:
             schema=schema,
             timed=time is not None,
             name=name,
-            connector=source,
+            connector=connector,
             time=time,
             lateness_us=duration_us(lateness, f"the lateness of source {name!r}"),
             idle_after_us=None if idle_after is None else duration_us(idle_after, f"idle_after of source {name!r}"),
@@ -209,17 +211,3 @@ class Flow:
             raise DeclarationError(f"A region cannot be named {shown!r}, because its state is kept in a folder of that name.")
         self._regions.append(region)
         return KeyedStream(self, p.RegionOutput(stream.schema, stream._node.timed, region, -1))
-
-
-def _connector_schema(source: Any, name: str) -> pa.Schema:
-    if hasattr(source, "isStreaming") and hasattr(source, "schema"):
-        if not source.isStreaming:
-            raise DeclarationError(f"Source {name!r} is a batch DataFrame; use spark.readStream, or penstock.files(...).")
-        columns = (f"{quoted(f.name)} {f.dataType.simpleString()}" for f in source.schema.fields)
-        return parse_schema(", ".join(columns), f"the schema of source {name!r}")
-    schema = getattr(source, "schema", None)
-    if not isinstance(schema, pa.Schema):
-        raise DeclarationError(
-            f"Source {name!r} is {source!r}; use penstock.files(...), penstock.rate(...) or a spark.readStream DataFrame."
-        )
-    return schema

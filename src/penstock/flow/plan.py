@@ -19,6 +19,7 @@ from penstock.operators.base import Operator
 from penstock.routing.key_grouping import KeyGrouping
 from penstock.routing.strategy import Strategy
 from penstock.rows.rows import with_order
+from penstock.sources.base import Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class SourceNode(Node):
 
     Attributes:
         name: Unique in the flow.
-        connector: What `penstock.files` and the like give, or a streaming DataFrame.
+        connector: What it was declared as.
         time: Event-time column or None.
         lateness_us: How far behind its partition's greatest time a record may be.
         idle_after_us: After how long without records a partition stops holding the frontier back; None: never.
@@ -55,7 +56,7 @@ class SourceNode(Node):
     """
 
     name: str
-    connector: Any
+    connector: Source
     time: str | None
     lateness_us: int = 0
     idle_after_us: int | None = None
@@ -230,7 +231,7 @@ class Plan:
         lines = [f"flow {self.name}"]
         for s in self.sources:
             time = f", time {s.time}, lateness {s.lateness_us / 1e6:g} s" if s.time else ""
-            lines.append(f"  source {s.name} ({type(s.connector).__name__}{time})")
+            lines.append(f"  source {s.name} ({s.connector.describe()}{time})")
         for r in self.regions:
             steps = " → ".join(s.operator.describe() for s in r.steps) or "nothing"
             lines.append(

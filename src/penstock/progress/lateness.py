@@ -216,23 +216,3 @@ def late_rows(
     bound = np.where(top < MIN_TIME + lateness_us, MIN_TIME, np.maximum(top, MIN_TIME + lateness_us) - lateness_us)
     late[index] = accused & (time < np.maximum(bound, late_floor))
     return late
-
-
-def falls_of(part: Ints, chunk: Ints, offset: Ints, time: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """For each chunk: its partition's number, its own, the least time, and how far a record falls behind the greatest time
-    before it.
-
-    Args:
-        part: The records' partitions' numbers, int64 of shape (n,), n > 0, in any order. Likewise the numbers of their chunks,
-            offsets and times (µs).
-        chunk: See there.
-        offset: See there.
-        time: See there.
-    """
-    if not ((part[1:] == part[:-1]) & (offset[1:] > offset[:-1])).all():
-        index = lexicographic([part, offset])
-        part, chunk, offset, time = part[index], chunk[index], offset[index], time[index]
-    new = np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1])))
-    first = np.flatnonzero(new)
-    fall = np.maximum.reduceat(running_max(np.cumsum(new), time) - time, first)
-    return part[first], chunk[first], np.minimum.reduceat(time, first), fall

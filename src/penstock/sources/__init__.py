@@ -1,7 +1,9 @@
-"""Where records come from: declarations only; `penstock.spark.sources.streams` reads them."""
+"""Where records come from: the contract and a file for each kind; readers in `penstock.spark.sources` read them."""
 
 from __future__ import annotations
 
-from penstock.sources.connectors import Files, Rate, files, rate
+from penstock.sources.base import Source
+from penstock.sources.files import Files, files
+from penstock.sources.rate import Rate, rate
 
-__all__ = ["Files", "Rate", "files", "rate"]
+__all__ = ["Files", "Rate", "Source", "files", "rate"]

@@ -25,17 +25,16 @@ from penstock.protocol.commands import Command
 from penstock.routing.table import SUBS, Routing
 from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
-from penstock.sources.connectors import Files, Rate
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc
 from penstock.spark.exchange import fits_pages, in_pages
 from penstock.spark.failures import plain
 from penstock.spark.logs import input_of
-from penstock.spark.sources.epoch_files import EpochFiles
 from penstock.spark.sources.failing_record import failing_record
 from penstock.spark.sources.kept_input import KeptInput
+from penstock.spark.sources.reader import Reader
+from penstock.spark.sources.readers import reader_of
 from penstock.spark.sources.row_times import JudgedFile, RowTimes, counts_of
 from penstock.spark.sources.slices import Slices, as_rdd, never_without_rows
-from penstock.spark.sources.source import SourceReader
 from penstock.spark.task import staging, task
 from penstock.sql_text.schema import quoted
 from penstock.state.files import resolve
@@ -88,7 +87,7 @@ class SparkBackend:
         self._counted_as = (
             f"{next(_BACKENDS)} "  # not by the epoch: a failed one may have left counts of what is another file now
         )
-        self._readers: dict[str, SourceReader] = {}
+        self._readers: dict[str, Reader] = {}
         self._malformed: dict[str, int] = {}
         self._rows: dict[str, int] = {}
         self._named: dict[int, dict[int, str]] = {}
@@ -112,14 +111,12 @@ class SparkBackend:
                 return False
             return fits_pages(self._slices.session, region.spec.in_schema)
 
-        files = None
-        if isinstance(source.connector, Files):
-            files = EpochFiles(self._slices, source, ordinal + 1, self._epoch, self._kept_input)
-        reader = self._readers[source.name] = SourceReader(self._slices, source, ordinal, self._epoch, files, leave_times)
-        found = reader.scan(state)
+        made = reader_of(source)(self._slices, source, ordinal, self._epoch, self._kept_input, leave_times)
+        self._readers[source.name] = made
+        found = made.scan(state)
         self._malformed[source.name] = found.malformed
-        if files is not None and source.position is None:
-            told = [*state.names, *found.names][-_NAMED_FILES:]
+        told = [*state.names, *found.names][-_NAMED_FILES:]
+        if told and source.position is None:
             end = state.files + len(found.names)
             self._named[ordinal] = dict(enumerate(told, end - len(told)))
         self._rows[source.name] = found.rows or sum(chunk.rows for chunk in found.chunks)
@@ -142,10 +139,8 @@ class SparkBackend:
         """Where the record is from that a step failed on, for a person; empty: that was not found."""
 
         def rows(source: p.SourceNode) -> DataFrame | None:
-            steady = source.position is not None or isinstance(
-                source.connector, Files | Rate
-            )  # read again, positions are the same
-            return self._readers[source.name].frames({}, malformed=self._malformed[source.name] > 0).on_time if steady else None
+            reader = self._readers[source.name]
+            return reader.frames({}, malformed=self._malformed[source.name] > 0).on_time if reader.steady else None
 
         found = failing_record(node, text, rows, apply_step)
         return "" if found is None else position_text(list(self._readers), self._named, *found)

@@ -91,8 +91,8 @@ def _of_folder(text: str, plan: Plan | None) -> PenstockError | None:
         return None
     path = re.sub("^file:/+", "/", found[1])
     for source in plan.sources if plan else ():
-        given = getattr(source.connector, "path", None)
-        if isinstance(given, str) and path.rstrip("/").endswith(re.sub("^(file:/+|[./]+)", "", given).rstrip("/")):
+        given = source.connector.folder()
+        if given is not None and path.rstrip("/").endswith(re.sub("^(file:/+|[./]+)", "", given).rstrip("/")):
             return errors.DeclarationError(
                 f"Source {source.name!r} reads {given!r}, but there is no {path}; create the folder, or correct the path."
             )

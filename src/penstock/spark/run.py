@@ -40,10 +40,11 @@ from penstock.spark.session.complaining import complain
 from penstock.spark.session.own import fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
 from penstock.spark.session.settings import SHUFFLE
 from penstock.spark.session.ship import ship_user_code
+from penstock.spark.sources.file_frames import read_control
 from penstock.spark.sources.kept_input import KeptInput
+from penstock.spark.sources.readers import reader_of
 from penstock.spark.sources.row_times import sources_alone
 from penstock.spark.sources.slices import Slices, one_stream
-from penstock.spark.sources.streams import read_control, read_stream
 from penstock.spark.sources.unread import ran_out, unread_files, was_stopped
 from penstock.spark.task import local_folder
 from penstock.types import Refusal
@@ -84,7 +85,9 @@ def start(
     elif not isinstance(refuse_connect(spark, "start"), SparkSession):
         raise DeclarationError(f"start needs a SparkSession, or none, not {spark!r}.")
     ship_user_code(plan)
-    ours = query_session(spark, plan.sources)
+    ours = query_session(spark)
+    for source in plan.sources:
+        reader_of(source).check(source)
     compiled = compile_flow(plan, schema_of(ours), partial_schema(ours), only_partition(plan))
     check_patterns(compiled, ours)
     limits = replace(step_limits(step_budget), slots=max(1, spark.sparkContext.defaultParallelism))
@@ -194,7 +197,7 @@ class SparkEngine:
     def _stream(self) -> DataFrame:
         """The root: control log and all sources as one stream."""
         control, self._listed = read_control(self.spark, self._uri(CONTROL)), False
-        return one_stream([control, *(read_stream(self.spark, source) for source in self._flow.plan.sources)])
+        return one_stream([control, *(reader_of(source).stream(self.spark, source) for source in self._flow.plan.sources)])
 
     def _epoch(self, loop: Loop, frame: DataFrame, epoch: int) -> None:
         """One micro-batch."""

@@ -48,7 +48,8 @@ class Harness:
     """Runs a flow in this process.
 
     Args:
-        flow: The flow. Its sources may be anything with a schema; what they would read is given by `push`.
+        flow: The flow. Its sources may be anything with a schema; what they would read is given by `push`, unless they can be read in this
+            process (`penstock.sources.Source.records`).
         workers: Number of workers of every region, or by region.
         checkpoint: Folder; a temporary one if not given. One that has state of a flow before is taken over, or refused, as by `Flow.start`.
         forget: Regions and steps of the flow before whose state may be forgotten.
@@ -77,6 +78,7 @@ class Harness:
             r.name: r.workers or (workers if isinstance(workers, int) else workers.get(r.name, 1)) for r in plan.regions
         }
         self._offsets: dict[tuple[str, Any], int] = {}
+        self._reached: dict[str, dict[str, int]] = {}
         self._compiled = compile_flow(plan, lambda node, _: node.schema, lambda *_: None)
         self._engine = LocalEngine(self._checkpoint, lmdb=lmdb, most=most)
         self._loop = Loop(RunOpener(self._compiled, self._checkpoint, self._engine, by_region, limits, on_step, tuple(forget)))
@@ -136,6 +138,19 @@ class Harness:
         table = table.select(node.schema.names).append_column(PARTITION, partitions).append_column(OFFSET, offsets)
         self._engine.pending.setdefault(source, []).append(table)
 
+    def _read(self) -> None:
+        """Push what sources give that can be read here, and of which nothing waits."""
+        for source in self._compiled.plan.sources:
+            known = self.record.sources.get(source.name)
+            states = known.partitions.items() if known else ()
+            reached = self._reached.setdefault(source.name, {name: state.offset for name, state in states})
+            table = None if source.name in self._engine.pending else source.connector.records(reached)
+            if table is not None and table.num_rows:
+                self._offsets.setdefault((source.name, 0), reached.get("0", -1) + 1)
+                self.push(source.name, table)
+                read = self._engine.pending[source.name][-1].select([PARTITION, OFFSET]).to_pylist()
+                reached |= {str(row[PARTITION]): row[OFFSET] for row in read}
+
     def epoch(self, *commands: str | Mapping[str, Any] | Command, advance_us: int = 1_000_000) -> EpochRecord:
         """Run one epoch over what was pushed since the last.
 
@@ -144,6 +159,7 @@ class Harness:
                 `penstock.protocol.commands` has them.
             advance_us: How much clock time passes before it.
         """
+        self._read()
         self._engine.plan_epoch([_command(c) for c in commands], advance_us)
         return self.resume()
 
@@ -185,6 +201,7 @@ class Harness:
         return self._supervise(bounded=False, drain=True)
 
     def _supervise(self, *, bounded: bool, drain: bool) -> EpochRecord:
+        self._read()
         self._loop.opener.start_anew()
         if self._loop.start(bounded=bounded):
             self._loop.supervise(bounded=bounded, drain=drain)

@@ -21,7 +21,7 @@ from penstock.patterns.streams import streams_read
 from penstock.spark.failures import translated
 from penstock.spark.patterns.match import match
 from penstock.spark.session.own import results_session
-from penstock.spark.sources.streams import RFC_4180
+from penstock.spark.sources.file_frames import RFC_4180
 from penstock.sql_text.schema import quoted
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ Read next: `penstock.spark.run`, decision 30.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.errors import DeclarationError, PenstockError
@@ -19,8 +19,6 @@ from penstock.spark.session.settings import ADAPTIVE, SHUFFLE, TIME_ZONE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from penstock.flow.plan import SourceNode
 
 RESULTS: Final = {
     TIME_ZONE: "UTC",
@@ -52,22 +50,16 @@ _T = TypeVar("_T")
 _AWARE: Final = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
 
 
-def query_session(spark: SparkSession, sources: Sequence[SourceNode]) -> SparkSession:
+def query_session(spark: SparkSession) -> SparkSession:
     """A session for a flow's query: a copy of the user's, with penstock's settings. See `fit_shuffles` for the number of tasks.
 
     Args:
         spark: The user's session; its settings are not changed. Those who listen to its queries hear of this one, too.
-        sources: What the flow reads.
 
     Raises:
-        DeclarationError: The session's workers cannot run penstock, or a source goes by another zone. Nothing was started.
+        DeclarationError: The session's workers cannot run penstock. Nothing was started.
     """
-    from pyspark.sql import DataFrame
-
     check_python(spark)
-    for source in sources:
-        if isinstance(source.connector, DataFrame):
-            check_zone(source.name, refuse_connect(source.connector, f"source {source.name!r}"))
     ours = _copy(spark, _QUERY)
     theirs: Any = spark._jsparkSession
     for listener in theirs.streams().listListeners():

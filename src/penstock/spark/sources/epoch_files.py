@@ -1,6 +1,6 @@
 """The files that a source reads in one epoch: which, in which order, and which of them are none.
 
-Read next: `penstock.driver.input_files`, `penstock.spark.sources.source`.
+Read next: `penstock.driver.input_files`, `penstock.spark.sources.files`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from penstock.driver.input_files import InputFile, Order, changed, choose, first
 from penstock.errors import PenstockError, RecordError
 from penstock.flow.plan import SourceNode
 from penstock.progress.source_state import SourceState
-from penstock.sources.connectors import Files
+from penstock.sources.files import Files
 from penstock.spark.columns import array_sql, case_counts
+from penstock.spark.sources.file_frames import FILE, FILE_NAME, read_again, read_records
 from penstock.spark.sources.footers import (
     Footer,
     check_columns,
@@ -32,7 +33,6 @@ from penstock.spark.sources.footers import (
 from penstock.spark.sources.found_files import Found, found_in, normal, unread
 from penstock.spark.sources.kept_input import KeptInput
 from penstock.spark.sources.slices import ROW, Slices
-from penstock.spark.sources.streams import FILE, FILE_NAME, read_again, read_records
 from penstock.sql_text.schema import sql_text
 
 _MANY_FILES: Final = 16
@@ -266,7 +266,7 @@ class EpochFiles:
         return f"{unquote(uri)}: {why}"
 
     def malformed(self) -> list[DataFrame]:
-        """These records as `SourceReader.malformed` gives them."""
+        """These records as `Reader.malformed` gives them."""
         frames, name = [], sql_text(self._source.name)
         counted = {normal(row[FILE]) for row in self._records or ()}
         whole = {**self._left_out, **{uri: why for uri, why in self._headless.items() if uri not in counted}}

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from penstock.driver.input_files import InputFile
 from penstock.errors import CheckpointError, RecordError
-from penstock.sources.connectors import Files
+from penstock.sources.files import Files
 from penstock.state.files import resolve
 from penstock.types import Refusal
 

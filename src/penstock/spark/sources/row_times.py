@@ -27,8 +27,8 @@ from penstock.errors import RecordError
 from penstock.flow import plan as p
 from penstock.progress.lateness import Base, late_rows
 from penstock.rows.keys import Ints
-from penstock.sources.connectors import Files
 from penstock.spark.sources.file_times import CHUNK_BITS, FileColumn, Inexact
+from penstock.spark.sources.readers import reader_of
 from penstock.types import ROW_BITS, TIME
 
 Mask = NDArray[np.bool_]
@@ -70,8 +70,8 @@ def sources_alone(flow: CompiledFlow) -> dict[str, CompiledRegion]:
         if len(spec.ports) != 1 or len(sources) != 1 or not plain:
             continue
         timed_by = dict(spec.ports[0].known).get(TIME)
-        files = isinstance(sources[0].connector, Files) and sources[0].connector.format == "parquet"
-        if files and isinstance(timed_by, str) and timed_by in spec.ports[0].own.names and spec.ports[0].partial_of is None:
+        leaves = reader_of(sources[0]).leaves_times(sources[0])
+        if leaves and isinstance(timed_by, str) and timed_by in spec.ports[0].own.names and spec.ports[0].partial_of is None:
             found[sources[0].name] = region
     return found
 

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
-from penstock.driver.input_files import Order
 from penstock.flow.plan import Plan
-from penstock.sources.connectors import Files
-from penstock.spark.columns import spark_schema
 from penstock.spark.logs import files_read
 from penstock.spark.sources.found_files import normal
+from penstock.spark.sources.readers import reader_of
 
 
 def unread_files(spark: SparkSession, plan: Plan, checkpoint: Checkpoint, record: EpochRecord) -> dict[str, int]:
@@ -28,12 +25,9 @@ def unread_files(spark: SparkSession, plan: Plan, checkpoint: Checkpoint, record
     found = {}
     given = {normal(path) for path in files_read(checkpoint, record)}
     for source in plan.sources:
-        if isinstance(source.connector, Files):
-            order = Order.from_json(record.sources[source.name].order) if source.name in record.sources else Order()
-            read = (given | {normal(uri) for uri in order.ahead}) - {normal(file.uri) for file in order.owed}
-            unread = {normal(path) for path in _there(spark, source.connector)} - read
-            if unread:
-                found[source.name] = len(unread)
+        state = record.sources.get(source.name)
+        if unread := reader_of(source).unread(spark, source, state, given):
+            found[source.name] = unread
     return found
 
 
@@ -56,22 +50,6 @@ def was_stopped(java: Any) -> bool:
         return java is not None and not java.isActive()
     except Exception:  # noqa: BLE001  (with Java gone, what failed first says more)
         return False
-
-
-def _there(spark: SparkSession, files: Files) -> list[str]:
-    """The files as Spark lists them when it follows the folder."""
-    try:
-        return (
-            spark.read.format(files.format)
-            .options(**files.options)
-            .schema(spark_schema(files.schema))
-            .load(files.path)
-            .inputFiles()
-        )
-    except AnalysisException as error:
-        if "PATH_NOT_FOUND" in str(error):
-            return []
-        raise
 
 
 __all__ = ["ran_out", "unread_files", "was_stopped"]

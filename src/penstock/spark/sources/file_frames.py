@@ -1,6 +1,6 @@
-"""The streaming DataFrames of sources.
+"""The DataFrames of files: those of a source, as a stream and once more as a batch, and of the control log.
 
-Read next: `penstock.spark.sources.source`.
+Read next: `penstock.spark.sources.files`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.errors import DeclarationError
-from penstock.flow.plan import SourceNode
-from penstock.sources.connectors import Files, Rate
+from penstock.sources.files import Files
 from penstock.spark.columns import named, spark_schema
-from penstock.spark.session.own import taken_over
+from penstock.spark.sources.reader import CORRUPT
 
-CORRUPT: Final = "__ps_corrupt"
 FILE: Final = "__ps_file"
 FILE_NAME: Final = f"url_decode(replace(element_at(split({FILE}, '/'), -1), '+', '%2B'))"
 """SQL of the name of a row's file, as it is spelled in its folder."""
@@ -47,24 +44,13 @@ def read_control(spark: SparkSession, uri: str) -> DataFrame:
     return log.select("value", F.col("_metadata.file_name").alias("name"))
 
 
-def read_stream(spark: SparkSession, source: SourceNode) -> DataFrame:
-    """The streaming DataFrame of a source, with what its positions need.
+def read_files(spark: SparkSession, files: Files) -> DataFrame:
+    """The streaming DataFrame of files, with `FILE`, and `CORRUPT` of those that are text.
 
     Args:
         spark: A session as `penstock.spark.session.own.query_session` makes it.
-        source: The source.
+        files: The source.
     """
-    connector: Any = source.connector
-    if isinstance(connector, Files):
-        return _read_files(spark, connector)
-    if isinstance(connector, Rate):
-        return spark.readStream.format("rate").option("rowsPerSecond", connector.rows_per_second).load()
-    if isinstance(connector, DataFrame) or hasattr(connector, "isStreaming"):
-        return taken_over(connector, spark)
-    raise DeclarationError(f"Source {source.name!r} is {connector!r}, which penstock cannot read over Spark.")
-
-
-def _read_files(spark: SparkSession, files: Files) -> DataFrame:
     reader = _reader(spark.readStream, files)
     if files.max_files_per_epoch is not None:
         reader = reader.option("maxFilesPerTrigger", files.max_files_per_epoch)
@@ -118,4 +104,4 @@ def _with_file(frame: DataFrame) -> DataFrame:
     return frame.select(*(named(c) for c in frame.columns), F.col("_metadata.file_path").alias(FILE))
 
 
-__all__ = ["read_again", "read_control", "read_records", "read_stream"]
+__all__ = ["read_again", "read_control", "read_files", "read_records"]

@@ -1,4 +1,4 @@
-"""Declared sources: files in a folder, and a generator of test records."""
+"""Files in a folder, declared as a source."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from penstock.arrow.columns import UTC
 from penstock.errors import DeclarationError
+from penstock.sources.base import Source
 from penstock.sql_text.schema import as_number, as_schema, as_text
 
 FORMATS = ("csv", "json", "parquet")
@@ -44,7 +44,7 @@ OURS: Final = {
 
 
 @dataclass(frozen=True)
-class Files:
+class Files(Source):
     """Files that appear in a folder. One partition; records are ordered by (time of the file, its name, row)."""
 
     path: str
@@ -53,22 +53,13 @@ class Files:
     max_files_per_epoch: int | None = None
     missing_columns: str = "fail"
     options: dict[str, str] = field(default_factory=dict)
+    steady = True
+
+    def folder(self) -> str:
+        return self.path
 
     def meaning(self) -> dict[str, str]:
-        """What its positions are of; a flow that goes on with another meaning is refused."""
         return {"kind": "files", "path": self.path.removeprefix("file://"), "format": self.format}
-
-
-@dataclass(frozen=True)
-class Rate:
-    """Spark's generator: ``value`` counts from 0, ``timestamp`` is the clock."""
-
-    rows_per_second: int
-    schema: pa.Schema
-
-    def meaning(self) -> dict[str, str]:
-        """As `Files.meaning`."""
-        return {"kind": "rate", "rate": f"{self.rows_per_second} rows per second"}
 
 
 def files(
@@ -115,14 +106,3 @@ def files(
         path = str(Path.cwd() / path)  # the JVM may have another working directory
     texts = {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in options.items()}
     return Files(path, as_schema(schema, f"the schema of files({path!r})"), format, max_files_per_epoch, missing_columns, texts)
-
-
-def rate(rows_per_second: int = 1) -> Rate:
-    """A stream of test records: columns ``timestamp`` and ``value`` (0, 1, 2, …).
-
-    Raises:
-        DeclarationError: The rate is not positive.
-    """
-    as_number(rows_per_second, "rows_per_second of rate")
-    schema = pa.schema([pa.field("timestamp", UTC), pa.field("value", pa.int64())])
-    return Rate(rows_per_second, schema)
