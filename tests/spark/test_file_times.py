@@ -9,16 +9,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.sources.file_times import HELD_ROWS, FileTimes
+from penstock.progress.lateness import Base
+from penstock.spark.sources.file_times import FileTimes, Inexact
 from penstock.spark.sources.footers import read_footers
 
 COLUMN = pa.field("at", pa.timestamp("us", "UTC"))
 MOMENTS = [1_700_000_000_000_000, 1_600_000_000_001_000]
 
 
-def times_of(files, column=COLUMN, held_rows=HELD_ROWS):
+def times_of(files, column=COLUMN):
     """The times of files, by URI their numbers."""
-    return FileTimes.of(files, read_footers(files, column.name), column, held_rows)
+    return FileTimes.of(files, read_footers(files, column.name), column)
+
+
+def read(files):
+    """The times themselves, of all files one after the other."""
+    bases = files.bases((), Base(0, 0))
+    return [at for file, _ in bases.values() for piece in file.times() for at in piece.tolist()]
 
 
 def of_type(unit, zone="UTC", values=MOMENTS):
@@ -50,81 +57,61 @@ def test_times_of_a_file_are_read_by_the_driver_only_if_spark_is_sure_to_read_th
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path)
     files = times_of({path.as_uri(): 3})
-    chunks = None if files is None else files.chunks(5)
-    assert (chunks is None) == (wanted is None)
+    groups = None if files is None else files.groups(5)
+    assert (groups is None) == (wanted is None)
     if wanted is not None:
-        at = files.rows([(c.part, c.number) for c in chunks])[2].tolist() if chunks else []
-        assert at == wanted
-        assert [(c.least, c.greatest, c.rows) for c in chunks] == ([(min(at), max(at), len(at))] if at else [])
-        assert files.groups(5) == chunks
-    elif files is not None:
-        assert files.groups(5) is None
+        assert read(files) == wanted
+        assert [(c.least, c.greatest, c.rows) for c in groups] == ([(min(wanted), max(wanted), len(wanted))] if wanted else [])
     assert times_of({path.as_uri(): 3}, COLUMN.with_type(pa.timestamp("us"))) is None
     assert times_of({f"{path.as_uri()}.gone": 3}) is None
 
 
 @pytest.mark.parametrize("odd", [None, -2_200_000_000_000_000])
 @pytest.mark.parametrize("place", [0, 699, 700, 4_999])
-def test_one_time_that_spark_may_read_otherwise_is_enough_wherever_it_stands(tmp_path, monkeypatch, odd, place):
-    monkeypatch.setattr("penstock.spark.sources.file_times._READ_ROWS", 700)
+def test_one_time_that_spark_may_read_otherwise_is_enough_wherever_it_stands(tmp_path, odd, place):
     path, values = tmp_path / "1.parquet", MOMENTS * 2_500
     values[place] = odd
-    pq.write_table(pa.table({"at": of_type("us", values=values)}), path)
-    assert times_of({path.as_uri(): 3}).chunks(5) is None
+    pq.write_table(pa.table({"at": of_type("us", values=values)}), path, row_group_size=700)
+    assert times_of({path.as_uri(): 3}).groups(5) is None
 
 
 def test_footers_without_least_and_greatest_times_say_nothing(tmp_path):
     path = tmp_path / "1.parquet"
     pq.write_table(pa.table({"at": of_type("us")}), path, write_statistics=False)
-    files = times_of({path.as_uri(): 3})
-    assert files.groups(5) is None
-    assert [(c.least, c.greatest) for c in files.chunks(5)] == [(min(MOMENTS), max(MOMENTS))]
+    assert times_of({path.as_uri(): 3}).groups(5) is None
 
 
-def test_times_of_a_file_that_is_gone_are_there_only_if_they_are_held(tmp_path):
+def test_times_of_a_file_that_is_gone_or_has_a_null_now_are_not_there(tmp_path):
     path = tmp_path / "1.parquet"
     pq.write_table(pa.table({"at": of_type("us")}), path)
-    held, other, late = (times_of({path.as_uri(): 3}, COLUMN, rows) for rows in (2, 1, 1))
-    chunks = held.chunks(5)
-    assert other.chunks(5) == chunks
+    files = times_of({path.as_uri(): 3})
+    bases = files.bases(files.groups(5), Base(0, 0))
+    pq.write_table(pa.table({"at": of_type("us", values=[MOMENTS[0], None])}), path)
+    with pytest.raises(Inexact):
+        files.late(bases, 5, 0)
     path.unlink()
-    assert held.rows([(5, chunks[0].number)])[2].tolist() == MOMENTS
-    assert other.rows([(5, chunks[0].number)]) is None
-    assert late.chunks(5) is None
+    with pytest.raises(Inexact):
+        files.late(bases, 5, 0)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_chunks_of_files_are_whole_pieces_of_4096_rows_with_the_offsets_that_spark_computes(tmp_path, monkeypatch, data):
-    sizes = data.draw(st.lists(st.sampled_from([0, 1, 4_095, 4_096, 4_097, 9_000, 12_288]), min_size=1, max_size=3))
+def test_groups_of_files_have_the_offsets_that_spark_computes(tmp_path, data):
+    sizes = data.draw(st.lists(st.sampled_from([0, 1, 4_095, 4_096, 4_097, 9_000]), min_size=1, max_size=3))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     at = {number: rng.integers(1 << 40, 1 << 50, size) for number, size in enumerate(sizes, 4)}
     group = data.draw(st.sampled_from([1_000, 4_096, 5_000, 1 << 20]))
     for number, times in at.items():
         table = pa.table({"v": times, "at": pa.array(times).cast(pa.timestamp("us", "UTC"))})
         pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=group)
-    held = data.draw(st.sampled_from([0, 1 << 23]))
-    monkeypatch.setattr(
-        "penstock.spark.sources.file_times._READ_ROWS", data.draw(st.sampled_from([700, 4_096, 5_000, 1 << 20]))
-    )
-    files = times_of({(tmp_path / f"{n}.parquet").as_uri(): n for n in at}, COLUMN, held)
+    files = times_of({(tmp_path / f"{n}.parquet").as_uri(): n for n in at})
 
-    def seen(of, begin, rows):
-        times = at[of][begin : begin + rows]
+    def seen(of, begin):
+        times = at[of][begin : begin + group]
         return (int(times.min()), int(times.max()), (of << 33) + begin + len(times) - 1, len(times))
 
-    def pieces(rows):
-        return [seen(n, begin, rows) for n, times in at.items() for begin in range(0, len(times), rows)]
-
-    chunks = files.chunks(7)
-    assert [(c.least, c.greatest, c.last_offset, c.rows) for c in chunks] == pieces(4_096)
-    assert [(c.least, c.greatest, c.last_offset, c.rows) for c in files.groups(7)] == pieces(group)
-    assert all(c.part == 7 and c.number == c.last_offset >> 12 for c in chunks)
-    chosen = [c for c in chunks if rng.random() < 0.6] or list(chunks[:1])
-    if not chosen:
-        return
-    part, offset, time = files.rows([(c.part, c.number) for c in chosen])
-    assert set(part.tolist()) == {7}
-    wanted = np.concatenate([np.arange(c.last_offset - c.rows + 1, c.last_offset + 1) for c in chosen])
-    assert (offset == wanted).all()
-    assert time.tolist() == [at[o >> 33][o & ((1 << 33) - 1)] for o in wanted.tolist()]
+    groups = files.groups(7)
+    wanted = [seen(n, begin) for n, times in at.items() for begin in range(0, len(times), group)]
+    assert [(c.least, c.greatest, c.last_offset, c.rows) for c in groups] == wanted
+    assert all(c.part == 7 for c in groups)
+    assert read(files) == [t for times in at.values() for t in times.tolist()]

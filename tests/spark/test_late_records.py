@@ -42,7 +42,7 @@ def records(n, seed=3):
 def test_late_records_however_they_are_looked_for_are_those_of_the_harness(spark, tmp_path, monkeypatch, rows, late):
     monkeypatch.setenv("PENSTOCK_LOCAL_DIR", str(tmp_path / "local"))
     monkeypatch.setattr(late_records, "_SMALL_ROWS", rows)
-    monkeypatch.setattr(late_records, "_MANY_LATE", late)
+    monkeypatch.setattr(late_records, "MANY_LATE", late)
     given = records(60)
     for i in range(3):
         fr.write_parquet(tmp_path / "in", given[i * 20 : i * 20 + 20], SCHEMA, i)

@@ -19,9 +19,9 @@ from penstock.driver.compile import compile_flow
 from penstock.errors import RecordError
 from penstock.progress.lateness import Base, late_rows
 from penstock.spark import engine
-from penstock.spark.sources.file_times import FileTimes
+from penstock.spark.sources.file_times import FileTimes, JudgedFile
 from penstock.spark.sources.footers import read_footers
-from penstock.spark.sources.row_times import JudgedFile, RowTimes, sources_alone
+from penstock.spark.sources.row_times import RowTimes, sources_alone
 from penstock.types import MIN_TIME, ROW_BITS
 
 COLUMNS = "k string, at timestamp, v long"
@@ -111,6 +111,12 @@ def based(uris, base):
     return times.bases(times.groups(0), base)
 
 
+def write(folder, times):
+    for number, at in enumerate(times):
+        pq.write_table(pa.table({"at": pa.array(at).view(SCHEMA.field("at").type)}), folder / f"{number}.parquet")
+    return {(folder / f"{number}.parquet").as_uri(): number for number in range(len(times))}
+
+
 class Counts:
     def __init__(self):
         self.value = {}
@@ -123,12 +129,10 @@ class Counts:
 @given(data=st.data())
 def test_rows_get_the_times_of_their_file_and_lose_those_that_are_late(tmp_path, monkeypatch, data):
     monkeypatch.setattr("penstock.spark.sources.file_times._READ_ROWS", data.draw(st.integers(1, 9)))
-    monkeypatch.setattr("penstock.spark.sources.row_times.CHUNK_BITS", data.draw(st.integers(0, 3)))
+    monkeypatch.setattr("penstock.spark.sources.file_times.CHUNK_BITS", data.draw(st.integers(0, 3)))
     times = [np.array(data.draw(st.lists(st.integers(0, 60), min_size=1, max_size=40)), np.int64) + 10**15 for _ in range(2)]
     lateness, floor = data.draw(st.integers(0, 30)), data.draw(st.sampled_from([MIN_TIME, 10**15 + 20]))
-    for number, at in enumerate(times):
-        pq.write_table(pa.table({"at": pa.array(at).view(SCHEMA.field("at").type)}), tmp_path / f"{number}.parquet")
-    uris = {(tmp_path / f"{number}.parquet").as_uri(): number for number in range(2)}
+    uris = write(tmp_path, times)
     files = based(uris, Base(MIN_TIME, floor))
 
     every = np.concatenate(times)
@@ -155,6 +159,30 @@ def test_rows_get_the_times_of_their_file_and_lose_those_that_are_late(tmp_path,
         wanted = int(late[mine].sum())
         assert counts.value.get(("n", number)) == (wanted if came[mine].any() else None)
         assert JudgedFile(*files[number], lateness).finish() == wanted
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_late_rows_of_files_are_found_by_the_driver_with_what_was_seen_before_their_chunks(tmp_path, monkeypatch, data):
+    monkeypatch.setattr("penstock.spark.sources.file_times._READ_ROWS", data.draw(st.integers(1, 9)))
+    monkeypatch.setattr("penstock.spark.sources.file_times.MANY_LATE", most := data.draw(st.sampled_from([1, 5, 100])))
+    bits = data.draw(st.integers(0, 3))
+    monkeypatch.setattr("penstock.spark.sources.file_times.CHUNK_BITS", bits)
+    times = [np.array(data.draw(st.lists(st.integers(0, 60), min_size=1, max_size=40)), np.int64) + 10**15 for _ in range(2)]
+    lateness, floor = data.draw(st.integers(0, 30)), data.draw(st.sampled_from([MIN_TIME, 10**15 + 20]))
+    uris = write(tmp_path, times)
+    files = FileTimes.of(uris, read_footers(uris, "at"), SCHEMA.field("at"))
+    offsets, before = files.late(files.bases(files.groups(7), Base(MIN_TIME, floor)), 7, lateness)
+
+    every = np.concatenate(times)
+    one = np.zeros(len(every), np.int64)
+    late = late_rows(one, one, np.arange(len(every)), every, {(0, 0): Base(MIN_TIME, floor)}, lateness)
+    places = np.concatenate([(number << ROW_BITS) + np.arange(len(at)) for number, at in enumerate(times)])
+    wanted = [places[late & (places >> ROW_BITS == number)].tolist() for number in range(2)]
+    assert offsets.tolist() == wanted[0][: most + 1] + wanted[1][: most + 1]
+    chunks = {offset >> bits for of_file in wanted for offset in of_file}
+    seen = {chunk: max(every[places >> bits < chunk], default=MIN_TIME) for chunk in chunks}
+    assert before == {(7, chunk): Base(latest, floor) for chunk, latest in seen.items()}
 
 
 def test_file_that_is_gone_or_shorter_stops_the_task_with_a_sentence(tmp_path):

@@ -30,10 +30,11 @@ from penstock.spark.exchange import fits_pages, in_pages
 from penstock.spark.failures import plain
 from penstock.spark.logs import input_of
 from penstock.spark.sources.failing_record import failing_record
+from penstock.spark.sources.file_times import JudgedFile
 from penstock.spark.sources.kept_input import KeptInput
 from penstock.spark.sources.reader import Reader
 from penstock.spark.sources.readers import reader_of
-from penstock.spark.sources.row_times import JudgedFile, RowTimes, counts_of
+from penstock.spark.sources.row_times import RowTimes, counts_of
 from penstock.spark.sources.slices import Slices, as_rdd, never_without_rows
 from penstock.spark.task import staging, task
 from penstock.sql_text.schema import quoted

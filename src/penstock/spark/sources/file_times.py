@@ -1,33 +1,36 @@
-"""Event times of Parquet files, found by the driver: one column, without a job of Spark's.
+"""Event times of Parquet files: one column, read without a job of Spark's.
 
-Where the least and greatest times in the files' footers show that no record can be late, nothing else is read. Otherwise the times are:
-for an epoch of some million records that takes a fifth of what a job takes that looks at them. It is done only where Spark is certain to
-read the very same times.
+Where the least and greatest times in the files' footers show that no record can be late, nothing else is read. Otherwise each file is judged
+by itself, from what footers say of those before it: by the tasks that have its rows (`penstock.spark.sources.row_times`), or by the driver, in
+a fifth of the time of a job. It is done only where Spark is certain to read the very same times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from penstock.arrow.columns import UTC
-from penstock.progress.lateness import Base, Chunk, ChunkId
+from penstock.errors import RecordError
+from penstock.progress.lateness import Base, Chunk, ChunkId, late_rows
 from penstock.rows.keys import Ints
 from penstock.spark.sources.footers import CANNOT_READ, THREADS, Footer, columns_of_folders
 from penstock.state.files import resolve
 from penstock.types import ROW_BITS
 
-"""A record's offset is its file's number, shifted left by so many bits, and its row in the file: as many as Spark's own ids have for rows."""
+Mask = NDArray[np.bool_]
 CHUNK_BITS: Final = 12
 """A chunk is so many bits of offsets."""
-HELD_ROWS: Final = 1 << 23
-"""The times (8 bytes) of an epoch of so many rows are held; those of a larger one are read again where they are asked for."""
+MANY_LATE: Final = 2_000
+"""So many late records are told apart by their offsets; more are not written out in an expression."""
 _READ_ROWS: Final = 1 << 20
 _YEAR_1901: Final = -2_177_452_800_000_000
 
@@ -42,26 +45,20 @@ class FileTimes:
     Args:
         files: By their numbers, in the order in which Spark has them.
         footers: By their numbers.
-        held_rows: See `HELD_ROWS`.
     """
 
-    def __init__(self, files: Mapping[int, FileColumn], footers: Mapping[int, Footer], held_rows: int = HELD_ROWS) -> None:
+    def __init__(self, files: Mapping[int, FileColumn], footers: Mapping[int, Footer]) -> None:
         self._files = files
         self._footers = footers
-        self._held: dict[int, list[Ints]] = {}
-        self._holds = sum(footer.rows for footer in footers.values()) <= held_rows
 
     @classmethod
-    def of(
-        cls, files: Mapping[str, int], footers: Mapping[str, Footer | None], column: Any, held_rows: int = HELD_ROWS
-    ) -> FileTimes | None:
+    def of(cls, files: Mapping[str, int], footers: Mapping[str, Footer | None], column: Any) -> FileTimes | None:
         """Those of some files.
 
         Args:
             files: By URI, their numbers.
             footers: By URI.
             column: The column of event times as it was declared (``pyarrow.Field``).
-            held_rows: See `HELD_ROWS`.
 
         Returns:
             None if Spark might read some of the times otherwise: a column that is no timestamp in UTC, or under more than one name (but for
@@ -72,10 +69,10 @@ class FileTimes:
         found = {number: _file(uri, footers[uri], column.name) for uri, number in files.items()}
         known = {number: file for number, file in found.items() if file is not None}
         there = {number: footer for uri, number in files.items() if (footer := footers[uri]) is not None}
-        return cls(known, there, held_rows) if len(known) == len(found) else None
+        return cls(known, there) if len(known) == len(found) else None
 
     def groups(self, part: int) -> tuple[Chunk, ...] | None:
-        """What the footers say of each row group, as if it were a chunk; None if they do not, or if `chunks` gives None.
+        """What the footers say of each row group, as if it were a chunk; None if they do not, or Spark may move times so old to another calendar.
 
         Args:
             part: The partition's number.
@@ -108,82 +105,27 @@ class FileTimes:
             base = Base(max(base.latest, greatest.get(number, base.latest)), base.late_floor)
         return found
 
-    def chunks(self, part: int) -> tuple[Chunk, ...] | None:
-        """What there is of each chunk. Reads the times.
+    def late(
+        self, bases: Mapping[int, tuple[FileColumn, Base]], part: int, lateness_us: int
+    ) -> tuple[Ints, dict[ChunkId, Base]]:
+        """As `JudgedFile.offsets`, of all files. Reads the times.
 
         Args:
+            bases: As `bases` gives them.
             part: The partition's number.
+            lateness_us: The lateness bound.
 
-        Returns:
-            None if Spark might read some times otherwise: with nulls, or with times so old that Spark may move them to another
-            calendar; or if a file cannot be read here any more.
+        Raises:
+            Inexact: A file cannot be read any more.
         """
-        try:
-            with ThreadPoolExecutor(THREADS) as pool:
-                return tuple(chunk for of_file in pool.map(lambda n: self._chunks(n, part), self._files) for chunk in of_file)
-        except Inexact:
-            return None
 
-    def _chunks(self, number: int, part: int) -> list[Chunk]:
-        """Those of one file; its times are held if they may be."""
-        ids, least, greatest = [], [], []
-        held: list[Ints] = []
-        row = 0
-        for at in self._files[number].times():
-            begins = np.append(0, np.arange(-row % (1 << CHUNK_BITS) or 1 << CHUNK_BITS, len(at), 1 << CHUNK_BITS))
-            ids.append((row + begins) >> CHUNK_BITS)
-            least.append(np.minimum.reduceat(at, begins))
-            if least[-1].min() < _YEAR_1901:
-                raise Inexact
-            greatest.append(np.maximum.reduceat(at, begins))
-            if self._holds:
-                held.append(at)
-            row += len(at)
-        if not row:
-            return []
-        if self._holds:
-            self._held[number] = held
-        every = np.concatenate(ids)
-        starts = np.flatnonzero(np.diff(every, prepend=-1))
-        begins, ends = every[starts] << CHUNK_BITS, np.append(every[starts][1:] << CHUNK_BITS, row)
-        times = (np.minimum.reduceat(np.concatenate(least), starts), np.maximum.reduceat(np.concatenate(greatest), starts))
-        first = number << ROW_BITS
-        return [
-            Chunk("0", part, (first + begin) >> CHUNK_BITS, oldest, newest, first + end - 1, end - begin)
-            for begin, end, oldest, newest in zip(*(column.tolist() for column in (begins, ends, *times)), strict=True)
-        ]
+        def judged(number: int) -> tuple[Ints, dict[ChunkId, Base]]:
+            return JudgedFile(*bases[number], lateness_us).offsets(number << ROW_BITS, part)
 
-    def rows(self, chunks: Iterable[ChunkId]) -> tuple[Ints, Ints, Ints] | None:
-        """Partition, offset and time of the rows of some chunks, of which there must be one, by ascending offset.
-
-        None if the times are not held, and a file cannot be read any more.
-        """
-        chosen = sorted(chunks)
-        wanted: dict[int, list[int]] = {}
-        for _, chunk in chosen:
-            number, row = divmod(chunk << CHUNK_BITS, 1 << ROW_BITS)
-            wanted.setdefault(number, []).append(row)
-        offsets, found = [], []
-        try:
-            for number, rows in wanted.items():
-                for row, at in self._pieces(number, rows):
-                    offsets.append((number << ROW_BITS) + row + np.arange(len(at)))
-                    found.append(at)
-        except Inexact:
-            return None
-        offset = np.concatenate(offsets)
-        return np.full(len(offset), chosen[0][0]), offset, np.concatenate(found)
-
-    def _pieces(self, number: int, rows: Sequence[int]) -> Iterator[tuple[int, Ints]]:
-        """The times of a file's chunks that begin at some rows (ascending), each with the row it begins at; a chunk may come in two pieces."""
-        begin = 0
-        for at in self._held.get(number) or self._files[number].times():
-            end = begin + len(at)
-            for row in rows:
-                here = at[max(0, row - begin) : max(0, row - begin + (1 << CHUNK_BITS))]
-                if len(here):
-                    yield max(row, begin), here
-            begin = end
+        with ThreadPoolExecutor(THREADS) as pool:
+            found = list(pool.map(judged, bases))
+        before = {chunk: base for _, of_file in found for chunk, base in of_file.items()}
+        return np.concatenate([offsets for offsets, _ in found]), before
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +154,111 @@ class FileColumn:
                     yield at
         except CANNOT_READ as error:
             raise Inexact from error
+
+
+@dataclass
+class JudgedFile:
+    """A file's times, a piece at a time, and which of them are late.
+
+    Attributes:
+        file: The file.
+        base: What was seen before it.
+        lateness_us: The lateness bound.
+        late: Late rows so far.
+    """
+
+    file: FileColumn
+    base: Base
+    lateness_us: int
+    late: int = 0
+    _begin: int = 0
+    _times: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    _late: Mask | None = None
+    _before: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __post_init__(self) -> None:
+        self._pieces = self.file.times()
+
+    def of(self, rows: Ints) -> tuple[Ints, Mask | None]:
+        """Times of some rows, and which are late (None: none).
+
+        Args:
+            rows: Their numbers in the file, int64, ascending; also from one call to the next.
+
+        Raises:
+            RecordError: The file cannot be read any more.
+        """
+        times: list[Ints] = []
+        late: list[Mask] = []
+        done = 0
+        while done < len(rows):
+            upto = int(np.searchsorted(rows, self._begin + len(self._times)))
+            here = rows[done:upto] - self._begin
+            times.append(self._times[here])
+            late.append(np.zeros(len(here), bool) if self._late is None else self._late[here])
+            done = upto
+            if done < len(rows) and not self._more():
+                raise RecordError(
+                    f"File {unquote(self.file.uri)} has fewer rows than Spark has read of it; leave files as they are once they are there. "
+                    "The epoch was not committed."
+                )
+        found = np.concatenate(late)
+        return np.concatenate(times), found if found.any() else None
+
+    def finish(self) -> int:
+        """Look at the rest; how many rows of the file are late."""
+        while self._more():
+            pass
+        return self.late
+
+    def offsets(self, first: int, part: int) -> tuple[Ints, dict[ChunkId, Base]]:
+        """Offsets of late rows, of more than `MANY_LATE` the first, and what was seen before each chunk that has some.
+
+        Args:
+            first: Offset of the file's first row.
+            part: The partition's number.
+
+        Raises:
+            Inexact: The file cannot be read any more.
+        """
+        found, before = np.empty(0, np.int64), {}
+        while self._next():
+            if self._late is not None and self._late.any():
+                offsets = first + self._begin + np.flatnonzero(self._late)
+                found = np.append(found, offsets[: MANY_LATE + 1 - len(found)])
+                chunks = np.unique(offsets >> CHUNK_BITS)
+                latest = self._before[chunks - ((first + self._begin) >> CHUNK_BITS)]
+                for chunk, seen in zip(chunks.tolist(), latest.tolist(), strict=True):
+                    before[part, chunk] = Base(seen, self.base.late_floor)
+        return found, before
+
+    def _more(self) -> bool:
+        """As `_next`, told to a person."""
+        try:
+            return self._next()
+        except Inexact as error:
+            raise RecordError(
+                f"The event times of file {unquote(self.file.uri)} can no longer be read; put the file back as it was. "
+                "The epoch was not committed."
+            ) from error
+
+    def _next(self) -> bool:
+        """Take the next piece; whether there is one."""
+        piece = next(self._pieces, None)
+        if piece is None:
+            return False
+        self._begin += len(self._times)
+        self._times, self._late = piece, None
+        rows = 1 << CHUNK_BITS
+        begins = np.append(0, np.arange(-self._begin % rows or rows, len(piece), rows))
+        seen = np.maximum.accumulate(np.maximum(np.maximum.reduceat(piece, begins), self.base.latest))
+        self._before = np.append(self._before[-1] if self._begin % rows else self.base.latest, seen[:-1])
+        if (np.minimum.reduceat(piece, begins) < np.maximum(seen - self.lateness_us, self.base.late_floor)).any():
+            one = np.zeros(len(piece), np.int64)
+            self._late = late_rows(one, one, np.arange(len(piece)), piece, {(0, 0): self.base}, self.lateness_us)
+            self.late += int(self._late.sum())
+        self.base = Base(int(seen[-1]), self.base.late_floor)
+        return True
 
 
 def _file(uri: str, footer: Footer | None, column: str) -> FileColumn | None:

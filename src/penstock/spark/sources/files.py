@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property, reduce
 from typing import Any, Final
 
+import numpy as np
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -23,8 +24,9 @@ from penstock.spark.columns import spark_schema
 from penstock.spark.failures import OURS
 from penstock.spark.sources.epoch_files import EpochFiles
 from penstock.spark.sources.file_frames import FILE, FILE_NAME, read_files
-from penstock.spark.sources.file_times import CHUNK_BITS, HELD_ROWS, FileTimes
+from penstock.spark.sources.file_times import MANY_LATE, FileTimes, Inexact
 from penstock.spark.sources.found_files import normal
+from penstock.spark.sources.late_records import Late
 from penstock.spark.sources.reader import BAD, Reader
 from penstock.spark.sources.slices import ROW
 from penstock.types import OFFSET, PART_BITS, ROW_BITS
@@ -118,29 +120,29 @@ class FilesReader(Reader):
         return _READING.submit(self._chunks_of_files, before, leave)
 
     def _chunks_of_files(self, before: SourceState, leave: bool) -> tuple[Chunk, ...] | None:
-        """What there is of each chunk, or row group, of Parquet files, without a job; None: a job must find out."""
+        """What there is of each row group of Parquet files, without a job; None: a job must find out."""
         assert self._source.time is not None
         column = self._source.connector.schema.field(self._source.time)
-        times = FileTimes.of(self.files.read, self.files.footers, column, HELD_ROWS)
-        if times is None:
-            return None
+        times = FileTimes.of(self.files.read, self.files.footers, column)
         part = self._ordinal << PART_BITS
-        coarse = times.groups(part)
-        if coarse is not None and none_suspect(before, coarse, self.lateness_us):
-            return coarse
-        if coarse is not None and leave:
-            self.left = times.bases(coarse, begun(before, "0"))
-            return coarse
-        chunks = times.chunks(part)
-        if chunks is not None:
-            self._in_files = times
-        return chunks
+        groups = None if times is None else times.groups(part)
+        if times is None or groups is None or none_suspect(before, groups, self.lateness_us):
+            return groups
+        bases = times.bases(groups, begun(before, "0"))
+        if leave:
+            self.left = bases
+            return groups
+        try:
+            offsets, chunks = times.late(bases, part, self.lateness_us)
+        except Inexact:
+            return None
+        self._judged = Late(np.full(len(offsets), part), offsets, len(offsets) <= MANY_LATE), chunks
+        return groups
 
-    _in_files: FileTimes | None = None
+    _judged: tuple[Late, dict[ChunkId, Base]] | None = None
 
-    def times_of(self, suspects: dict[ChunkId, Base]) -> Any:
-        few = self._in_files is not None and len(suspects) << CHUNK_BITS <= HELD_ROWS
-        return self._in_files.rows(suspects) if few and self._in_files is not None else None
+    def judged(self) -> tuple[Late, dict[ChunkId, Base]] | None:
+        return self._judged
 
 
 def _there(spark: SparkSession, files: Any) -> list[str]:

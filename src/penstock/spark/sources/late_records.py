@@ -22,14 +22,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.arrow.columns import lexicographic
 from penstock.progress.lateness import Base, ChunkId, late_rows
 from penstock.rows.keys import Ints
-from penstock.spark.sources.file_times import CHUNK_BITS
+from penstock.spark.sources.file_times import CHUNK_BITS, MANY_LATE
 from penstock.sql_text.schema import quoted
 from penstock.types import MIN_TIME, OFFSET, PART, TIME
 
 Suspects = dict[ChunkId, Base]
 _FEW: Final = 16
 _SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 bytes) are looked at by the driver
-_MANY_LATE: Final = 2_000  # more are not written out in an expression
 _CHUNK: Final = "__ps_chunk"
 _KNOWN: Final = "__ps_known"
 
@@ -47,6 +46,10 @@ class Late:
     part: Ints
     offset: Ints
     all: bool = True
+
+    def chunks(self) -> set[ChunkId]:
+        """The chunks that have some."""
+        return set(zip(self.part.tolist(), (self.offset >> CHUNK_BITS).tolist(), strict=True))
 
 
 def late_among(seen: Iterable[Ints], suspects: Suspects, lateness_us: int) -> Late:
@@ -67,7 +70,7 @@ def late_among(seen: Iterable[Ints], suspects: Suspects, lateness_us: int) -> La
         part, offset, late = part[order], offset[order], late[order]
         told_apart = not ((part[1:] == part[:-1]) & (offset[1:] == offset[:-1]) & (late[1:] != late[:-1])).any()
     found = Late(part[late], offset[late], told_apart)
-    if found.all and len(found.part) <= _MANY_LATE:
+    if found.all and len(found.part) <= MANY_LATE:
         return found
     chunk = found.offset >> CHUNK_BITS
     first = np.append(True, (np.diff(found.part) != 0) | (np.diff(chunk) != 0))
@@ -100,7 +103,7 @@ def find_late(
         seen = seen.repartition(PART, F.expr(f"shiftright({OFFSET}, {CHUNK_BITS})"))
     found: Any = seen.mapInArrow(_looking(suspects, lateness_us), f"{PART} long, {OFFSET} long, found boolean").toArrow()
     part, offset, exact = found.columns
-    every = len(part) <= _MANY_LATE and bool(pc.all(exact, min_count=0).as_py())
+    every = len(part) <= MANY_LATE and bool(pc.all(exact, min_count=0).as_py())
     return Late(part.to_numpy(), offset.to_numpy(), every)
 
 
@@ -124,13 +127,11 @@ def is_one_of(late: Late) -> str:
     return f"coalesce({' or '.join(among)}, false)"
 
 
-def marked(rows: DataFrame, suspects: Suspects, late: Late, lateness_us: int) -> DataFrame:
-    """Rows with `__ps_late`: in chunks that have a late record in offset order against the running maximum, elsewhere false."""
-    having = set(zip(late.part.tolist(), (late.offset >> CHUNK_BITS).tolist(), strict=True))
+def marked(rows: DataFrame, chunks: Suspects, lateness_us: int) -> DataFrame:
+    """Rows with `__ps_late`: in the chunks given in offset order against the running maximum, elsewhere false."""
     table = [
         (*chunk, *(None if t == MIN_TIME else t for t in (base.latest, base.late_floor)), True)
-        for chunk, base in suspects.items()
-        if chunk in having
+        for chunk, base in chunks.items()
     ]
     schema = f"{PART} long, {_CHUNK} long, __ps_latest long, __ps_floor long, {_KNOWN} boolean"
     known = F.broadcast(rows.sparkSession.createDataFrame(table, schema))

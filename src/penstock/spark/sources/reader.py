@@ -23,7 +23,7 @@ from penstock.progress.source_state import SourceState
 from penstock.spark.columns import array_sql, own_columns, select_sql
 from penstock.spark.failures import OURS
 from penstock.spark.sources.file_times import CHUNK_BITS, FileColumn
-from penstock.spark.sources.late_records import Late, find_late, is_one_of, late_among, marked
+from penstock.spark.sources.late_records import Late, find_late, is_one_of, marked
 from penstock.spark.sources.slices import ROW, Slices, as_rdd
 from penstock.sql_text.schema import quoted, sql_text
 from penstock.types import NULL_PARTITION, OFFSET, ORDER, PART, PART_BITS, PART_MASK, ROW_BITS, SUB, TIME, whole_partition
@@ -156,9 +156,8 @@ class Reader:
         del before
         return None
 
-    def times_of(self, suspects: dict[ChunkId, Base]) -> Any:
-        """Partition, offset and time of the records of some chunks as arrays, where `statistics` has them; None: it has not."""
-        del suspects
+    def judged(self) -> tuple[Late, dict[ChunkId, Base]] | None:
+        """Late records and the chunks that have some, where `statistics` found them, too; None: it did not."""
         return None
 
     def numbered(self, frame: DataFrame) -> DataFrame:
@@ -347,25 +346,27 @@ class Reader:
         marks = malformed and BAD in self._all().columns
         rows = select_sql(self._all().where(f"not {BAD}"), kept) if marks else self._on_time()
         bad = self.malformed() if malformed else None
-        late = self._late(rows, candidate_chunks) if candidate_chunks and not self.left else None
-        if late is None or not len(late.part):
+        if not candidate_chunks or self.left:
+            return SourceFrames(rows, None, bad)
+        late, chunks = self.judged() or self._found(rows, candidate_chunks)
+        if not chunks:
             return SourceFrames(rows, None, bad)
         if late.all and self.steady:
             is_late = is_one_of(late)
             return SourceFrames(rows.where(f"not {is_late}"), rows.where(is_late), bad, len(late.part))
-        both = as_rdd(marked(rows, candidate_chunks, late, self.lateness_us)).persist()
+        both = as_rdd(marked(rows, chunks, self.lateness_us)).persist()
         self._kept.append(both)
         found = both.where("__ps_late")
         return SourceFrames(both.where("not __ps_late").selectExpr(*kept), found.selectExpr(*kept), bad, found.count())
 
-    def _late(self, rows: DataFrame, suspects: dict[ChunkId, Base]) -> Late:
-        seen = self.times_of(suspects)
-        if seen is not None:
-            return late_among(seen, suspects, self.lateness_us)
+    def _found(self, rows: DataFrame, suspects: dict[ChunkId, Base]) -> tuple[Late, dict[ChunkId, Base]]:
+        """Late records, and the chunks that have some."""
         if self._times is not None:
             rows = self._times.where(f"not {BAD}") if BAD in self._times.columns else self._times
         whole = self.whole_chunks and self._source.position is None
-        return find_late(rows, self._rows_by_chunk, suspects, self.lateness_us, whole=whole)
+        late = find_late(rows, self._rows_by_chunk, suspects, self.lateness_us, whole=whole)
+        having = late.chunks()
+        return late, {chunk: base for chunk, base in suspects.items() if chunk in having}
 
     def done(self) -> None:
         """Forget what was kept for this epoch."""

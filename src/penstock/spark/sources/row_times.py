@@ -10,10 +10,9 @@ Read next: `penstock.spark.sources.file_times`, `penstock.progress.lateness`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
-from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,11 +22,10 @@ from pyspark import AccumulatorParam, SparkContext
 
 from penstock.arrow.columns import UTC
 from penstock.driver.compile import CompiledFlow, CompiledRegion
-from penstock.errors import RecordError
 from penstock.flow import plan as p
-from penstock.progress.lateness import Base, late_rows
+from penstock.progress.lateness import Base
 from penstock.rows.keys import Ints
-from penstock.spark.sources.file_times import CHUNK_BITS, FileColumn, Inexact
+from penstock.spark.sources.file_times import FileColumn, JudgedFile
 from penstock.spark.sources.readers import reader_of
 from penstock.types import ROW_BITS, TIME
 
@@ -126,81 +124,4 @@ class RowTimes:
             self.counts.add({(self.name, number): file.finish()})
 
 
-@dataclass
-class JudgedFile:
-    """A file's times, a piece at a time, and which of them are late.
-
-    Attributes:
-        file: The file.
-        base: What was seen before it.
-        lateness_us: The lateness bound.
-        late: Late rows so far.
-    """
-
-    file: FileColumn
-    base: Base
-    lateness_us: int
-    late: int = 0
-    _begin: int = 0
-    _times: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    _late: Mask | None = None
-
-    def __post_init__(self) -> None:
-        self._pieces = self.file.times()
-
-    def of(self, rows: Ints) -> tuple[Ints, Mask | None]:
-        """Times of some rows, and which are late (None: none).
-
-        Args:
-            rows: Their numbers in the file, int64, ascending; also from one call to the next.
-
-        Raises:
-            RecordError: The file cannot be read any more.
-        """
-        times: list[Ints] = []
-        late: list[Mask] = []
-        done = 0
-        while done < len(rows):
-            upto = int(np.searchsorted(rows, self._begin + len(self._times)))
-            here = rows[done:upto] - self._begin
-            times.append(self._times[here])
-            late.append(np.zeros(len(here), bool) if self._late is None else self._late[here])
-            done = upto
-            if done < len(rows) and not self._next():
-                raise RecordError(
-                    f"File {unquote(self.file.uri)} has fewer rows than Spark has read of it; leave files as they are once they are there. "
-                    "The epoch was not committed."
-                )
-        found = np.concatenate(late)
-        return np.concatenate(times), found if found.any() else None
-
-    def finish(self) -> int:
-        """Look at the rest; how many rows of the file are late."""
-        while self._next():
-            pass
-        return self.late
-
-    def _next(self) -> bool:
-        """Take the next piece; whether there is one."""
-        try:
-            piece = next(self._pieces, None)
-        except Inexact as error:
-            raise RecordError(
-                f"The event times of file {unquote(self.file.uri)} can no longer be read; put the file back as it was. "
-                "The epoch was not committed."
-            ) from error
-        if piece is None:
-            return False
-        self._begin += len(self._times)
-        self._times, self._late = piece, None
-        begins = np.arange(0, len(piece), 1 << CHUNK_BITS)
-        seen = np.maximum.accumulate(np.maximum(np.maximum.reduceat(piece, begins), self.base.latest))
-        if (np.minimum.reduceat(piece, begins) < np.maximum(seen - self.lateness_us, self.base.late_floor)).any():
-            one = np.zeros(len(piece), np.int64)
-            self._late = late_rows(one, one, np.arange(len(piece)), piece, {(0, 0): self.base}, self.lateness_us)
-            self.late += int(self._late.sum())
-        self.base = Base(int(seen[-1]), self.base.late_floor)
-        return True
-
-
-__all__ = ["JudgedFile", "RowTimes", "counts_of", "sources_alone"]
+__all__ = ["RowTimes", "counts_of", "sources_alone"]
