@@ -31,24 +31,24 @@ class Frames:
 
     def of(self, node: p.Node) -> Frame:
         """The frame of a node; None if it has no rows in this epoch."""
-        if id(node) not in self._made:
-            self._made[id(node)] = self._make(node)
-        return self._made[id(node)]
-
-    def _make(self, node: p.Node) -> Frame:
+        if id(node) in self._made:
+            return self._made[id(node)]
+        frame: Frame = None
         if isinstance(node, (p.SourceNode, p.LateNode, p.MalformedNode)):
             source = node if isinstance(node, p.SourceNode) else node.source
             frames = self._source(source)
-            return frames.on_time if node is source else frames.late if isinstance(node, p.LateNode) else frames.malformed
-        if isinstance(node, p.RegionOutput):
+            frame = frames.on_time if node is source else frames.late if isinstance(node, p.LateNode) else frames.malformed
+        elif isinstance(node, p.RegionOutput):
             compiled = self._flow.regions[node.region.name]
-            return self._backend.part(self.region(node.region.name), compiled, compiled.outs[node.operator, node.errors])
-        assert isinstance(node, p.StepNode)
-        inputs = [frame for i in node.inputs if (frame := self.of(i)) is not None]
-        if not inputs:
-            return None
-        frame = self._backend.step(node, inputs)
-        return self._backend.keep(frame) if self._flow.consumers.get(id(node), 0) > 1 else frame
+            frame = self._backend.part(self.region(node.region.name), compiled, compiled.outs[node.operator, node.errors])
+        else:
+            assert isinstance(node, p.StepNode)
+            inputs = [frame for i in node.inputs if (frame := self.of(i)) is not None]
+            frame = self._backend.step(node, inputs) if inputs else None
+            if frame is not None and self._flow.consumers.get(id(node), 0) > 1:
+                frame = self._backend.keep(frame)
+        self._made[id(node)] = frame
+        return frame
 
     def _source(self, source: p.SourceNode) -> SourceFrames:
         if source.name not in self._sources:

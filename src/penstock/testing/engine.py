@@ -258,8 +258,14 @@ class LocalEngine:
         self.log.append((inputs, [*self._left, *given]))
         self._left = []
 
-    def run_planned(self, loop: Loop, *, available: bool = True) -> bool:
-        """Run the epochs that are planned and not committed; says whether one has ended the reading."""
+    def run_planned(self, loop: Loop, *, available: bool = True, roll_back: bool = False) -> bool:
+        """Run the epochs that are planned and not committed; says whether one has ended the reading.
+
+        Args:
+            loop: Whose epochs.
+            available: Whether only what there is is read.
+            roll_back: Whether to go back to a snapshot here if one is told to, and to run on when the reading has ended.
+        """
         while (number := loop.last.epoch + 1) < len(self.log):
             inputs, given = self.log[number]
             # What others wrote: the driver leaves out what it has obeyed.
@@ -270,8 +276,10 @@ class LocalEngine:
             self.log[number] = (inputs if self._checkpoint.snapshot_names() else {}, [])
             if loop.last.rollback_pending:
                 self._left = [c for c in given if c[0] not in loop.last.control]
-            if ended:
+            if ended and not roll_back:
                 return True
+            if loop.last.rollback_pending:
+                loop.roll_back()
         return False
 
     def _assign(self, loop: Loop, epoch: int) -> Callable[..., Assignment]:

@@ -161,14 +161,12 @@ class Harness:
         """
         self._read()
         self._engine.plan_epoch([_command(c) for c in commands], advance_us)
-        return self.resume()
+        self._engine.run_planned(self._loop, roll_back=True)
+        return self.record
 
     def resume(self) -> EpochRecord:
         """Run the epochs that were begun and not committed, as Spark does after a restart; goes back to a snapshot if told to."""
-        while self.record.epoch + 1 < len(self._engine.log):
-            self._engine.run_planned(self._loop)
-            if self.record.rollback_pending:
-                self._loop.roll_back()
+        self._engine.run_planned(self._loop, roll_back=True)
         return self.record
 
     def finish(self) -> EpochRecord:
