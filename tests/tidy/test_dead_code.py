@@ -19,6 +19,7 @@ ELSEWHERE = {
     ("spark/sources/row_times.py", "addInPlace"): "Spark calls it",
     ("state/store.py", "catch_up"): "tests look at what it took; tasks ask for a version by `snapshot`",
     ("testing/harness.py", "loadable"): "users of the harness",
+    ("testing/harness.py", "resume"): "users of the harness, after a crash",
 }
 BY_NAME = {"patterns/ceql/parsing.py": "lark calls a method for each rule of the grammar"}
 
