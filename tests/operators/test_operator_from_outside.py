@@ -111,3 +111,16 @@ def test_operator_with_partial_results_gets_one_row_per_key_and_lane():
     [region] = compile_flow(plan, lambda node, _: node.schema, partial_schema).regions.values()
     assert offered == [Partials(("max(v)",), "lane")]
     assert region.spec.ports[0].partial_of == 0
+
+
+def test_operators_whose_parts_merge_are_those_that_aggregate():
+    flow = ps.Flow("parts")
+    keyed = flow.source("a", FILES, time="at").key_by("k")
+    keyed.window(ps.session("1 hour")).aggregate(n=ps.count()).sink(ps.noop())
+    keyed.window(ps.tumbling("1 hour")).aggregate(n=ps.first("v"), m=ps.quantile("v", 0.5)).sink(ps.noop())
+    keyed.aggregate(n=ps.count(), name="running").sink(ps.noop())
+    keyed.stateful_map(lambda k, e, s: (None, s), "n long", name="map").deduplicate("n").sink(ps.noop())
+    keyed.process(Peak("lane", "v"), name="peak").sink(ps.noop())
+    [region] = flow.plan().regions
+    merging = {region.step_name(i) for i, step in enumerate(region.steps) if step.operator.mergeable}
+    assert merging == {"session aggregate", "aggregate", "running"}

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import pytest
 
 from penstock.checkpoint.record import EpochRecord
-from penstock.protocol.commands import KINDS, Copied, Drain, End, Load, Move, Open, Scale, Snapshot, Stop, Tick, decode, encode
+from penstock.protocol import commands
+from penstock.protocol.commands import (
+    KINDS,
+    Copied,
+    Drain,
+    End,
+    Load,
+    Move,
+    Open,
+    Scale,
+    Snapshot,
+    Stop,
+    Tick,
+    Unknown,
+    decode,
+    encode,
+)
 from penstock.protocol.controller import refusal
 from penstock.protocol.rescale import Placement
 
@@ -60,3 +77,22 @@ def test_record_when_commands_are_open_keeps_them():
 def test_command_when_this_version_does_not_know_it_is_refused_with_a_sentence(raw, what):
     found = refusal(decode(raw), {"k": Placement.fresh(2)}, ("s",))
     assert found.sentence == f"{what} is no command that this version knows."
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A command of another version."""
+
+    region: str
+    ms: int
+    why: str | None = None
+
+
+def test_command_from_outside_when_its_class_is_listed_is_written_read_and_checked_by_its_fields(monkeypatch):
+    pause, raw = Pause("k", 5), {"command": "pause", "region": "k", "ms": 5, "why": None}
+    assert decode(raw) == Unknown("'pause'")
+    monkeypatch.setattr(commands, "KINDS", {**KINDS, "pause": Pause})
+    assert encode(pause) == raw
+    assert decode(raw) == decode({"command": "pause", "region": "k", "ms": 5}) == pause
+    assert decode({**raw, "ms": "5"}) == Unknown("'pause' with ms='5'")
+    assert decode({"command": "pause", "region": "k"}) == Unknown("'pause' without ms")

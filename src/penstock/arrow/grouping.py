@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.arrow.columns import WIDTHS
 from penstock.arrow.jit import inlined, jit
 
 _DISTINCT: Final = 1 << 17  # beyond, counters exceed the processor's cache, and NumPy's sorts are as fast
 _SHARE: Final = 4  # least values per distinct one for a gain
 _RUNS: Final = 64  # or ranges; more are sorted
 _PROBES: Final = 4  # per value, on average; random values need one or two
-_WIDTHS: Final = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multiplicative hashing
 
 Ints = NDArray[np.int64]
@@ -84,7 +84,7 @@ class GroupLayout(NamedTuple):
         """An Arrow column scattered like `put`; None if its values have no fixed width, or if there are nulls."""
         if not _is_fixed(column):
             return None
-        return pa.array(self.put(column.view(_WIDTHS[column.type.bit_width]).to_numpy(), rows)).view(column.type)
+        return pa.array(self.put(column.view(WIDTHS[column.type.bit_width]).to_numpy(), rows)).view(column.type)
 
 
 def placing(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> GroupLayout | None:
@@ -200,7 +200,7 @@ def _places(by_value: Ints, counts: Ints) -> Ints:
 def _is_fixed(column: Any) -> bool:
     kind = column.type
     fixed = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
-    return fixed and not column.null_count and kind.bit_width in _WIDTHS
+    return fixed and not column.null_count and kind.bit_width in WIDTHS
 
 
 @jit

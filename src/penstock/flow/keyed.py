@@ -430,6 +430,9 @@ class KeyedStream(Stream):
         return found[0]
 
 
+Stream._needing_a_key = frozenset(name for name in vars(KeyedStream) if not name.startswith("_")) - {"local", "timeouts"}
+
+
 class WindowedStream:
     """A keyed stream divided by windows."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 class Stream:
     """Rows without a key: stateless steps only."""
+
+    _needing_a_key: ClassVar[frozenset[str]]  # set where these methods are, in `penstock.flow.keyed`
 
     def __init__(self, flow: Flow, node: p.Node) -> None:
         self._flow = flow
@@ -260,7 +262,7 @@ class Stream:
         return self
 
     def _missing(self, attribute: str) -> Any:
-        if attribute in ("stateful_map", "aggregate", "window", "join", "deduplicate", "process", "match"):
+        if attribute in self._needing_a_key:
             left = next((n.region for n in p.upstream_of(p.RegionOutput, self._node)), None)
             if left is not None:
                 key = ", ".join(repr(n) for n in left.keys.names)

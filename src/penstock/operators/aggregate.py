@@ -150,6 +150,7 @@ class Aggregating(Operator):
 
     kernels: tuple[tuple[str, Kernel], ...]
     reads_only = True
+    mergeable = True
 
     def __post_init__(self) -> None:
         self.ordered = any(isinstance(k, Aggregate) for _, k in self.kernels)  # a user's merge need not be commutative

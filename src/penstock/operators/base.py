@@ -245,6 +245,8 @@ class Operator:
     name: str = ""
     kind: str = ""
     """What it is, in a word; empty: its class's name. Steps of one kind may take one another's state over when a flow has changed."""
+    mergeable: bool = False
+    """Whether a key's rows can be handled in parts whose results merge to the same output; parts in order if it is `ordered`."""
     passes: bool = False
     """Whether its output rows are rows that it was given, so that it may be taken away from a flow that has state."""
 

@@ -24,13 +24,12 @@ from penstock.patterns.plan import WHEN, Pattern
 from penstock.patterns.recogniser.recogniser import Batch, Block, Recogniser, walk
 from penstock.patterns.recogniser.tables import Tables
 from penstock.patterns.result_columns import summed
-from penstock.patterns.sorting import different
+from penstock.patterns.sorting import LEAST, different
 from penstock.patterns.windows import earliest, step_back_text, steps_back, times, without_text
 from penstock.types import HASH, MASK
 
 CHUNK_ROWS = 1 << 18
 RESULT_ROWS = 1 << 16
-_LEAST = np.iinfo(np.int64).min
 
 Ints = NDArray[np.int64]
 
@@ -222,7 +221,7 @@ class _Worker:
     def _latest(self, rows: Ints) -> Ints:
         """``when`` of the last event of each row; for new rows, a value before every first event."""
         new = max(0, int(rows.max()) + 1 - len(self.latest))
-        return np.append(self.latest, np.full(new, _LEAST if self._by_column else -1))
+        return np.append(self.latest, np.full(new, LEAST if self._by_column else -1))
 
     def _results(self, batch: Batch, events: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         p = self.pattern

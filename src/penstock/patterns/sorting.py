@@ -37,7 +37,7 @@ GIVEN_ROWS: Final = 1 << 18
 _SAMPLES: Final = 4  # per run and range
 _PLACE: Final = "__ps_sort"
 _PLACED_BY: Final = 5  # most key and order columns
-_LEAST: Final = np.iinfo(np.int64).min
+LEAST: Final = np.iinfo(np.int64).min
 
 Ints = NDArray[np.int64]
 
@@ -151,7 +151,7 @@ class Sorting:
         begins = [0] * len(runs)
         for before, bound in zip([(None,), *bounds], bounds, strict=False):
             # A key is divided only if it has more events than are held at a time.
-            at = bound if bound[0] == before[0] or len(bound) == 1 else (bound[0], *[_LEAST] * (len(bound) - 1))
+            at = bound if bound[0] == before[0] or len(bound) == 1 else (bound[0], *[LEAST] * (len(bound) - 1))
             ends = [run.before(at) for run in runs]
             yield from _joined(runs, begins, ends)
             begins = ends

@@ -176,8 +176,8 @@ class MemorySink:
 def _latest(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
     """The last row of each key; NULL is a key like any other, NaN is one, and so is zero whatever its sign."""
     keys = [_one_key(column) for column in table.select(list(key)).columns]
-    numbered = pa.table([*keys, pa.array(np.arange(table.num_rows))], names=[*key, "__ps_row"])
-    last: Any = numbered.group_by(list(key)).aggregate([("__ps_row", "max")]).column("__ps_row_max")
+    numbered = pa.table([*keys, pa.array(np.arange(table.num_rows))], names=[*key, "__ps_given"])
+    last: Any = numbered.group_by(list(key)).aggregate([("__ps_given", "max")]).column("__ps_given_max")
     kept: Any = pc.sort_indices(last)
     latest: pa.Table = table.take(last.take(kept))
     return latest

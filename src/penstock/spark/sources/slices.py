@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.spark.columns import named, select_sql
 from penstock.spark.sources.found_files import Found, found_in
 
-ROW: Final = "__ps_row"
+ROW: Final = "__ps_file_row"
 """Spark's own id of a row: the number of its partition of the scan, and its place there."""
 _of_rows: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 _ABOVE_FILES: Final = ("Project", "SubqueryAlias")
