@@ -29,7 +29,7 @@ REST: Final = 3
 """After each batch a compaction rests so many times as long as that took; the epochs beside it should hardly take longer."""
 
 
-_LOOK_S: Final = 0.2
+LOOK_S: Final = 0.2
 
 
 class Background:
@@ -114,7 +114,7 @@ class Background:
         if not self._beside:
             self._copy_keys(record)
         copying = list(self._copying.values())
-        while wait(copying, _LOOK_S).not_done and not until():
+        while wait(copying, LOOK_S).not_done and not until():
             pass
         for future in copying:
             if future.done():

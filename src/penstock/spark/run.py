@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.checkpoint.folder import CONTROL, Checkpoint
 from penstock.checkpoint.record import EpochRecord
+from penstock.driver.background import LOOK_S
 from penstock.driver.compile import CompiledFlow, CompiledRegion, compile_flow
 from penstock.driver.engine import EpochOrders
 from penstock.driver.loop import Loop
@@ -53,8 +54,6 @@ from penstock.worker.run import Assignment
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
-
-_LOOK_S: Final = 0.2
 
 
 def start(
@@ -269,7 +268,7 @@ class SparkEngine:
     def _watch(self, loop: Loop) -> None:
         """Until the query has ended, or was told to."""
         last_epoch, since, told = -1, time.monotonic(), ""
-        while not self._ends(loop, _LOOK_S):
+        while not self._ends(loop, LOOK_S):
             if self.stopping.is_set():
                 self._query.stop()
                 return
