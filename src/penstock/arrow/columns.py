@@ -15,7 +15,6 @@ from penstock.types import FIRST_MOMENT, LAST_MOMENT
 
 UTC: Final = pa.timestamp("us", "UTC")
 """The type of times that have a zone, wherever penstock makes them."""
-WIDTHS: Final[dict[int, Any]] = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 _FEW: Final = 1 << 12  # below, one comparing sort is as fast
 MANY: Final = 1 << 16  # from here on counting pays
 _LONG_RUNS: Final = 64  # average run length from which that sort is cheap

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrow.columns import WIDTHS
 from penstock.arrow.jit import inlined, jit
 
 _DISTINCT: Final = 1 << 17  # beyond, counters exceed the processor's cache, and NumPy's sorts are as fast
@@ -84,7 +83,7 @@ class GroupLayout(NamedTuple):
         """An Arrow column scattered like `put`; None if its values have no fixed width, or if there are nulls."""
         if not _is_fixed(column):
             return None
-        return pa.array(self.put(column.view(WIDTHS[column.type.bit_width]).to_numpy(), rows)).view(column.type)
+        return pa.array(self.put(column.view(f"int{column.type.bit_width}").to_numpy(), rows)).view(column.type)
 
 
 def placing(values: Ints, rows: Ints, position: tuple[Ints, Ints, Ints, Ints]) -> GroupLayout | None:
@@ -200,7 +199,7 @@ def _places(by_value: Ints, counts: Ints) -> Ints:
 def _is_fixed(column: Any) -> bool:
     kind = column.type
     fixed = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
-    return fixed and not column.null_count and kind.bit_width in WIDTHS
+    return fixed and not column.null_count and kind.bit_width in (8, 16, 32, 64)
 
 
 @jit

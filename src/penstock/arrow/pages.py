@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.arrow.columns import GATHERED_BYTES, WIDTHS, coalesce_batches
+from penstock.arrow.columns import GATHERED_BYTES, coalesce_batches
 
 BLOCK_ROWS: Final = 1 << 18
 OPENED_ROWS: Final = 1 << 18
@@ -46,7 +46,7 @@ def is_paged(kind: pa.DataType) -> bool:
     types = pa.types
     times = types.is_date32(kind) or (types.is_timestamp(kind) and kind.unit == "us")
     fixed = types.is_integer(kind) or types.is_floating(kind) or times
-    return (fixed and kind.bit_width in WIDTHS) or types.is_boolean(kind) or _is_text(kind)
+    return (fixed and kind.bit_width in (8, 16, 32, 64)) or types.is_boolean(kind) or _is_text(kind)
 
 
 def page_overhead(columns: int) -> int:
@@ -171,7 +171,7 @@ def _narrowed(values: Values) -> tuple[Values | None, int]:
 def _filled(column: Any) -> Values:
     """A column's values as whole numbers; nulls get the bits of an existing value, or 0."""
     truth = pa.types.is_boolean(column.type)
-    whole = column.cast(pa.int8()) if truth else column.view(WIDTHS[column.type.bit_width])
+    whole = column.cast(pa.int8()) if truth else column.view(f"int{column.type.bit_width}")
     if column.null_count:
         known = whole.drop_null()
         whole = pc.fill_null(whole, known[0] if len(known) else pa.scalar(0, whole.type))
