@@ -17,7 +17,7 @@ _DISTINCT: Final = 1 << 17  # beyond, counters exceed the processor's cache, and
 _SHARE: Final = 4  # least values per distinct one for a gain
 _RUNS: Final = 64  # or ranges; more are sorted
 _PROBES: Final = 4  # per value, on average; random values need one or two
-_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multiplicative hashing
+GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: Knuth's multiplicative hashing
 
 Ints = NDArray[np.int64]
 
@@ -220,7 +220,7 @@ def _number(values: Ints, shift: int, table: NDArray[np.int32], distinct: Ints, 
     left = _PROBES * len(values)
     for i in range(len(values)):
         value = values[i]
-        at = np.int64((np.uint64(value) * _GOLDEN) >> np.uint64(shift))
+        at = np.int64((np.uint64(value) * GOLDEN) >> np.uint64(shift))
         number = table[at]
         while number >= 0 and distinct[number] != value:
             at = (at + 1) & mask

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from penstock.arrow.grouping import GOLDEN
 from penstock.arrow.jit import inlined, jit
 
-_STEP = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
 
@@ -19,7 +19,7 @@ _M2 = np.uint64(0x94D049BB133111EB)
 @inlined
 def choice(key: Any, i: Any, n: Any) -> Any:
     """The i-th choice among n, of a key's hash. Source: the finaliser of SplitMix64, on the i-th of its states."""
-    h = np.uint64(key) + np.uint64(i + 1) * _STEP
+    h = np.uint64(key) + np.uint64(i + 1) * GOLDEN
     h = (h ^ (h >> np.uint64(30))) * _M1
     h = (h ^ (h >> np.uint64(27))) * _M2
     h ^= h >> np.uint64(31)
