@@ -29,7 +29,8 @@ from penstock.types import MIN_TIME, OFFSET, PART, TIME
 Suspects = dict[ChunkId, Base]
 _FEW: Final = 16
 _SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 bytes) are looked at by the driver
-_CHUNK: Final = "__ps_chunk"
+CHUNK: Final = "__ps_chunk"
+LATE: Final = "__ps_late"
 _KNOWN: Final = "__ps_known"
 
 
@@ -133,15 +134,15 @@ def marked(rows: DataFrame, chunks: Suspects, lateness_us: int) -> DataFrame:
         (*chunk, *(None if t == MIN_TIME else t for t in (base.latest, base.late_floor)), True)
         for chunk, base in chunks.items()
     ]
-    schema = f"{PART} long, {_CHUNK} long, __ps_latest long, __ps_floor long, {_KNOWN} boolean"
+    schema = f"{PART} long, {CHUNK} long, __ps_latest long, __ps_floor long, {_KNOWN} boolean"
     known = F.broadcast(rows.sparkSession.createDataFrame(table, schema))
-    inside = rows.withColumn(_CHUNK, F.expr(f"shiftright({OFFSET}, {CHUNK_BITS})")).join(known, [PART, _CHUNK], "left")
-    order = Window.partitionBy(PART, _CHUNK).orderBy(OFFSET).rowsBetween(Window.unboundedPreceding, -1)
+    inside = rows.withColumn(CHUNK, F.expr(f"shiftright({OFFSET}, {CHUNK_BITS})")).join(known, [PART, CHUNK], "left")
+    order = Window.partitionBy(PART, CHUNK).orderBy(OFFSET).rowsBetween(Window.unboundedPreceding, -1)
     accused = inside.where(f"{_KNOWN} is not null").withColumn("__ps_top", F.max(TIME).over(order))
     bound = f"greatest(greatest(__ps_top, __ps_latest) - {lateness_us}L, __ps_floor)"
     own = [quoted(c) for c in rows.columns]
-    judged = accused.selectExpr(*own, f"coalesce({TIME} < {bound}, false) as __ps_late")
-    return judged.unionByName(inside.where(f"{_KNOWN} is null").selectExpr(*own, "false as __ps_late"))
+    judged = accused.selectExpr(*own, f"coalesce({TIME} < {bound}, false) as {LATE}")
+    return judged.unionByName(inside.where(f"{_KNOWN} is null").selectExpr(*own, f"false as {LATE}"))
 
 
 __all__ = ["Late", "find_late", "is_one_of", "late_among", "marked"]

@@ -23,10 +23,22 @@ from penstock.progress.source_state import SourceState
 from penstock.spark.columns import array_sql, own_columns, select_sql
 from penstock.spark.failures import OURS
 from penstock.spark.sources.file_times import CHUNK_BITS, FileColumn
-from penstock.spark.sources.late_records import Late, find_late, is_one_of, marked
+from penstock.spark.sources.late_records import CHUNK, LATE, Late, find_late, is_one_of, marked
 from penstock.spark.sources.slices import ROW, Slices, as_rdd
 from penstock.sql_text.schema import quoted, sql_text
-from penstock.types import NULL_PARTITION, OFFSET, ORDER, PART, PART_BITS, PART_MASK, ROW_BITS, SUB, TIME, whole_partition
+from penstock.types import (
+    HIDDEN,
+    NULL_PARTITION,
+    OFFSET,
+    ORDER,
+    PART,
+    PART_BITS,
+    PART_MASK,
+    ROW_BITS,
+    SUB,
+    TIME,
+    whole_partition,
+)
 
 if TYPE_CHECKING:
     from penstock.spark.sources.kept_input import KeptInput
@@ -39,7 +51,6 @@ BAD: Final = "__ps_bad"
 CORRUPT: Final = "__ps_corrupt"
 """Column with the text of a record that could not be parsed, of streams that have such."""
 _FOUND: Final = ("least", "greatest", "last", "rows")
-_CHUNK: Final = "__ps_chunk"
 
 
 class Reader:
@@ -219,7 +230,7 @@ class Reader:
         part, offset = self._position(frame, bad)
         hidden = [f"{time} as {TIME}", f"{part} as {PART}", f"{offset} as {OFFSET}", f"0L as {SUB}"]
         if not usual:
-            own += [c for c in frame.columns if c in (*self.needs, CORRUPT) and c.startswith("__ps_")]
+            own += [c for c in frame.columns if c in (*self.needs, CORRUPT) and c.startswith(HIDDEN)]
             hidden += [f"{bad} as {BAD}"] * bool(causes)
         return select_sql(frame, [*own, *hidden])
 
@@ -288,8 +299,8 @@ class Reader:
         by_text = self._name_of_partition(rows)
         name = [] if by_text is None else [f"{by_text} as __ps_name"]
         groups = rows.selectExpr(
-            *name, PART, f"shiftright({OFFSET}, {CHUNK_BITS}) as {_CHUNK}", f"if({BAD}, null, {TIME}) as time", OFFSET, BAD
-        ).groupBy(*(["__ps_name"] if name else []), PART, _CHUNK)
+            *name, PART, f"shiftright({OFFSET}, {CHUNK_BITS}) as {CHUNK}", f"if({BAD}, null, {TIME}) as time", OFFSET, BAD
+        ).groupBy(*(["__ps_name"] if name else []), PART, CHUNK)
         found = groups.agg(
             F.expr("min(time) as least"),
             F.expr("max(time) as greatest"),
@@ -298,7 +309,7 @@ class Reader:
             F.expr(f"count_if({BAD}) as bad"),
         ).collect()
         chunks = tuple(
-            Chunk(str(r["__ps_name"]) if name else self._name_of(r[PART]), *(r[c] for c in (PART, _CHUNK, *_FOUND)))
+            Chunk(str(r["__ps_name"]) if name else self._name_of(r[PART]), *(r[c] for c in (PART, CHUNK, *_FOUND)))
             for r in found
             if r["rows"]
         )
@@ -356,8 +367,8 @@ class Reader:
             return SourceFrames(rows.where(f"not {is_late}"), rows.where(is_late), bad, len(late.part))
         both = as_rdd(marked(rows, chunks, self.lateness_us)).persist()
         self._kept.append(both)
-        found = both.where("__ps_late")
-        return SourceFrames(both.where("not __ps_late").selectExpr(*kept), found.selectExpr(*kept), bad, found.count())
+        found = both.where(LATE)
+        return SourceFrames(both.where(f"not {LATE}").selectExpr(*kept), found.selectExpr(*kept), bad, found.count())
 
     def _found(self, rows: DataFrame, suspects: dict[ChunkId, Base]) -> tuple[Late, dict[ChunkId, Base]]:
         """Late records, and the chunks that have some."""
