@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.errors import FinishedError, OperatorError
+from penstock.errors import FinishedError, OperatorError, PenstockError
+from penstock.sinks.foreach import ForeachSink
 
 pytestmark = pytest.mark.spark
 
@@ -187,3 +188,26 @@ def test_query_that_is_stopped_from_outside_during_a_drain_leaves_the_flow_to_be
     assert run.outcome.startswith("The query was stopped from outside of penstock after epoch ")
     assert flow_of(tmp_path / "in", out).start(spark, **options).await_termination(300)
     assert values(out) == [*range(8 * PER_FILE)]
+
+
+class Unclosable(ForeachSink):
+    """A sink of a user's own that fails when it is closed."""
+
+    closed = 0
+
+    def close(self):
+        Unclosable.closed += 1
+        raise OSError("the connection is gone")
+
+
+def test_run_when_sinks_fail_to_close_ends_with_the_error_and_has_closed_each(spark, tmp_path):
+    write(tmp_path / "in", range(1))
+    flow = ps.Flow("unclosable")
+    events = flow.source("events", ps.files(str(tmp_path / "in"), "k string, v long"))
+    for name in ("a", "b"):
+        events.sink(Unclosable(lambda rows, epoch: None), name=name)
+    run = flow.start(spark, checkpoint=str(tmp_path / "c"), trigger="available_now")
+    with pytest.raises(PenstockError, match="the connection is gone"):
+        run.await_termination(120)
+    assert not run.active
+    assert Unclosable.closed == 2

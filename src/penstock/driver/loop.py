@@ -8,6 +8,7 @@ Read next: `penstock.driver.engine`, `penstock.driver.epoch`, `penstock.protocol
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.background import Background
@@ -150,10 +151,11 @@ class Loop:
         return Commander(self.checkpoint).submit(command)
 
     def close(self) -> None:
-        """Wait for background work, and close the sinks."""
-        self._background.close()
-        for output in self.flow.plan.outputs:
-            output.sink.close()
+        """Wait for background work, and close the sinks: each of them, also if another one fails to close."""
+        with ExitStack() as each:
+            for output in self.flow.plan.outputs:
+                each.callback(output.sink.close)
+            self._background.close()
 
 
 def _said_of(unread: dict[str, int]) -> str:

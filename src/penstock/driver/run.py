@@ -47,8 +47,13 @@ class Run:
             self._close()
 
     def _close(self) -> None:
-        self._loop.close()
-        self._ended.set()
+        loop = self._loop
+        try:
+            loop.close()
+        except Exception as error:  # noqa: BLE001  (handed to whoever waits)
+            loop.error = loop.error or loop.engine.translated(error)
+        finally:
+            self._ended.set()
 
     def _replaced(self) -> PenstockError | None:
         """The error if a newer run took over the checkpoint, or the engine has ended, when reading ended without one."""

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.arrow.columns import lexicographic
 from penstock.progress.lateness import Base, ChunkId, late_rows
 from penstock.rows.keys import Ints
+from penstock.spark.columns import array_sql
 from penstock.spark.sources.file_times import CHUNK_BITS, MANY_LATE
 from penstock.sql_text.schema import quoted
 from penstock.types import MIN_TIME, OFFSET, PART, TIME
@@ -32,6 +33,15 @@ _SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 b
 CHUNK: Final = "__ps_chunk"
 LATE: Final = "__ps_late"
 _KNOWN: Final = "__ps_known"
+
+
+# A chunk as one number. Two chunks may have the same one: then one more is looked at.
+_CODE: Final = f"(shiftleft({PART}, 24) ^ shiftright({OFFSET}, {CHUNK_BITS}))"
+
+
+def _code(part: int, chunk: int) -> int:
+    """The same, which Spark cuts to 64 bits."""
+    return ((part << 24 ^ chunk) + 2**63) % 2**64 - 2**63
 
 
 @dataclass(frozen=True)
@@ -92,8 +102,7 @@ def find_late(
     """
     seen = rows.select(PART, OFFSET, TIME)
     if len(suspects) < _FEW:
-        places = (f"{PART} = {p}L and shiftright({OFFSET}, {CHUNK_BITS}) = {c}L" for p, c in suspects)
-        seen = seen.where(" or ".join(places))
+        seen = seen.where(f"array_contains({array_sql(_code(*chunk) for chunk in suspects)}, {_CODE})")
         number = sum(rows_by_chunk.get(chunk, _SMALL_ROWS + 1) for chunk in suspects)
     else:
         number = sum(rows_by_chunk.values()) if suspects.keys() <= rows_by_chunk.keys() else _SMALL_ROWS + 1
