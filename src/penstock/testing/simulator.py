@@ -344,7 +344,8 @@ class World:
         outcome.frontiers[began:] = [outcome.frontiers[to.epoch]] * void
         outcome.epochs[began:] = [outcome.epochs[to.epoch]] * void
         outcome.emitted = [e for e in outcome.emitted if e.epoch <= to.epoch]
-        outcome.copies = [c for c in outcome.copies if c.done <= to.epoch]
+        again = {(n, h.key, h.since) for n, r in enumerate(to.regions) for h in r.control.held}
+        outcome.copies = [c for c in outcome.copies if c.done <= to.epoch and c[:3] not in again]
         late: list[Command] = [
             c for reports in self.reports.values() for c in reports if isinstance(c, Copied) and c.since > to.epoch
         ]
