@@ -15,9 +15,11 @@ pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("p", pa.int32()), ("o", pa.int64())])
 
 
-def declare(connector, **options):
+def declare(connector, other=None, **options):
     def given(sink):
         flow = ps.Flow("late")
+        if other is not None:  # then the numbers of the partitions of "events" are large
+            flow.source("other", other, time="at").sink(sink("other"))
         events = flow.source("events", connector, time="at", lateness="3 seconds", **options)
         events.select("k", "at", "p", "o").sink(sink("on time"))
         events.late.sink(sink("late"))
@@ -46,11 +48,13 @@ def test_late_records_however_they_are_looked_for_are_those_of_the_harness(spark
     given = records(60)
     for i in range(3):
         fr.write_parquet(tmp_path / "in", given[i * 20 : i * 20 + 20], SCHEMA, i)
+    fr.write_parquet(tmp_path / "other", given[:1], SCHEMA, 0)
     options = {"position": ("p", "o")}
     schema = "k string, at timestamp, p int, o long"
-    made = declare(ps.files(str(tmp_path / "in"), schema, max_files_per_epoch=1), **options)
+    other = ps.files(str(tmp_path / "other"), schema)
+    made = declare(ps.files(str(tmp_path / "in"), schema, max_files_per_epoch=1), other, **options)
     found = fr.over_spark(spark, tmp_path / "c", made)
-    wanted = fr.in_harness(declare(ps.files("none", schema), **options), {"events": given})
+    wanted = fr.in_harness(declare(ps.files("none", schema), other, **options), {"events": given, "other": given[:1]})
     assert not fr.difference(found, wanted)
     assert sum(wanted["late"].values()) > 10
 
