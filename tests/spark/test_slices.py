@@ -97,6 +97,6 @@ def test_positions_are_computed_of_the_rows_that_a_filter_leaves(spark, tmp_path
     assert sorted(row["v"] for row in sink.rows()) == [1.0, 1.5]
     steps = plans[0].split("\n")
     offset, filtered, numbered = (
-        next(i for i, s in enumerate(steps) if word in s) for word in ("shiftleft", "Filter", "AS __ps_row")
+        next(i for i, s in enumerate(steps) if word in s) for word in ("shiftleft", "Filter", "AS __ps_file_row")
     )
     assert offset < filtered < numbered  # what comes first is done last; a filter below the numbers would change them
