@@ -64,9 +64,9 @@ def source(tmp_path):
 
 
 def test_steps_from_outside_when_run_over_spark_give_their_rows_in_order(spark, tmp_path, monkeypatch, source):
-    (tmp_path / "of_a_user.py").write_text(OF_A_USER)
+    (tmp_path / "steps_of_a_user.py").write_text(OF_A_USER)
     monkeypatch.syspath_prepend(tmp_path)  # of this process, not of the workers
-    repeated = importlib.import_module("of_a_user").Repeated
+    repeated = importlib.import_module("steps_of_a_user").Repeated
     out = ps.memory(f"{tmp_path}-steps")
     flow, events = source(0, 5, 3)
     rows = events.apply(Tenth()).apply(Marked()).apply(repeated(2))
