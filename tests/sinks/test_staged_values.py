@@ -144,7 +144,7 @@ VALUES = {
     "at": (whole(FIRST - 2, LAST + 2), lambda v: micros(v, "UTC")),
     "wall": (whole(FIRST, LAST), micros),
     "day": (whole(-2_440_590, 11_248_740), lambda v: pa.array(v, pa.int32()).cast(pa.date32())),
-    "m": (whole(-(10**38) + 1, 10**38 - 1), lambda v: pa.array([x if x is None else Decimal(x).scaleb(-9) for x in v], pa.decimal128(38, 9))),
+    "m": (whole(-(10**38) + 1, 10**38 - 1), lambda v: pa.array([x if x is None else Decimal((x < 0, tuple(map(int, str(abs(x)))), -9)) for x in v], pa.decimal128(38, 9))),
     "s": (st.text(st.characters(codec="utf-8"), max_size=5), lambda v: pa.array(v, pa.string())),
     "x": (st.binary(max_size=5), lambda v: pa.array(v, pa.binary())),
 }  # fmt: skip
