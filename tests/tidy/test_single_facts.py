@@ -24,7 +24,6 @@ LONG = 30
 CHECKPOINT = "checkpoint/folder.py"
 OF_THEIR_OWN = {
     "VERSION": "each format counts its own versions",
-    "MOST": "skew: the first rows of files, a sample of a DataFrame",
 }
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from penstock.routing.skew import Skew
     from penstock.routing.strategy import Hashes
 
-MOST: Final = 10_000_000
-"""Of more rows, the first so many are looked at."""
 _BAR: Final = 40
 
 
@@ -31,17 +29,17 @@ def skew(
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines, one for each strategy.")] = False,
 ) -> None:
     """Show how evenly keys would be spread over workers by each strategy. Flows of this version use KeyGrouping()."""
-    from penstock.routing.skew import COMPARED, advice, measure
+    from penstock.routing.skew import MOST, advice, measure
 
     with as_typed():
         there = found_files([local(name) for name in files])
         kind = format_of(there, kind)
         check_beginnings(there, kind)
         hashes = _hashes(there, kind, key)
-    found = [measure(strategy, hashes, workers, senders) for strategy in COMPARED]
+    found = measure(hashes, workers, senders)
     if as_json:
         for one in found:
-            print(json.dumps({**_figures(one), "loads": one.loads.tolist()}))
+            print(json.dumps({**one.figures(), "loads": one.loads.tolist()}))
     else:
         _print(found, len(hashes))
         print(advice(found))
@@ -56,6 +54,7 @@ def _hashes(files: list[str], kind: str, keys: list[str]) -> Hashes:
     import pyarrow.dataset as ds
 
     from penstock.routing.route import hashes_of
+    from penstock.routing.skew import MOST
 
     dataset: Any = ds.dataset  # its types leave out json
     try:
@@ -72,16 +71,6 @@ def _hashes(files: list[str], kind: str, keys: list[str]) -> Hashes:
     except (pa.ArrowException, OSError) as error:
         raise DeclarationError(f"These files cannot be read as {kind}: {error}.") from error
     return np.concatenate([*parts, np.empty(0, np.int64)])
-
-
-def _figures(one: Skew) -> dict[str, Any]:
-    return {
-        "strategy": one.name,
-        "imbalance": one.imbalance,
-        "copies_per_key": one.copies_per_key,
-        "moved_between_epochs": one.moved_between_epochs,
-        "fits": one.strategy.fits,
-    }
 
 
 def _print(found: list[Skew], rows: int) -> None:

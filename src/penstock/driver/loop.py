@@ -159,6 +159,6 @@ class Loop:
 
 
 def _said_of(unread: dict[str, int]) -> str:
-    """The same in words; empty if there are none."""
+    """How many files of each source are unread, in words; empty if there are none."""
     each = [f"{n:,} file{'s' * (n != 1)} of source {name!r}" for name, n in unread.items()]
     return " and ".join(each) + (" are" if sum(unread.values()) > 1 else " is") + " unread" if each else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,8 @@ COMPARED: Final[tuple[Strategy, ...]] = (
 )
 EPOCHS: Final = 10
 """Equal parts into which the messages are cut, so that moves from one to the next can be counted."""
+MOST: Final = 10_000_000
+"""So many rows are looked at, where there are more."""
 
 
 @dataclass(frozen=True)
@@ -62,26 +64,42 @@ class Skew:
         """Messages that the busiest worker has more than the mean, as a share of all messages."""
         return float((self.loads.max() - self.loads.mean()) / max(self.loads.sum(), 1))
 
+    def figures(self) -> dict[str, Any]:
+        """A row of `penstock.skew`."""
+        return {
+            "strategy": self.name,
+            "imbalance": self.imbalance,
+            "max_load": int(self.loads.max()),
+            "mean_load": float(self.loads.mean()),
+            "copies_per_key": self.copies_per_key,
+            "moved_between_epochs": self.moved_between_epochs,
+            "fits": self.strategy.fits,
+        }
 
-def measure(strategy: Strategy, hashes: Hashes, workers: int, senders: int = 1) -> Skew:
-    """Route keys, dealt to the senders in turn, by one strategy.
+
+def measure(hashes: Hashes, workers: int, senders: int = 1) -> list[Skew]:
+    """Route keys, dealt to the senders in turn, by each strategy of `COMPARED`.
 
     Args:
-        strategy: The strategy.
         hashes: By message, in order, the hash of its key (int64).
         workers: Number of workers.
         senders: Number of senders.
     """
+    _, keys = np.unique(hashes, return_inverse=True)
+    return [_measured(strategy, hashes, keys, workers, senders) for strategy in COMPARED]
+
+
+def _measured(strategy: Strategy, hashes: Hashes, keys: npt.NDArray[np.int64], workers: int, senders: int) -> Skew:
+    """One strategy. `keys`: by message, the number of its key, from 0 on."""
     router = strategy.router(workers)
     loads = np.zeros(workers, np.int64)
     pairs: list[npt.NDArray[np.int64]] = []
-    names, keys = np.unique(hashes, return_inverse=True)
     for epoch in np.array_split(np.arange(len(hashes)), EPOCHS):
         dealt = [epoch[s::senders] for s in range(senders)]
         routed = np.concatenate(router.route([hashes[rows] for rows in dealt]))
         loads += np.bincount(routed, minlength=workers)
         pairs.append(np.unique(keys[np.concatenate(dealt)] * workers + routed))
-    copies = len(np.unique(np.concatenate(pairs))) / max(len(names), 1)
+    copies = len(np.unique(np.concatenate(pairs))) / (keys.max(initial=0) + 1)
     return Skew(strategy, loads, copies, _moved(pairs, workers))
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from penstock.errors import DeclarationError
 from penstock.routing.route import hashes_of
-from penstock.routing.skew import COMPARED, Skew, measure
+from penstock.routing.skew import MOST, measure
 from penstock.sql_text.schema import quoted, unknown_column
 
 if TYPE_CHECKING:
     from penstock.routing.strategy import Hashes
-
-MOST: Final = 10_000_000
-"""Of a DataFrame with more rows a sample of about so many is taken."""
 
 
 def skew(df_or_keys: Any, key: str | Sequence[str] | None = None, *, workers: int, senders: int = 1) -> pd.DataFrame:
@@ -48,19 +45,7 @@ def skew(df_or_keys: Any, key: str | Sequence[str] | None = None, *, workers: in
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise DeclarationError(f"skew({name}={number!r}): give a number from 1 on.")
     hashes = _hashes(df_or_keys, key)
-    return pd.DataFrame([_row(measure(strategy, hashes, workers, senders)) for strategy in COMPARED])
-
-
-def _row(found: Skew) -> dict[str, Any]:
-    return {
-        "strategy": found.name,
-        "imbalance": found.imbalance,
-        "max_load": int(found.loads.max()),
-        "mean_load": float(found.loads.mean()),
-        "copies_per_key": found.copies_per_key,
-        "moved_between_epochs": found.moved_between_epochs,
-        "fits": found.strategy.fits,
-    }
+    return pd.DataFrame([found.figures() for found in measure(hashes, workers, senders)])
 
 
 def _hashes(rows: Any, key: str | Sequence[str] | None) -> Hashes:
