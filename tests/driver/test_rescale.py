@@ -13,6 +13,7 @@ import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.commands import Commander
 from penstock.driver.inspect import view_region
+from penstock.errors import OperatorError
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.testing import Crash, Harness
 
@@ -186,6 +187,16 @@ def test_hooks_of_a_users_operator_when_keys_move_hear_of_as_many_coming_as_goin
     went = sum(n for what, n in Hooked.heard if what == "collect")
     came = sum(n for what, n in Hooked.heard if what == "acquire")
     assert went == came > 0
+
+
+@pytest.mark.parametrize("hook", ["on_collect", "on_acquire"])
+def test_hook_of_a_users_operator_when_it_raises_is_named_with_its_operator_and_region(calm, hook):
+    def fails(*_):
+        raise ValueError("no room")
+
+    failing = type("Failing", (LastTwo,), {hook: fails})
+    with pytest.raises(OperatorError, match=rf"Operator .*region '\w+' failed in {hook}: ValueError.*no room"):
+        run(calm[0], {3: [scale(4)]}, last_two=failing)
 
 
 def test_keys_when_they_are_placed_apart_and_called_back_are_where_they_should_be(calm):

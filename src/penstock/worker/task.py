@@ -166,13 +166,13 @@ class _RegionTask:
 
     def call_hook(self, hook: str, names: Sequence[bytes]) -> None:
         """Call a hook of those operators that have it, with the keys that entries belong to."""
-        for operator, state in zip(self.operators, self.states, strict=True):
+        for i, (operator, state) in enumerate(zip(self.operators, self.states, strict=True)):
             if getattr(type(operator), hook) is getattr(Operator, hook):
                 continue
             encoded = sorted({key_of(name) for name in names if name[2] == state.slot})
             if encoded:
                 columns = tuple(self.codec.decode(encoded))
-                getattr(operator, hook)(Keys(columns, spark_xxhash64(columns), self.codec), state)
+                self.call_operator(i, hook, getattr(operator, hook), Keys(columns, spark_xxhash64(columns), self.codec), state)
 
     def call_operator(self, i: int, where: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call an operator; raise what fails as OperatorError."""
