@@ -114,7 +114,7 @@ class ConsistentGrouping:
 
 class PowerOfTwoChoices:
     def __init__(self, n, sender=0):
-        self.n, self.number, self.loads = n, sender << 40, [0] * n
+        self.n, self.number, self.loads = n, choice(sender, 0, 1 << 31), [0] * n
 
     def __call__(self, _):
         worker = least(two(self.number, self.n), self.loads)
@@ -127,7 +127,7 @@ def histogram(keys: list[int], n: int, slack: float = 0.0) -> list[int]:
     """All messages of one epoch at once."""
     counts = Counter(keys)
     most = math.ceil((1 + slack) * len(keys) / n)
-    at_home = {key: choice(key, 0, n) for key in counts}
+    at_home = {key: (key % 4096) * n // 4096 for key in counts}
     loads = Counter(at_home[key] for key in keys)
     places = {key: [at_home[key]] * count for key, count in counts.items()}
     for worker in [w for w in range(n) if loads[w] > most]:

@@ -81,10 +81,10 @@ def test_route_when_keys_do_not_matter_equals_the_plain_algorithm(stream, n):
     keys, senders, epochs = stream
     order = np.argsort(epochs, kind="stable")
     names = np.unique(senders).tolist()
-    drawn = {sender: slow.PowerOfTwoChoices(n, names.index(sender)) for sender in names}
+    drawn = {sender: slow.PowerOfTwoChoices(n, sender) for sender in names}
     wanted = [drawn[sender](None) for sender in senders[order].tolist()]
     assert ps.route(ps.PowerOfTwoChoices(), keys, workers=n, senders=senders, epochs=epochs)[order].tolist() == wanted
-    turns = {sender: names.index(sender) for sender in names}
+    turns = {sender: sender for sender in names}
     for at, worker in zip(order, ps.route(ps.Shuffle(), keys, workers=n, senders=senders, epochs=epochs)[order], strict=True):
         assert worker == turns[senders[at]] % n
         turns[senders[at]] += 1

@@ -52,10 +52,10 @@ class _VirtualWorkers(Memory):
         self._epsilon = epsilon
         self._owners = np.arange(workers * virtual, dtype=np.int32) % np.int32(workers)
 
-    def begin(self, sender: int) -> dict[str, npt.NDArray[Any]]:  # noqa: ARG002  (all begin alike)
+    def begin(self, sender: int) -> dict[str, npt.NDArray[np.int64]]:  # noqa: ARG002  (all begin alike)
         return {"loads": np.zeros(len(self._owners), np.int64), "sent": np.zeros(1, np.int64)}
 
-    def route_sender(self, hashes: Hashes, memory: dict[str, npt.NDArray[Any]], out: Workers) -> None:
+    def route_sender(self, hashes: Hashes, memory: dict[str, npt.NDArray[np.int64]], out: Workers) -> None:
         _route(hashes, memory["loads"], memory["sent"], 1 + self._epsilon, np.empty(len(self._owners), np.int64), out)
         out[:] = self._owners[out]
 

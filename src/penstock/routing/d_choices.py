@@ -70,12 +70,12 @@ class HotKeys(Memory):
         self._theta = 1 / (5 * workers) if theta is None else theta
         self._epsilon, self._fixed = epsilon, fixed
 
-    def begin(self, sender: int) -> dict[str, npt.NDArray[Any]]:  # noqa: ARG002  (all begin alike)
+    def begin(self, sender: int) -> dict[str, npt.NDArray[np.int64]]:  # noqa: ARG002  (all begin alike)
         """Loads, d, and an empty sketch."""
         loads, d = np.zeros(self.workers, np.int64), np.array([self._fixed or 2, 0], np.int64)
         return {"loads": loads, "lowest": np.zeros(2, np.int64), "d": d, **new_sketch(self.workers)}
 
-    def route_sender(self, hashes: Hashes, memory: dict[str, npt.NDArray[Any]], out: Workers) -> None:
+    def route_sender(self, hashes: Hashes, memory: dict[str, npt.NDArray[np.int64]], out: Workers) -> None:
         """Count each key, and route by what is hot at that moment."""
         counters = len(memory["keys"])
         shares, seen = np.empty(counters), np.zeros((4, counters), np.int64)

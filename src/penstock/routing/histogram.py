@@ -5,17 +5,16 @@ A pure function of the epoch's counts, so an epoch that runs again routes alike 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.routing.choices import choose
-from penstock.routing.strategy import Hashes, Router, Strategy, Workers
+from penstock.routing.strategy import ByCounts, Hashes, Parts, Router, Strategy
+from penstock.routing.table import Routing
 
 Ints = npt.NDArray[np.int64]
 
@@ -41,68 +40,47 @@ class Histogram(Strategy):
 
     def router(self, workers: int) -> Router:
         """Nothing is remembered."""
-        return _Overflow(workers, self.slack)
+        return Overflow(workers, self.table(workers), self.slack)
 
 
-class _Overflow(Router):
-    def __init__(self, workers: int, slack: float) -> None:
-        self._workers, self._slack = workers, slack
-
-    def route(self, senders: Sequence[Hashes]) -> list[Workers]:
-        """By the counts of all senders together; rows of a split key are numbered by sender and position."""
-        hashes = np.concatenate([*senders, np.empty(0, np.int64)])
-        encoded = pa.array(hashes).dictionary_encode()
-        keys, found = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
-        counts = np.bincount(found, minlength=len(keys))
-        homes, split = overflow(keys, counts, self._workers, self._slack)
-        out = homes[found]
-        if split:
-            is_split = np.zeros(len(keys), bool)
-            is_split[list(split)] = True
-            rows = np.flatnonzero(is_split[found])
-            rows = rows[np.argsort(found[rows], kind="stable")]
-            parts = [part for key in sorted(split) for part in split[key]]
-            out[rows] = np.repeat([w for w, _ in parts], [size for _, size in parts])
-        return np.split(out, np.cumsum([len(h) for h in senders])[:-1]) if senders else []
-
-
-def overflow(keys: Hashes, counts: Ints, workers: int, slack: float) -> tuple[Workers, dict[int, list[tuple[int, int]]]]:
-    """Where each key's messages go.
+class Overflow(ByCounts):
+    """Home, and what overflows goes elsewhere.
 
     Args:
-        keys: Different hashes (int64, k), in any order: the result does not depend on it.
-        counts: By key, its messages in the epoch.
         workers: Number of workers.
+        home: Where each key is at home.
         slack: By which share a worker may have more than its part.
-
-    Returns:
-        By key its home (int32, k), and for each split key, by its place in `keys`: (worker, how many of its messages), in order.
     """
-    homes = np.empty(len(keys), np.int32)
-    choose(keys, 0, workers, homes)
-    loads = np.bincount(homes, weights=counts, minlength=workers).astype(np.int64)
-    most = int(np.ceil((1 + slack) * int(counts.sum()) / workers))
-    split: dict[int, list[tuple[int, int]]] = {}
-    over = np.flatnonzero(loads > most)
-    if not len(over):
-        return homes, split
-    concerned = np.flatnonzero((loads > most)[homes])
-    largest_first = concerned[np.lexsort((keys[concerned], -counts[concerned], homes[concerned]))]
-    begins = np.searchsorted(homes[largest_first], over)
-    for worker, begin in zip(over.tolist(), begins.tolist(), strict=True):
-        at = begin
-        while loads[worker] > most:
-            key = int(largest_first[at])
-            at += 1
-            shed = min(int(loads[worker]) - most, int(counts[key]))
-            loads[worker] -= shed
-            stays = int(counts[key]) - shed
-            parts = _place(int(keys[key]), shed, loads, most)
-            split[key] = [(worker, stays), *parts] if stays else parts
-    return homes, split
+
+    def __init__(self, workers: int, home: Routing, slack: float) -> None:
+        super().__init__(workers, home)
+        self._slack = slack
+
+    def divide(self, keys: Hashes, counts: Ints, loads: Ints) -> dict[int, Parts]:
+        """Of workers with too much the largest keys first; ties by hash."""
+        loads = loads.copy()
+        most = int(np.ceil((1 + self._slack) * int(loads.sum()) / self.workers))
+        divided: dict[int, Parts] = {}
+        over = np.flatnonzero(loads > most)
+        if not len(over):
+            return divided
+        homes = self.home.workers_of(keys)
+        concerned = np.flatnonzero((loads > most)[homes])
+        largest_first = concerned[np.lexsort((keys[concerned], -counts[concerned], homes[concerned]))]
+        begins = np.searchsorted(homes[largest_first], [*over, self.workers])
+        for worker, begin, end in zip(over.tolist(), begins[:-1].tolist(), begins[1:].tolist(), strict=True):
+            for at in largest_first[begin:end].tolist():
+                if loads[worker] <= most:
+                    break
+                shed = min(int(loads[worker]) - most, int(counts[at]))
+                loads[worker] -= shed
+                stays = int(counts[at]) - shed
+                parts = _place(int(keys[at]), shed, loads, most)
+                divided[int(keys[at])] = [(worker, stays), *parts] if stays else parts
+        return divided
 
 
-def _place(key: int, messages: int, loads: Ints, most: int) -> list[tuple[int, int]]:
+def _place(key: int, messages: int, loads: Ints, most: int) -> Parts:
     """Put messages of a key on workers with room, along its further choices; `loads` is changed."""
     workers, parts = len(loads), []
     drawn = np.empty(1, np.int32)

@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.routing.strategy import Strategy
-from penstock.routing.table import Routing
 
 
 @dataclass(frozen=True)
 class KeyGrouping(Strategy):
     """Every key has one worker; the default, and right for every operator."""
-
-    def table(self, workers: int) -> Routing:
-        """Equal ranges of bins."""
-        return Routing.even(workers)

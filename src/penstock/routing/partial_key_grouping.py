@@ -33,10 +33,10 @@ class PartialKeyGrouping(Strategy):
 
 
 class _Both(Memory):
-    def begin(self, sender: int) -> dict[str, npt.NDArray[Any]]:  # noqa: ARG002  (all begin alike)
+    def begin(self, sender: int) -> dict[str, npt.NDArray[np.int64]]:  # noqa: ARG002  (all begin alike)
         return {"loads": np.zeros(self.workers, np.int64)}
 
-    def route_sender(self, hashes: Hashes, memory: dict[str, npt.NDArray[Any]], out: Workers) -> None:
+    def route_sender(self, hashes: Hashes, memory: dict[str, npt.NDArray[np.int64]], out: Workers) -> None:
         _route(hashes, memory["loads"], out)
 
 

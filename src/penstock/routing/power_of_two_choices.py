@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.arrow.jit import jit
-from penstock.routing.choices import lesser_of_two
+from penstock.routing.choices import choice, lesser_of_two
 from penstock.routing.strategy import Hashes, Memory, Router, Strategy, Workers
 
 
@@ -32,10 +32,10 @@ class PowerOfTwoChoices(Strategy):
 
 
 class _Drawn(Memory):
-    def begin(self, sender: int) -> dict[str, npt.NDArray[Any]]:
-        return {"next": np.array([sender << 40], np.int64), "loads": np.zeros(self.workers, np.int64)}
+    def begin(self, sender: int) -> dict[str, npt.NDArray[np.int64]]:
+        return {"next": np.array([choice(sender, 0, 1 << 31)], np.int64), "loads": np.zeros(self.workers, np.int64)}
 
-    def route_sender(self, hashes: Hashes, memory: dict[str, npt.NDArray[Any]], out: Workers) -> None:
+    def route_sender(self, hashes: Hashes, memory: dict[str, npt.NDArray[np.int64]], out: Workers) -> None:
         _route(len(hashes), memory["next"], memory["loads"], out)
 
 

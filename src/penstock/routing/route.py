@@ -52,10 +52,9 @@ def route(strategy: Strategy, keys: Any, *, workers: int, senders: Any = None, e
     names = np.unique(sender)
     out = np.empty(len(hashes), np.int32)
     for of_epoch in _runs(order, epoch):
-        bounds = np.searchsorted(sender[of_epoch], names[1:])
-        parts = np.split(of_epoch, bounds)
-        for rows, routed in zip(parts, router.route([hashes[rows] for rows in parts]), strict=True):
-            out[rows] = routed
+        parts = dict(zip(names.tolist(), np.split(of_epoch, np.searchsorted(sender[of_epoch], names[1:])), strict=True))
+        for name, routed in router.route({name: hashes[rows] for name, rows in parts.items()}).items():
+            out[parts[name]] = routed
     return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,10 @@ class Shuffle(Strategy):
 
 
 class _InTurn(Memory):
-    def begin(self, sender: int) -> dict[str, npt.NDArray[Any]]:
+    def begin(self, sender: int) -> dict[str, npt.NDArray[np.int64]]:
         return {"next": np.array([sender % self.workers], np.int64)}
 
-    def route_sender(self, hashes: Hashes, memory: dict[str, npt.NDArray[Any]], out: Workers) -> None:
+    def route_sender(self, hashes: Hashes, memory: dict[str, npt.NDArray[np.int64]], out: Workers) -> None:
         begin = memory["next"][0]
         out[:] = np.arange(begin, begin + len(hashes)) % self.workers
         memory["next"][0] = (begin + len(hashes)) % self.workers

@@ -96,7 +96,7 @@ def _measured(strategy: Strategy, hashes: Hashes, keys: npt.NDArray[np.int64], w
     pairs: list[npt.NDArray[np.int64]] = []
     for epoch in np.array_split(np.arange(len(hashes)), EPOCHS):
         dealt = [epoch[s::senders] for s in range(senders)]
-        routed = np.concatenate(router.route([hashes[rows] for rows in dealt]))
+        routed = np.concatenate([*router.route({s: hashes[rows] for s, rows in enumerate(dealt)}).values()])
         loads += np.bincount(routed, minlength=workers)
         pairs.append(np.unique(keys[np.concatenate(dealt)] * workers + routed))
     copies = len(np.unique(np.concatenate(pairs))) / (keys.max(initial=0) + 1)

@@ -11,24 +11,32 @@ Read next: `penstock.routing.key_grouping`, `penstock.routing.table`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-if TYPE_CHECKING:
-    from penstock.routing.table import Routing
+from penstock.routing.table import Routing
 
 Hashes = npt.NDArray[np.int64]
 Workers = npt.NDArray[np.int32]
 
 
 class Router(ABC):
-    """A strategy at work, for one region and a fixed number of workers."""
+    """A strategy at work, for one region and a fixed number of workers.
+
+    Attributes:
+        memory: By sender, what it knows from one epoch to the next: int64 arrays by name. The epoch record keeps it, so that an epoch that
+            runs again is routed alike; it may be set before the first call of `route`.
+    """
+
+    def __init__(self) -> None:
+        self.memory: dict[int, dict[str, npt.NDArray[np.int64]]] = {}
 
     @abstractmethod
-    def route(self, senders: Sequence[Hashes]) -> list[Workers]:
+    def route(self, senders: Mapping[int, Hashes]) -> dict[int, Workers]:
         """The worker of each message of one epoch.
 
         Args:
@@ -51,12 +59,12 @@ class Strategy:
     fits: ClassVar[str] = "every step"
 
     def describe(self) -> str:
-        """Its name and settings as text. The checkpoint keeps it, and a flow that is started with another one is refused."""
+        """Its name and settings as text. The checkpoint keeps it."""
         return repr(self)
 
     def table(self, workers: int) -> Routing:
-        """The table with which a region of so many workers begins. Only where a key has one worker."""
-        raise NotImplementedError(f"{self!r} has no routing table.")
+        """The table with which a region of so many workers begins: where each key is at home. Equal ranges of bins if not said otherwise."""
+        return Routing.even(workers)
 
     def router(self, workers: int) -> Router:
         """A router that has seen nothing yet; by the table if not said otherwise."""
@@ -67,35 +75,84 @@ class ByTable(Router):
     """Every message goes to the one worker of its key."""
 
     def __init__(self, table: Routing) -> None:
+        super().__init__()
         self._table = table
 
-    def route(self, senders: Sequence[Hashes]) -> list[Workers]:
+    def route(self, senders: Mapping[int, Hashes]) -> dict[int, Workers]:
         """Look up each key."""
-        return [self._table.workers_of(hashes).astype(np.int32) for hashes in senders]
+        return {sender: self._table.workers_of(hashes).astype(np.int32) for sender, hashes in senders.items()}
 
 
 class Memory(Router):
     """A router that remembers, for each sender apart, named arrays: what it knows by `begin`, and changes in `route_sender`."""
 
     def __init__(self, workers: int) -> None:
+        super().__init__()
         self.workers = workers
-        self._memory: list[dict[str, npt.NDArray[Any]]] = []
 
     @abstractmethod
-    def begin(self, sender: int) -> dict[str, npt.NDArray[Any]]:
+    def begin(self, sender: int) -> dict[str, npt.NDArray[np.int64]]:
         """The arrays of a sender that has sent nothing."""
 
     @abstractmethod
-    def route_sender(self, hashes: Hashes, memory: dict[str, npt.NDArray[Any]], out: Workers) -> None:
+    def route_sender(self, hashes: Hashes, memory: dict[str, npt.NDArray[np.int64]], out: Workers) -> None:
         """Write the worker of each message of a sender to `out`; `memory` is changed."""
 
-    def route(self, senders: Sequence[Hashes]) -> list[Workers]:
+    def route(self, senders: Mapping[int, Hashes]) -> dict[int, Workers]:
         """Each sender by its own memory."""
-        while len(self._memory) < len(senders):
-            self._memory.append(self.begin(len(self._memory)))
-        routed = []
-        for hashes, memory in zip(senders, self._memory, strict=False):
-            out = np.empty(len(hashes), np.int32)
-            self.route_sender(hashes, memory, out)
-            routed.append(out)
+        routed = {}
+        for sender, hashes in senders.items():
+            if sender not in self.memory:
+                self.memory[sender] = self.begin(sender)
+            routed[sender] = out = np.empty(len(hashes), np.int32)
+            self.route_sender(hashes, self.memory[sender], out)
         return routed
+
+
+Parts = list[tuple[int, int]]
+"""Of a key's messages in an epoch: (worker, how many of them), in the order of senders and positions."""
+
+
+class ByCounts(Router):
+    """A router that needs no more of an epoch than how many messages each key has, and leaves most keys whole, at home.
+
+    Args:
+        workers: Number of workers.
+        home: Where each key is at home.
+    """
+
+    def __init__(self, workers: int, home: Routing) -> None:
+        super().__init__()
+        self.workers, self.home = workers, home
+
+    @abstractmethod
+    def divide(self, keys: Hashes, counts: npt.NDArray[np.int64], loads: npt.NDArray[np.int64]) -> dict[int, Parts]:
+        """The keys that do not stay whole at home.
+
+        Args:
+            keys: Different hashes (int64, k), in any order: the result does not depend on it.
+            counts: By key, its messages in the epoch (int64, k).
+            loads: By worker, the messages of all keys at home there, those of other keys included (int64).
+
+        Returns:
+            By hash of a key, where its messages go.
+        """
+
+    def route(self, senders: Mapping[int, Hashes]) -> dict[int, Workers]:
+        """By the counts of all senders together; rows of a divided key are numbered by sender and position."""
+        hashes = np.concatenate([*senders.values(), np.empty(0, np.int64)])
+        encoded = pa.array(hashes).dictionary_encode()
+        keys, found = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
+        homes = self.home.workers_of(keys).astype(np.int32)
+        out = homes[found]
+        divided = self.divide(keys, np.bincount(found, minlength=len(keys)), np.bincount(out, minlength=self.workers))
+        if divided:
+            at = {key: i for i, key in enumerate(keys.tolist()) if key in divided}
+            is_divided = np.zeros(len(keys), bool)
+            is_divided[list(at.values())] = True
+            rows = np.flatnonzero(is_divided[found])
+            rows = rows[np.argsort(found[rows], kind="stable")]
+            parts = [part for key in sorted(at, key=at.__getitem__) for part in divided[key]]
+            out[rows] = np.repeat([w for w, _ in parts], [size for _, size in parts])
+        sizes = [len(h) for h in senders.values()]
+        return dict(zip(senders, np.split(out, np.cumsum(sizes)[:-1]), strict=True)) if senders else {}
