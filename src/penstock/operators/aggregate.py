@@ -20,7 +20,7 @@ from penstock.errors import DeclarationError, OperatorError, StateError, raised
 from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import Codec, layout
 from penstock.operators.aggregates.user import Aggregate, UserFailed
-from penstock.operators.base import Context, KeyedState, Layout, Operator, Output, Partials
+from penstock.operators.base import Context, KeyedState, Layout, Operator, Output, Partials, Parts
 from penstock.operators.windows import WINDOW, Sliding, window_text
 from penstock.rows.keys import Ints, biased, unbiased
 from penstock.rows.rows import Emitted, Keys, Order, Rows
@@ -99,7 +99,7 @@ def telling(step: Operator, key_of: Callable[[int], tuple[Keys, int]], rows: Row
         error = failed.__cause__ or failed
         raise OperatorError(
             f"{step.describe()} of region {step.context.region!r} failed in {failed.what} on key {key!r}{where}: "
-            f"{raised(error)}; fix the aggregate, or leave such records out before it with where(...)."
+            f"{raised(error)}; {failed.remedy}."
         ) from error
 
 
@@ -150,10 +150,11 @@ class Aggregating(Operator):
 
     kernels: tuple[tuple[str, Kernel], ...]
     reads_only = True
-    mergeable = True
 
     def __post_init__(self) -> None:
-        self.ordered = any(isinstance(k, Aggregate) for _, k in self.kernels)  # a user's merge need not be commutative
+        own = [kernel.commutative for _, kernel in self.kernels if isinstance(kernel, Aggregate)]
+        self.ordered = not all(own)
+        self.mergeable = False not in own
         self.name = f"{self.kind}({', '.join(n for n, _ in self.kernels)})"
 
     def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
@@ -172,6 +173,8 @@ class Aggregating(Operator):
     def start(self, context: Context) -> None:
         super().start(context)
         self._bounds = bind_kernels(self.kernels, context.inputs[0])
+        if context.divided:
+            self._bounds = tuple(bound.in_any_order() for bound in self._bounds)
         self._codec = Codec([n for n, _ in self.kernels], self._bounds, context.layouts)
 
 
@@ -214,6 +217,17 @@ class AggregateStep(Aggregating):
         return Partials(tuple(columns), "" if self.window is None else f"{TIME} - pmod({TIME}, {self.window.pane_us}L)")
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
+        return self._merge(rows.keys, *self._lifted(rows), state)
+
+    def lift(self, rows: Rows) -> Parts:
+        group, panes, states = self._lifted(rows)
+        return Parts(rows.keys, group, panes, self._codec.encode(states))
+
+    def on_parts(self, parts: Parts, state: KeyedState) -> Output:
+        return self._merge(parts.keys, parts.group, parts.panes, self._codec.decode(list(parts.values)), state)
+
+    def _lifted(self, rows: Rows) -> tuple[Ints, Ints, list[Columns]]:
+        """The key, pane and state of each (key, pane)."""
         panes = np.zeros(len(rows), np.int64) if self.window is None else self.window.panes(rows.order.time)
         new = np.concatenate(([True], (rows.group[1:] != rows.group[:-1]) | (panes[1:] != panes[:-1])))
         starts = np.flatnonzero(new)
@@ -225,7 +239,7 @@ class AggregateStep(Aggregating):
                 bound.lift_reduce(None if kernel.column is None else rows.column(kernel.column), order, len(rows), starts)
                 for (_, kernel), bound in zip(self.kernels, self._bounds, strict=True)
             ]
-        return self._merge(rows.keys, rows.group[starts], panes[starts], states, state)
+        return rows.group[starts], panes[starts], states
 
     def on_partials(self, batch: pa.RecordBatch, keys: Keys, group: Ints, state: KeyedState) -> Output:
         at, states = len(self.context.codec.schema), []
@@ -242,8 +256,9 @@ class AggregateStep(Aggregating):
         """Merge partial states, sorted by (key, pane), with the stored ones; emit what is complete."""
         subs = None
         new = np.flatnonzero(np.concatenate(([True], (group[1:] != group[:-1]) | (panes[1:] != panes[:-1]))))
-        if len(new) < len(group):  # of several epochs, queued while a key was on hold
-            states = [b.reduce(c, new) for b, c in zip(self._bounds, states, strict=True)]
+        if len(new) < len(group):  # of several workers of a split stage, or of epochs, queued while a key was on hold
+            with telling(self, lambda state: (keys, group[state])):
+                states = [b.reduce(c, new) for b, c in zip(self._bounds, states, strict=True)]
             group, panes = group[new], panes[new]
         starts = panes
         if self.window is not None:

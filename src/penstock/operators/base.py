@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from penstock.arrow.columns import to_indices
 from penstock.errors import StateError
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import BIN_BYTES, LONGEST_SUB_KEY, Ints, KeyCodec
@@ -29,6 +30,10 @@ from penstock.types import MAX_TIME, PART_BITS, ROW_BITS, whole_partition
 
 Output = Emitted | Iterable[Emitted] | None
 PANE = "__ps_pane"
+FROM: Final = "__ps_from"
+"""int64, the worker of a split stage that made a partial result."""
+VALUE: Final = "__ps_value"
+"""A partial result that a split stage has made."""
 ERROR_SCHEMA: Final = pa.schema([(n, pa.string()) for n in ("operator", "key", "position", "error", "record")])
 """Columns of records that an operator skips."""
 Layout = Mapping[str, str]
@@ -62,6 +67,7 @@ class Context:
         skipped: Records that were left out because a function raised, as (key, position, error, record as text).
         files: By the number of a file source, the names of files by number; missing ones are shown by their number.
         layouts: All layouts of stored values that the operator ever had in this checkpoint, the present one last.
+        divided: Whether rows of a key may be handled apart from one another, and their partial results merged in any order.
     """
 
     region: str
@@ -76,6 +82,7 @@ class Context:
     skipped: list[tuple[str, str, str, str]] = field(default_factory=list)
     layouts: tuple[Layout, ...] = ()
     files: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+    divided: bool = False
 
     def position_text(self, order: Order, row: int) -> str:
         """A row's origin for people: ``source/partition @ offset``, or ``source: file row n``, from 1."""
@@ -110,6 +117,37 @@ class Partials:
 
     columns: tuple[str, ...]
     pane: str = ""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Partial results of some rows, as one `Operator.lift` gives and `Operator.on_parts` merges.
+
+    Attributes:
+        keys: The distinct keys.
+        group: int64, n: the key of each partial result, ascending.
+        panes: int64, n: tells partial results of a key apart, ascending within a key; what it means is the operator's.
+        values: n values, as bytes.
+    """
+
+    keys: Keys
+    group: Ints
+    panes: Ints
+    values: Sequence[bytes]
+
+    def batch(self, worker: int, schema: pa.Schema) -> pa.RecordBatch:
+        """As they go from a worker of the split stage to the region, in the columns of `parts_schema`."""
+        at = to_indices(self.group)
+        columns = [c.take(at).cast(f.type) for c, f in zip(self.keys.columns, schema, strict=False)]
+        made_by = np.full(len(self.group), worker, np.int64)
+        return pa.RecordBatch.from_arrays(
+            [*columns, pa.array(self.panes), pa.array(made_by), pa.array(self.values, pa.binary())], schema=schema
+        )
+
+
+def parts_schema(keys: pa.Schema) -> pa.Schema:
+    """The columns of partial results between a split stage and its region."""
+    return pa.schema([*keys, pa.field(PANE, pa.int64()), pa.field(FROM, pa.int64()), pa.field(VALUE, pa.binary())])
 
 
 class KeyedState:
@@ -246,7 +284,7 @@ class Operator:
     kind: str = ""
     """What it is, in a word; empty: its class's name. Steps of one kind may take one another's state over when a flow has changed."""
     mergeable: bool = False
-    """Whether a key's rows can be handled in parts whose results merge to the same output; parts in order if it is `ordered`."""
+    """Whether a key's rows can be handled apart, by `lift`, and `on_parts` merges the results in any order to the same output."""
     passes: bool = False
     """Whether its output rows are rows that it was given, so that it may be taken away from a flow that has state."""
 
@@ -345,6 +383,19 @@ class Operator:
         del batch, keys, group, state
         raise NotImplementedError
 
+    def lift(self, rows: Rows) -> Parts:
+        """The partial results of some rows of keys, made where there is no state; only if it is `mergeable`."""
+        raise NotImplementedError(f"{self.describe()} is said to be mergeable, and has no lift.")
+
+    def on_parts(self, parts: Parts, state: KeyedState) -> Output:
+        """Merge partial results of rows that were handled apart; called before `on_inputs`, which then gets rows of other keys.
+
+        Args:
+            parts: Sorted by key, pane, and the worker that made them; there may be several for a key and pane.
+            state: This operator's state.
+        """
+        raise NotImplementedError(f"{self.describe()} is said to be mergeable, and has no on_parts.")
+
     def on_frontier(self, t: int, state: KeyedState) -> Output:
         """Every row before `t` (µs; MAX_TIME at the end of input) has been handled."""
         del t, state
@@ -375,4 +426,4 @@ class Operator:
         return pickle.loads(value)
 
 
-__all__ = ["BIN_BYTES", "PANE", "Context", "KeyedState", "Operator", "Output", "Partials", "StateView"]
+__all__ = ["BIN_BYTES", "PANE", "Context", "KeyedState", "Operator", "Output", "Partials", "Parts", "StateView"]

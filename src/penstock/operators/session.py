@@ -26,7 +26,7 @@ from penstock.operators.aggregate import (
     telling,
 )
 from penstock.operators.aggregates.base import Columns, Kernel
-from penstock.operators.base import KeyedState, Output
+from penstock.operators.base import KeyedState, Output, Parts
 from penstock.operators.windows import Session, window_text
 from penstock.rows.keys import Ints
 from penstock.rows.rows import Emitted, Keys, Rows, running_max
@@ -43,6 +43,16 @@ class _Spans:
 
     def take(self, index: Any) -> _Spans:
         return _Spans(self.group[index], self.first[index], self.last[index], take_columns(self.states, index))
+
+
+def _both(some: _Spans, others: _Spans) -> _Spans:
+    """Sessions one after the other."""
+    return _Spans(
+        np.concatenate([some.group, others.group]),
+        np.concatenate([some.first, others.first]),
+        np.concatenate([some.last, others.last]),
+        concat_columns([some.states, others.states]),
+    )
 
 
 @dataclass
@@ -66,6 +76,21 @@ class SessionStep(Aggregating):
         return {"window": window_text(self.window)}
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
+        return self._take(rows.keys, self._bursts(rows), state)
+
+    def lift(self, rows: Rows) -> Parts:
+        found = self._bursts(rows)
+        ends = found.last.astype("<i8").tobytes()
+        values = [ends[8 * i : 8 * i + 8] + raw for i, raw in enumerate(self._codec.encode(found.states))]
+        return Parts(rows.keys, found.group, found.first, values)
+
+    def on_parts(self, parts: Parts, state: KeyedState) -> Output:
+        last = np.frombuffer(b"".join(value[:8] for value in parts.values), "<i8").astype(np.int64)
+        states = self._codec.decode([value[8:] for value in parts.values])
+        return self._take(parts.keys, self._merged(_Spans(parts.group, parts.panes, last, states), parts.keys), state)
+
+    def _bursts(self, rows: Rows) -> _Spans:
+        """Rows of a key that are less than the gap apart."""
         time = rows.order.time
         cut = (rows.group[1:] != rows.group[:-1]) | (time[1:] - time[:-1] >= self.window.gap_us)
         starts = np.flatnonzero(np.concatenate(([True], cut)))
@@ -75,11 +100,13 @@ class SessionStep(Aggregating):
                 bound.lift_reduce(None if kernel.column is None else rows.column(kernel.column), order, len(rows), starts)
                 for (_, kernel), bound in zip(self.kernels, self._bounds, strict=True)
             ]
-        last = time[np.append(starts[1:], len(rows)) - 1]
-        new = _Spans(rows.group[starts], time[starts], last, states)
-        names = state.names(rows.keys)
+        return _Spans(rows.group[starts], time[starts], time[np.append(starts[1:], len(rows)) - 1], states)
+
+    def _take(self, keys: Keys, new: _Spans, state: KeyedState) -> Output:
+        """Merge sessions of the keys with the stored ones."""
+        names = state.names(keys)
         stored = self._stored(state.get(names))
-        return self._keep(rows.keys, names, self._merged(stored, new, rows.keys), state)
+        return self._keep(keys, names, new if stored is None else self._merged(_both(stored, new), keys), state)
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
         entries = state.due(t)
@@ -122,16 +149,8 @@ class SessionStep(Aggregating):
             return None
         return _Spans(np.array(group, np.int64), np.concatenate(first), np.concatenate(last), self._codec.decode(raw))
 
-    def _merged(self, stored: _Spans | None, new: _Spans, keys: Keys) -> _Spans:
+    def _merged(self, both: _Spans, keys: Keys) -> _Spans:
         """Merge sessions of one key that are less than the gap apart."""
-        if stored is None:
-            return new
-        both = _Spans(
-            np.concatenate([stored.group, new.group]),
-            np.concatenate([stored.first, new.first]),
-            np.concatenate([stored.last, new.last]),
-            concat_columns([stored.states, new.states]),
-        )
         both = both.take(lexicographic([both.group, both.first]))
         reach = running_max(both.group, both.last)
         cut = (both.group[1:] != both.group[:-1]) | (both.first[1:] - reach[:-1] >= self.window.gap_us)
