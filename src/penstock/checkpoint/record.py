@@ -29,6 +29,7 @@ from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, Load, Open, decode, encode
 from penstock.protocol.ends import Ends
 from penstock.protocol.rescale import Placement
+from penstock.routing.memory import Remembered
 from penstock.state.deltas import Version
 from penstock.types import MIN_TIME, from_plain, plain, time_text
 
@@ -48,6 +49,7 @@ class RegionState:
         copies: For each key on hold (hash), the version of its old worker's state from which its own is being copied.
         acquired: By worker, state files that arrived in the last epoch.
         rescale_us: Clock time at which the rescale in progress began; 0: there is none.
+        routers: By slot of an input whose keys are divided, what its router remembers.
     """
 
     control: Placement
@@ -57,6 +59,7 @@ class RegionState:
     copies: dict[int, Version] = field(default_factory=dict)
     acquired: dict[int, list[str]] = field(default_factory=dict)
     rescale_us: int = 0
+    routers: dict[int, Remembered] = field(default_factory=dict)
 
     @property
     def workers(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from penstock.flow.plan import (
     readers,
     upstream_of,
 )
-from penstock.operators.base import ERROR_SCHEMA, Operator, Partials
+from penstock.operators.base import ERROR_SCHEMA, Operator, Partials, parts_schema
 from penstock.sql_text.schema import quoted
 from penstock.types import PART, SUB, TIME
 from penstock.worker.spec import Input, Out, Port, RegionSpec, Step
@@ -154,7 +154,8 @@ def compile_region(
     wanted = wanted or [(len(region.steps) - 1, False)]
     entries: dict[int, int] = {}
     for own in (-1 - o for o, _ in wanted if o < 0):  # inputs that leave the region as they are
-        entries[-1 - own] = port(own, "ordered", lambda n=own: plain(n, inputs[n], waits=region.timed))  # type: ignore[misc]
+        kind = "entry" if region.distribute.splits_keys else "ordered"  # rows of divided keys come by no port of a step
+        entries[-1 - own] = port(own, kind, lambda n=own: plain(n, inputs[n], waits=region.timed))  # type: ignore[misc]
     for i, step in enumerate(region.steps):
         operator = step.operator
         in_schemas = tuple(inputs[n] if k == "port" else steps[n].out_schema for k, n in step.inputs)
@@ -174,6 +175,11 @@ def compile_region(
             else:
                 sources.append(("port", port(n, "ordered", lambda n=n, s=schema: plain(n, s, waits=region.timed))))  # type: ignore[misc]
         steps.append(Step(operator, tuple(sources), in_schemas, out_schema))
+    for i, found in enumerate(steps if region.distribute.splits_keys else ()):  # after all others: often there are no parts
+        (kind, n), *_ = found.inputs
+        if kind == "port" and ports[n].partial_of is None:
+            parts = Port(parts_schema(keys), i, waits=False)
+            steps[i] = replace(found, parts=port(feeds[n], f"parts {i}", lambda p=parts: p))  # type: ignore[misc]
     outs = []
     for operator_index, errors in wanted:
         kept = inputs[-1 - operator_index] if operator_index < 0 else steps[operator_index].out_schema
@@ -260,7 +266,8 @@ def _count_consumers(plan: Plan, regions: dict[str, CompiledRegion]) -> dict[int
             read(before, 1)
 
     for compiled in regions.values():
-        for feed in compiled.feeds:
+        divided = {step.parts for step in compiled.spec.steps}
+        for feed in (feed for port, feed in enumerate(compiled.feeds) if port not in divided):
             read(compiled.region.inputs[feed], 1)
     for output in plan.outputs:
         read(output.node, 1)

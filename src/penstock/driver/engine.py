@@ -8,7 +8,7 @@ Read next: `penstock.driver.loop`, which drives the former, and `penstock.driver
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from penstock.progress.lateness import Base, Chunk, ChunkId
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, Copied
 from penstock.protocol.messages import Message
+from penstock.routing.memory import Remembered
 from penstock.routing.table import Routing
 from penstock.sinks.base import Stager
 from penstock.state.deltas import Version
@@ -74,16 +75,31 @@ class EpochOrders:
         routing: The routing table.
         messages: By worker, from the controller.
         versions: By worker, the state to start from.
+        routers: By slot of an input whose keys are divided, what its router remembers.
     """
 
     routing: Routing
     messages: tuple[tuple[Message, ...], ...]
     versions: tuple[Version, ...]
+    routers: Mapping[int, Remembered] = field(default_factory=dict)
 
     @property
     def workers(self) -> int:
         """Number of workers that run."""
         return len(self.versions)
+
+
+@dataclass(frozen=True)
+class Divided:
+    """What a split stage did in an epoch.
+
+    Attributes:
+        rows: By worker, the rows that it handled.
+        router: What its router remembers.
+    """
+
+    rows: tuple[int, ...]
+    router: Remembered
 
 
 def shown_columns(names: Sequence[str], hidden: Sequence[str]) -> list[str]:
@@ -210,8 +226,29 @@ class Backend(Protocol):
         """Apply a stateless step to those of its inputs that have rows, put together."""
         ...
 
+    def split(self, compiled: CompiledRegion, step: int, frame: Frame, work: EpochOrders) -> tuple[Frame, Frame]:
+        """Divide hot keys of a step's input over the region's workers, by its strategy.
+
+        Args:
+            compiled: The region.
+            step: The step, which has `penstock.worker.spec.Step.parts`.
+            frame: The rows of its input.
+            work: The orders of the region's workers.
+
+        Returns:
+            The rows of keys that stay whole, and the partial results of the others (`penstock.operators.base.parts_schema`); None for
+            these: there are none.
+        """
+        ...
+
+    def divided(self, compiled: CompiledRegion) -> Mapping[int, Divided]:
+        """By slot of an input, what `split` did, if it did anything; called when the region's tasks have ended."""
+        ...
+
     def region(self, compiled: CompiledRegion, inputs: Sequence[Frame], work: EpochOrders) -> Frame:
-        """A region's tasks over its inputs (one frame per port); they run when their rows are requested."""
+        """A region's tasks over its inputs, one frame per port (None: a split stage gave no partial results); they run when their
+        rows are requested.
+        """
         ...
 
     def part(self, frame: Frame, compiled: CompiledRegion, out: int) -> Frame:

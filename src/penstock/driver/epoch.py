@@ -13,7 +13,7 @@ hold them skip them. A crash after 4 finds the record and does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from penstock.checkpoint.figures import EpochFigures, RegionFigures
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord, RegionState, newest
 from penstock.driver.compile import CompiledFlow
-from penstock.driver.engine import Backend, EpochOrders, Frame
+from penstock.driver.engine import Backend, Divided, EpochOrders, Frame
 from penstock.driver.frames import Frames
 from penstock.driver.rollback import rollback_refusals
 from penstock.driver.transfer import Deltas, mark_frontier, region_figures, state_files
@@ -83,6 +83,7 @@ class _Decision:
     decided: Decided
     ends: Ends
     work: dict[str, EpochOrders] = field(default_factory=dict)
+    divided: dict[str, Mapping[int, Divided]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -236,7 +237,7 @@ class EpochDriver:
                 acquired,
                 last=decision.ends.finished,
             )
-            decision.work[region.name] = EpochOrders(control.routing, told, tuple(versions))
+            decision.work[region.name] = EpochOrders(control.routing, told, tuple(versions), state.routers)
 
     def _frontier(self, region: p.Region, decision: _Decision, before: int) -> int:
         if not region.timed:
@@ -271,6 +272,8 @@ class EpochDriver:
             self._settings.on_step(f"stored {output.name}")
         for source in self._flow.plan.sources:
             decision.sources[source.name].late += backend.late(source)
+        for name, compiled in self._flow.regions.items():
+            decision.divided[name] = backend.divided(compiled)
 
     def _giving_end(self, epoch: int) -> Callable[[], None]:
         """Notes, before the first sink can store its rows, that the results of the end are given out: a re-run must end, too."""
@@ -354,6 +357,7 @@ class EpochDriver:
             after.copies,
             {w: [f.path for f in files] for w, files in after.acquired.items()},
             0 if after.control.goal is None else (before.rescale_us if before else 0) or now,
+            {**work.routers, **{slot: done.router for slot, done in decision.divided[name].items()}},
         )
 
 

@@ -69,6 +69,12 @@ class Frames:
                 inputs[feed] if inputs[feed] is not None else self._backend.empty(compiled.region.inputs[feed])
                 for feed in compiled.feeds
             ]
+            for i, step in enumerate(compiled.spec.steps):
+                if step.parts is not None:
+                    rows, frames[step.parts] = step.inputs[0][1], None
+                    if inputs[compiled.feeds[rows]] is not None:
+                        whole = inputs[compiled.feeds[rows]]
+                        frames[rows], frames[step.parts] = self._backend.split(compiled, i, whole, self._work[name])
             frame = self._backend.region(compiled, frames, self._work[name])
             self._regions[name] = self._backend.keep(frame) if self._readers(name) > 1 else frame
         return self._regions[name]

@@ -63,6 +63,7 @@ def _region(ordinal: int, compiled: CompiledRegion, paths: _Paths) -> RegionShap
     for step, declared in zip(spec.steps, region.steps, strict=True):
         pairs = zip(step.inputs, declared.inputs, strict=True)
         feeds |= {port: -1 - feed for (kind, port), (_, feed) in pairs if kind == "port"}
+        feeds |= {} if step.parts is None else {step.parts: -1 - declared.inputs[0][1]}
     ports = [_port(spec, i, paths.of_step(region, feeds[i])) for i in range(len(spec.ports))]
     sources = sorted({s.name for s in p.upstream_of(p.SourceNode, *region.inputs)})
     behind = sorted({n.region.name for n in p.upstream_of(p.RegionOutput, *region.inputs) if n.region is not region})

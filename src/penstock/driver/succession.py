@@ -218,9 +218,9 @@ class _Region:
         same_types = all(same(before.keys.get(n, ""), kind) for n, kind in now.keys.items())
         if list(before.keys) != list(now.keys) or not same_types:
             raise self._error(f"it was keyed by {_listed(before.keys)} and is now keyed by {_listed(now.keys)}", other)
-        if before.distribution != now.distribution:
-            raise self._error(
-                f"it was distributed by {before.distribution} and is now distributed by {now.distribution}", other
+        if before.distribution != now.distribution:  # state lies where the record says, whatever divides the rows of an epoch
+            self._notices.append(
+                f"Region {self._name!r} was distributed by {before.distribution} and is now distributed by {now.distribution}."
             )
         if before.timed != now.timed:
             had = "an event time" if before.timed else "none"

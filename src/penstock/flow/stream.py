@@ -17,7 +17,7 @@ from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.steps import MapBatches, Select, StatelessStep, Transform, Where
 from penstock.routing.key_grouping import KeyGrouping
-from penstock.routing.strategy import Strategy
+from penstock.routing.strategy import STATELESS, Strategy
 from penstock.sinks.base import Sharing, Sink
 from penstock.sql_text.schema import (
     as_function,
@@ -168,7 +168,7 @@ class Stream:
 
         Args:
             *columns: Key columns, or named SQL expressions. Null is a key like any other.
-            distribute: Distribution strategy; `KeyGrouping()` if not given.
+            distribute: Distribution strategy; `KeyGrouping()` if not given. Those that divide the rows of a key are for aggregates.
             workers: Number of workers of this region; None: as given to `start`.
             name: The region's name; the key columns joined by ``_`` if not given.
 
@@ -194,11 +194,13 @@ class Stream:
             fields.append(found)
         distribute = KeyGrouping() if distribute is None else distribute
         if not isinstance(distribute, Strategy):
-            raise DeclarationError(f"key_by(distribute={distribute!r}) is not available; only KeyGrouping() is.")
-        if distribute.splits_keys:
             raise DeclarationError(
-                f"key_by(distribute={distribute!r}) would give rows of one key to several workers, and flows of this version do not "
-                "merge their results; use KeyGrouping()."
+                f"key_by(distribute={distribute!r}) needs a distribution strategy, such as penstock.Histogram()."
+            )
+        if distribute.fits == STATELESS:
+            raise DeclarationError(
+                f"key_by(distribute={distribute!r}): that is for steps without state, as rows of one key go anywhere; for stateful ones use "
+                "Histogram(), or Isolate()."
             )
         if workers is not None:
             as_number(workers, "key_by's workers")

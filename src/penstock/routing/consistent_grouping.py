@@ -16,7 +16,7 @@ from penstock.arrow.jit import jit
 from penstock.errors import DeclarationError
 from penstock.routing.choices import choice
 from penstock.routing.d_choices import check_share
-from penstock.routing.strategy import Hashes, Memory, Router, Strategy, Workers
+from penstock.routing.strategy import MERGING, Hashes, Memory, Router, Strategy, Workers
 
 _DRAWS = 32
 
@@ -34,7 +34,7 @@ class ConsistentGrouping(Strategy):
     epsilon: float = 0.01
 
     splits_keys: ClassVar[bool] = True
-    fits: ClassVar[str] = "steps that merge"
+    fits: ClassVar[str] = MERGING
 
     def __post_init__(self) -> None:
         if not isinstance(self.virtual, int) or not 1 <= self.virtual <= 1_000:

@@ -16,7 +16,7 @@ from penstock.arrow.jit import inlined, jit
 from penstock.errors import DeclarationError
 from penstock.routing.choices import choice, least_loaded, lesser_of_two
 from penstock.routing.hot_keys import WINDOW, count_key, new_sketch
-from penstock.routing.strategy import Hashes, Memory, Router, Strategy, Workers
+from penstock.routing.strategy import MERGING, Hashes, Memory, Router, Strategy, Workers
 
 _SOLVE_EVERY = 8_192
 """Messages of a sender between two solutions of the number of choices; at the beginning at each power of two."""
@@ -38,7 +38,7 @@ class DChoices(Strategy):
     epsilon: float = 1e-4
 
     splits_keys: ClassVar[bool] = True
-    fits: ClassVar[str] = "steps that merge"
+    fits: ClassVar[str] = MERGING
 
     def __post_init__(self) -> None:
         check_share(self.theta, "theta", self)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.errors import DeclarationError
 from penstock.routing.choices import choose
-from penstock.routing.strategy import ByCounts, Hashes, Parts, Router, Strategy
+from penstock.routing.strategy import MERGING, ByCounts, Hashes, Parts, Router, Strategy
 from penstock.routing.table import Routing
 
 Ints = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ class Histogram(Strategy):
     slack: float = 0.0
 
     splits_keys: ClassVar[bool] = True
-    fits: ClassVar[str] = "steps that merge"
+    fits: ClassVar[str] = MERGING
 
     def __post_init__(self) -> None:
         if not 0 <= self.slack < float("inf"):

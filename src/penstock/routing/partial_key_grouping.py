@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.arrow.jit import jit
 from penstock.routing.choices import lesser_of_two
-from penstock.routing.strategy import Hashes, Memory, Router, Strategy, Workers
+from penstock.routing.strategy import MERGING, Hashes, Memory, Router, Strategy, Workers
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class PartialKeyGrouping(Strategy):
     """
 
     splits_keys: ClassVar[bool] = True
-    fits: ClassVar[str] = "steps that merge"
+    fits: ClassVar[str] = MERGING
 
     def router(self, workers: int) -> Router:
         """Loads are each sender's own."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from penstock.arrow.jit import jit
 from penstock.routing.choices import choice, lesser_of_two
-from penstock.routing.strategy import Hashes, Memory, Router, Strategy, Workers
+from penstock.routing.strategy import STATELESS, Hashes, Memory, Router, Strategy, Workers
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class PowerOfTwoChoices(Strategy):
     """
 
     splits_keys: ClassVar[bool] = True
-    fits: ClassVar[str] = "steps without state"
+    fits: ClassVar[str] = STATELESS
 
     def router(self, workers: int) -> Router:
         """Each sender draws for itself."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from penstock.routing.strategy import Hashes, Memory, Router, Strategy, Workers
+from penstock.routing.strategy import STATELESS, Hashes, Memory, Router, Strategy, Workers
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Shuffle(Strategy):
     """Every worker in turn. Keys do not matter, so it is for steps without state."""
 
     splits_keys: ClassVar[bool] = True
-    fits: ClassVar[str] = "steps without state"
+    fits: ClassVar[str] = STATELESS
 
     def router(self, workers: int) -> Router:
         """Each sender begins with another worker."""

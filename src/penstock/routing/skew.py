@@ -19,7 +19,7 @@ from penstock.routing.key_grouping import KeyGrouping
 from penstock.routing.partial_key_grouping import PartialKeyGrouping
 from penstock.routing.power_of_two_choices import PowerOfTwoChoices
 from penstock.routing.shuffle import Shuffle
-from penstock.routing.strategy import Hashes, Strategy
+from penstock.routing.strategy import MERGING, Hashes, Strategy
 from penstock.routing.w_choices import WChoices
 
 COMPARED: Final[tuple[Strategy, ...]] = (
@@ -125,9 +125,7 @@ def advice(found: list[Skew]) -> str:
         return "With one worker nothing has to be balanced."
     if busiest <= 1.2:
         return f"KeyGrouping() is enough: the busiest of {workers} workers has {busiest:.2f} times the mean."
-    even = min(
-        (s for s in found if s.strategy.fits == "steps that merge"), key=lambda s: (s.imbalance > 0.01, s.copies_per_key)
-    )
+    even = min((s for s in found if s.strategy.fits == MERGING), key=lambda s: (s.imbalance > 0.01, s.copies_per_key))
     return (
         f"By key, the busiest of {workers} workers has {busiest:.2f} times the mean; {even.name} brings that to "
         f"{even.loads.max() / even.loads.mean():.2f} with {even.copies_per_key:.2f} copies of each key's state on average."

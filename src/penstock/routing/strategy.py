@@ -12,13 +12,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.routing.table import Routing
+
+STATELESS: Final = "steps without state"
+MERGING: Final = "steps that merge"
+EVERY: Final = "every step"
 
 Hashes = npt.NDArray[np.int64]
 Workers = npt.NDArray[np.int32]
@@ -30,9 +34,11 @@ class Router(ABC):
     Attributes:
         memory: By sender, what it knows from one epoch to the next: int64 arrays by name. The epoch record keeps it, so that an epoch that
             runs again is routed alike; it may be set before the first call of `route`.
+        home: Where each key is at home, for those that leave keys there. It may be set likewise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, home: Routing) -> None:
+        self.home = home
         self.memory: dict[int, dict[str, npt.NDArray[np.int64]]] = {}
 
     @abstractmethod
@@ -52,11 +58,11 @@ class Strategy:
 
     Attributes:
         splits_keys: Whether messages of one key go to several workers: each then has a partial result, and these must be merged.
-        fits: Which steps it is for: ``"every step"``, ``"steps that merge"`` or ``"steps without state"``.
+        fits: Which steps it is for: `EVERY`, `MERGING` or `STATELESS`.
     """
 
     splits_keys: ClassVar[bool] = False
-    fits: ClassVar[str] = "every step"
+    fits: ClassVar[str] = EVERY
 
     def describe(self) -> str:
         """Its name and settings as text. The checkpoint keeps it."""
@@ -74,20 +80,16 @@ class Strategy:
 class ByTable(Router):
     """Every message goes to the one worker of its key."""
 
-    def __init__(self, table: Routing) -> None:
-        super().__init__()
-        self._table = table
-
     def route(self, senders: Mapping[int, Hashes]) -> dict[int, Workers]:
         """Look up each key."""
-        return {sender: self._table.workers_of(hashes).astype(np.int32) for sender, hashes in senders.items()}
+        return {sender: self.home.workers_of(hashes).astype(np.int32) for sender, hashes in senders.items()}
 
 
 class Memory(Router):
     """A router that remembers, for each sender apart, named arrays: what it knows by `begin`, and changes in `route_sender`."""
 
     def __init__(self, workers: int) -> None:
-        super().__init__()
+        super().__init__(Routing.even(workers))
         self.workers = workers
 
     @abstractmethod
@@ -122,8 +124,8 @@ class ByCounts(Router):
     """
 
     def __init__(self, workers: int, home: Routing) -> None:
-        super().__init__()
-        self.workers, self.home = workers, home
+        super().__init__(home)
+        self.workers = workers
 
     @abstractmethod
     def divide(self, keys: Hashes, counts: npt.NDArray[np.int64], loads: npt.NDArray[np.int64]) -> dict[int, Parts]:

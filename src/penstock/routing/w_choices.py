@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.routing.d_choices import HotKeys, check_share
-from penstock.routing.strategy import Router, Strategy
+from penstock.routing.strategy import MERGING, Router, Strategy
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class WChoices(Strategy):
     theta: float | None = None
 
     splits_keys: ClassVar[bool] = True
-    fits: ClassVar[str] = "steps that merge"
+    fits: ClassVar[str] = MERGING
 
     def __post_init__(self) -> None:
         check_share(self.theta, "theta", self)

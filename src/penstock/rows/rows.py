@@ -166,6 +166,15 @@ class Rows:
             self.__dict__.pop("_at", None)
         return self.source
 
+    def of_keys(self, chosen: Any) -> Rows:
+        """The rows of some keys (bool, g)."""
+        sizes = np.diff(self.starts)
+        rows = np.flatnonzero(np.repeat(chosen, sizes))
+        starts = np.concatenate(([0], np.cumsum(sizes[chosen])))
+        return Rows(
+            self.data.take(to_indices(rows)), None, self.order.take(rows), self.keys.take(np.flatnonzero(chosen)), starts
+        )
+
     @cached_property
     def group(self) -> Ints:
         """int64, n: the key of each row."""

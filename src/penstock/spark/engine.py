@@ -15,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.arrow.columns import coalesce_batches
 from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.compile import CompiledRegion, PartialSchema
-from penstock.driver.engine import EpochOrders, Scan, SourceFrames, shown_columns
+from penstock.driver.engine import Divided, EpochOrders, Scan, SourceFrames, shown_columns
 from penstock.errors import DeclarationError, raised, without_trace
 from penstock.flow import plan as p
-from penstock.operators.base import PANE, Partials, position_text
+from penstock.operators.base import PANE, Partials, parts_schema, position_text
 from penstock.progress.lateness import Base, ChunkId
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command
@@ -42,7 +42,7 @@ from penstock.state.files import resolve
 from penstock.types import HIDDEN, MASK, OFFSET, ORDER, PART_BITS, SUB, TIME
 from penstock.worker.batches import map_batch
 from penstock.worker.run import Assignment
-from penstock.worker.spec import OUT, PACKED_BITS, Port, RegionSpec, key_columns, key_hashes
+from penstock.worker.spec import OUT, PACKED_BITS, Port, RegionSpec, epoch_ports, key_columns, key_hashes
 
 Assign = Callable[[CompiledRegion, EpochOrders], Assignment]
 _BACKENDS: Final = count()
@@ -167,8 +167,19 @@ class SparkBackend:
     def empty(self, node: p.Node) -> DataFrame:
         return empty_frame(self._spark, with_order(node.schema))
 
-    def region(self, compiled: CompiledRegion, inputs: Sequence[DataFrame], work: EpochOrders) -> DataFrame:
-        spec = self._packed(compiled)
+    def split(
+        self, compiled: CompiledRegion, step: int, frame: DataFrame, work: EpochOrders
+    ) -> tuple[DataFrame, DataFrame | None]:
+        del compiled, step, work
+        return frame, None
+
+    def divided(self, compiled: CompiledRegion) -> Mapping[int, Divided]:
+        del compiled
+        return {}
+
+    def region(self, compiled: CompiledRegion, inputs: Sequence[DataFrame | None], work: EpochOrders) -> DataFrame:
+        parts = parts_schema(compiled.spec.keys)
+        spec, inputs = epoch_ports(self._packed(compiled), inputs, lambda: empty_frame(self._spark, parts))
         if len(spec.ports) > 1:
             inputs = [self._cut(i) for i in inputs]
         times = self._row_times(compiled, spec)

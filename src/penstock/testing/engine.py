@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
@@ -20,16 +21,18 @@ from penstock.arrow.columns import concat_batches
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledRegion
-from penstock.driver.engine import EpochOrders, Scan, SourceFrames, shown_columns
+from penstock.driver.engine import Divided, EpochOrders, Scan, SourceFrames, shown_columns
 from penstock.driver.epoch import part_number
 from penstock.driver.loop import Loop
 from penstock.errors import DeclarationError, PenstockError, RecordError, raised
 from penstock.flow import plan as p
 from penstock.flow.steps import Sql
+from penstock.operators.base import parts_schema
 from penstock.progress.lateness import Base, ChunkId, chunks_of, late_rows
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, Copied
 from penstock.routing.hashing import spark_xxhash64
+from penstock.routing.memory import Remembered
 from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
 from penstock.sql_text.schema import run_sql, to_duckdb
@@ -38,11 +41,12 @@ from penstock.state.deltas import SCHEMA, read_batches
 from penstock.state.files import resolve
 from penstock.state.store import close_stores
 from penstock.state.worker import MemoryState, WorkerState
-from penstock.types import OFFSET, ORDER, PART, SUB, TIME, Refusal, visible
+from penstock.types import HASH, OFFSET, ORDER, PART, SUB, TIME, Refusal, visible
 from penstock.worker.batches import map_batch
 from penstock.worker.copying import Copy
 from penstock.worker.run import Assignment, States, local_states, run_worker
-from penstock.worker.spec import PORT, Port
+from penstock.worker.spec import PORT, Port, RegionSpec, epoch_ports, split_stage
+from penstock.worker.task import run_split_task
 
 PARTITION = "__ps_partition"
 CHUNK_ROWS = 4
@@ -73,6 +77,7 @@ class LocalBackend:
         self._states = states
         self._attempt = 0
         self._ends = ends
+        self._divided: dict[str, dict[int, Divided]] = {}
 
     def control(self, known: Sequence[str]) -> list[tuple[str, Command]]:
         return sorted((c for c in self._commands if c[0] not in known), key=lambda c: c[0])
@@ -165,13 +170,42 @@ class LocalBackend:
     def empty(self, node: p.Node) -> pa.Table:
         return _empty(node.schema)
 
-    def region(self, compiled: CompiledRegion, inputs: Sequence[pa.Table], work: EpochOrders) -> pa.Table:
-        spec = compiled.spec
+    def split(
+        self, compiled: CompiledRegion, step: int, frame: pa.Table, work: EpochOrders
+    ) -> tuple[pa.Table, pa.Table | None]:
+        stage, strategy = split_stage(compiled.spec, step), compiled.region.distribute
+        port = stage.ports[0]
+        rows, hashes = _as_port(port, 0, stage.keys, frame, 1)
+        part, offset, sub = (rows.column(name).to_numpy() for name in (PART, OFFSET, SUB))
+        order = np.lexsort((sub, offset, part))
+        bounds = np.flatnonzero(np.diff(part[order])) + 1
+        senders = {int(part[at[0]]): at for at in np.split(order, bounds) if len(at)}
+        router = work.routers.get(port.slot, Remembered()).router(strategy, work.workers, work.routing)
+        to = np.empty(len(hashes), np.int64)
+        for sender, workers in router.route({s: hashes[at] for s, at in senders.items()}).items():
+            to[senders[sender]] = workers
+        away = np.unique(hashes[to != work.routing.workers_of(hashes)])
+        whole = ~np.isin(hashes, away)
+        loads = np.bincount(to[~whole], minlength=work.workers)
+        done = Divided(tuple(loads.tolist()), Remembered.of(strategy, work.workers, router.memory))
+        self._divided.setdefault(stage.name, {})[port.slot] = done
+        parts = [
+            run_split_task(stage, worker, _sent(rows.filter(pa.array(~whole & (to == worker))), stage))
+            for worker in range(work.workers)
+        ]
+        made = pa.Table.from_batches(parts)
+        return frame.filter(pa.array(whole)), made if made.num_rows else None
+
+    def divided(self, compiled: CompiledRegion) -> Mapping[int, Divided]:
+        return self._divided.get(compiled.spec.name, {})
+
+    def region(self, compiled: CompiledRegion, inputs: Sequence[pa.Table | None], work: EpochOrders) -> pa.Table:
+        spec, tables = epoch_ports(compiled.spec, inputs, parts_schema(compiled.spec.keys).empty_table)
         frames = [
             _as_port(port, i, spec.keys, table, len(spec.ports))
-            for i, (port, table) in enumerate(zip(spec.ports, inputs, strict=True))
+            for i, (port, table) in enumerate(zip(spec.ports, tables, strict=True))
         ]
-        assignment: Assignment = self._assign(compiled, work)
+        assignment: Assignment = replace(self._assign(compiled, work), spec=spec)
         out: list[pa.RecordBatch] = []
         places = [(frame, work.routing.workers_of(hashes)) for frame, hashes in frames]
         for worker in range(work.workers):
@@ -179,7 +213,7 @@ class LocalBackend:
             for frame, workers in places:
                 here = workers == worker
                 if here.any():
-                    mine += [b.cast(spec.in_schema) for b in _widen(frame.filter(pa.array(here)), spec.in_schema).to_batches()]
+                    mine += _sent(frame.filter(pa.array(here)), spec)
             self._attempt += 1
             out += run_worker(assignment, worker, self._attempt, self._states, mine)
         return pa.Table.from_batches(out, spec.out_schema)
@@ -417,11 +451,16 @@ def _as_port(port: Port, index: int, keys: pa.Schema, table: pa.Table, ports: in
         if table.num_rows
         else np.empty(0, np.int64)
     )
-    out = table.select([*port.schema.names, *ORDER])
+    out = table.select([*port.schema.names, *(n for n in port.hidden if n != HASH)])
     if ports > 1:
         out = out.rename_columns([f"{index}.{n}" for n in out.column_names])
         out = out.add_column(0, PORT, pa.array(np.full(table.num_rows, index, np.int32)))
     return out, hashes
+
+
+def _sent(table: pa.Table, spec: RegionSpec) -> list[pa.RecordBatch]:
+    """Rows in the columns of a task's input."""
+    return [b.cast(spec.in_schema) for b in _widen(table, spec.in_schema).to_batches()]
 
 
 def _widen(table: pa.Table, schema: pa.Schema) -> pa.Table:

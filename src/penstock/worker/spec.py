@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -27,7 +27,7 @@ class Port:
 
     Attributes:
         schema: Its columns without hidden ones; for partial aggregates key columns, pane, partial columns.
-        partial_of: Index of the operator whose partial aggregates these are; None: plain rows.
+        partial_of: Index of the operator whose partial results these are; None: plain rows.
         waits: Whether rows wait for the frontier before operators see them.
         known: Hidden columns that are not sent because the worker knows them: a constant, or the column with the same values.
             Hashes of keys are never sent: they cannot be compressed.
@@ -75,6 +75,7 @@ class Step:
         out_schema: Columns of its output.
         slot: The number under which its state is kept; it stays the same for the checkpoint's life (`penstock.driver.shape`).
         layouts: What its stored values consist of: all layouts there ever were, the present one last.
+        parts: The port by which partial results come of rows that a split stage has handled, which an epoch may lack; None: no stage does.
     """
 
     operator: Operator
@@ -83,6 +84,7 @@ class Step:
     out_schema: pa.Schema
     slot: int = 0
     layouts: tuple[Layout, ...] = ()
+    parts: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,30 @@ class RegionSpec:
     def out_schema(self) -> pa.Schema:
         """Columns of the task's output."""
         return packed([(o.schema, ORDER if o.positions else ()) for o in self.outs], OUT)
+
+
+def split_stage(spec: RegionSpec, step: int) -> RegionSpec:
+    """The stage that makes partial results of rows of a region's step: its input is that of the step, and it keeps no state."""
+    one = spec.steps[step]
+    (_, port), *_ = one.inputs
+    return replace(
+        spec, ports=(replace(spec.ports[port], waits=False),), steps=(replace(one, inputs=(("port", 0),), parts=None),), outs=()
+    )
+
+
+def epoch_ports(spec: RegionSpec, inputs: Sequence[Any], empty: Callable[[], Any]) -> tuple[RegionSpec, list[Any]]:
+    """The region and its inputs in an epoch; without the ports of partial results, which come last, if there are none at all.
+
+    Args:
+        spec: The region.
+        inputs: By port, its rows; None: a split stage gave no partial results.
+        empty: Makes an input without partial results, beside others that have some.
+    """
+    parts = {step.parts for step in spec.steps} - {None}
+    if not parts or any(inputs[i] is not None for i in parts if i is not None):
+        return spec, [empty() if rows is None else rows for rows in inputs]
+    kept = [i for i in range(len(spec.ports)) if i not in parts]
+    return replace(spec, ports=tuple(spec.ports[i] for i in kept)), [inputs[i] for i in kept]
 
 
 def key_columns(spec: RegionSpec) -> list[list[int]]:

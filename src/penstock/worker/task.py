@@ -19,15 +19,15 @@ import pyarrow as pa
 
 from penstock.arrow.columns import coalesce_batches, concat_batches, conformed, to_indices
 from penstock.errors import OperatorError, PenstockError, raised
-from penstock.operators.base import ERROR_SCHEMA, PANE, Context, KeyedState, Operator
+from penstock.operators.base import ERROR_SCHEMA, PANE, VALUE, Context, KeyedState, Operator, Parts, parts_schema
 from penstock.protocol.messages import Acquire, Barrier, BinSizes, Collect, Collected, Frontier, Message, Shutdown
 from penstock.protocol.reports import WorkerReport
 from penstock.protocol.rescale.worker import WorkerEpoch
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import KeyCodec
 from penstock.rows.rows import Emitted, Keys, Order, Rows, group_rows, regroup
-from penstock.state.worker import WorkerState
-from penstock.types import BINS, MAX_TIME, OFFSET, ORDER, TIME
+from penstock.state.worker import MemoryState, WorkerState
+from penstock.types import BINS, MAX_TIME, MIN_TIME, OFFSET, ORDER, TIME
 from penstock.worker.collect_state import GivenUp, LeavingState, key_of
 from penstock.worker.held_rows import dequeue, enqueue, split_held
 from penstock.worker.spec import OUT, PACKED_BITS, Out, Port, RegionSpec
@@ -77,6 +77,31 @@ def run_region_task(
     return out, WorkerReport(worker, epoch, *counts, 0, (), answer), task.given_up
 
 
+def run_split_task(stage: RegionSpec, worker: int, rows: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """The partial results that one worker of a split stage makes of its rows in an epoch. Nothing is kept.
+
+    Args:
+        stage: From `penstock.worker.spec.split_stage`.
+        worker: The worker's number.
+        rows: Its rows in the schema ``stage.in_schema``, in any order.
+
+    Returns:
+        In the columns of `parts_schema`, sorted by key and pane.
+
+    Raises:
+        OperatorError: A user's function raised.
+        StateError: A partial result cannot be stored.
+    """
+    (port,), schema = stage.ports, parts_schema(stage.keys)
+    (received,) = _unpack(stage, rows)
+    if not any(batch.num_rows for batch in received):
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    task = _RegionTask(stage, worker, 0, Frontier(MIN_TIME, MAX_TIME), [received], MemoryState(), ())
+    given = _due(stage, port, received, Frontier(MIN_TIME, MAX_TIME), 0, task.state)
+    made: Parts = task.call_operator(0, "lift", task.operators[0].lift, given)
+    return made.batch(worker, schema)
+
+
 class _RegionTask:
     """What a region's messages are carried out on: its rows as columns, its state in entries, its operators."""
 
@@ -106,6 +131,7 @@ class _RegionTask:
                 *about,
                 layouts=s.layouts,
                 files=spec.files,
+                divided=s.parts is not None,
             )
             for s in spec.steps
         ]
@@ -212,6 +238,8 @@ class _RegionTask:
                 parts += self.emitted(i, "on_data", self._merge_partials, i, first[1], self.received[first[1]])
             else:
                 given = [self._rows(*source) for source in step.inputs]
+                if step.parts is not None and step.parts < len(self.received) and self.received[step.parts]:
+                    parts += self.emitted(i, "on_parts", self._merge_divided, i, step.parts, given)
                 if any(len(g) for g in given):
                     parts += self.emitted(i, "on_data", self.operators[i].on_inputs, given, self.states[i])
             parts += self.emitted(i, "on_frontier", self.operators[i].on_frontier, frontier.now, self.states[i])
@@ -237,6 +265,24 @@ class _RegionTask:
         pane = batch.column(len(self.spec.keys)).to_numpy() if panes else zero
         rows = group_rows(batch, Order(pane, zero, zero, zero), hashes, self.spec.keys.names, self.codec)
         return operator.on_partials(rows.data, rows.keys, rows.group, self.states[i])
+
+    def _merge_divided(self, i: int, port: int, given: list[Rows]) -> Any:
+        """Hand over partial results; rows of the same keys go with them, and are taken from those `given`."""
+        spec, operator = self.spec.ports[port], self.operators[i]
+        batches = list(self.received[port])
+        divided = np.isin(given[0].keys.hashes, np.concatenate([b.column(b.num_columns - 1).to_numpy() for b in batches]))
+        if divided.any():  # queued while the key was on hold, in epochs in which it was whole
+            lifted = operator.lift(given[0].of_keys(divided))
+            given[0] = given[0].of_keys(~divided)
+            hashes = pa.array(lifted.keys.hashes[lifted.group])
+            batches.append(pa.RecordBatch.from_arrays([*lifted.batch(-1, spec.schema).columns, hashes], schema=spec.columns))
+        batch = concat_batches(batches, spec.columns)
+        pane, made_by = (batch.column(len(self.spec.keys) + n).to_numpy() for n in range(2))
+        zero = np.zeros(batch.num_rows, np.int64)
+        by_hash = batch.column(batch.num_columns - 1).to_numpy()
+        rows = group_rows(batch, Order(pane, made_by, zero, zero), by_hash, self.spec.keys.names, self.codec)
+        parts = Parts(rows.keys, rows.group, rows.order.time, rows.column(VALUE).to_pylist())
+        return operator.on_parts(parts, self.states[i])
 
     def output(self, out: Out) -> tuple[pa.RecordBatch, Order | None]:
         if out.errors:
