@@ -11,7 +11,7 @@ from changing import Changing, counted, row
 
 import penstock as ps
 from penstock.checkpoint.shape import FlowShape
-from penstock.errors import ChangedFlowError, DeclarationError
+from penstock.errors import DeclarationError
 from penstock.routing.strategy import Strategy
 from penstock.routing.table import Routing
 from penstock.types import BINS, from_plain, plain
@@ -54,15 +54,15 @@ def test_region_when_its_strategy_is_from_outside_begins_with_its_table_and_can_
 
 
 @pytest.mark.parametrize("after", [None, ps.KeyGrouping(), Few(2)])
-def test_region_when_its_strategy_changed_is_refused_and_goes_on_with_the_one_before(after, changing):
-    changing.run(by(Few()), [row(1)])
-    now = r"KeyGrouping\(\)" if after != Few(2) else r"Few\(most=2\)"
-    with pytest.raises(
-        ChangedFlowError, match=rf"it was distributed by Few\(most=1\) and is now distributed by {now}; name the region anew"
-    ):
-        changing.run(by(after), [row(2)])
-    changing.run(by(Few()), [row(2)], drain=True)
-    assert [(r["x"], r["n"]) for r in changing.rows()] == [(1, 1), (2, 2)]
+def test_region_when_its_strategy_changed_goes_on_with_keys_where_they_lie(after, changing):
+    changing.run(by(Few()), [row(i, k=f"k{i}") for i in range(9)])
+    with changing.harness(by(after)) as harness:
+        now = r"KeyGrouping()" if after != Few(2) else r"Few(most=2)"
+        assert harness.notices == [f"Region 'k' was distributed by Few(most=1) and is now distributed by {now}."]
+        harness.push("s", [row(9, k="k3")])
+        assert Counter(harness.epoch().regions["k"].control.routing.owners) == {0: BINS}
+        harness.finish()
+    assert sorted((r["x"], r["n"]) for r in changing.rows()) == [*((i, 1) for i in range(9)), (9, 2)]
 
 
 def test_region_when_its_strategy_is_given_as_the_default_goes_on(changing):
@@ -88,5 +88,7 @@ def test_key_by_when_its_strategy_is_none_is_refused():
 
     stream = ps.Flow("f").source("s", ps.files("none", "k string"))
     for wrong in ("KeyGrouping", ps.KeyGrouping, KeyGrouping()):
-        with pytest.raises(DeclarationError, match=r"key_by\(distribute=.*\) is not available; only KeyGrouping\(\) is"):
+        with pytest.raises(
+            DeclarationError, match=r"key_by\(distribute=.*\) needs a distribution strategy, such as penstock.Histogram\(\)"
+        ):
             stream.key_by("k", distribute=wrong)

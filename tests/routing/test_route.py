@@ -213,8 +213,25 @@ def test_route_when_it_is_asked_wrongly_says_what_is_wanted(call, sentence):
     assert sentence in str(raised.value)
 
 
-@pytest.mark.parametrize("strategy", [*SPLITTING, ps.Shuffle(), ps.PowerOfTwoChoices()], ids=lambda s: type(s).__name__)
-def test_key_by_when_the_strategy_splits_keys_is_refused(strategy):
+@pytest.mark.parametrize("strategy", SPLITTING, ids=lambda s: type(s).__name__)
+def test_step_that_does_not_merge_when_the_strategy_splits_keys_is_refused(strategy):
     flow = ps.Flow("f")
-    with pytest.raises(DeclarationError, match=r"would give rows of one key to several workers.*use KeyGrouping\(\)\."):
+    source, other = (flow.source(name, ps.files(name, "k string, at timestamp, v long"), time="at") for name in "st")
+    stream = source.key_by("k", distribute=strategy)
+    steps = [
+        lambda: stream.stateful_map(lambda k, e, s: (None, s), "v long"),
+        lambda: stream.deduplicate("v"),
+        lambda: stream.match("SELECT * FROM S WHERE A ; B", define={"A": "v = 1", "B": "v = 2"}),
+        lambda: stream.join(other.key_by("k"), within="1 minute"),
+        lambda: stream.process(ps.Operator()),
+    ]
+    for step in steps:
+        with pytest.raises(DeclarationError, match=r"cannot work on a part of a key's rows, and .* divides them .*Isolate\(\)"):
+            step()
+
+
+@pytest.mark.parametrize("strategy", [ps.Shuffle(), ps.PowerOfTwoChoices()], ids=lambda s: type(s).__name__)
+def test_key_by_when_the_strategy_knows_no_keys_is_refused(strategy):
+    flow = ps.Flow("f")
+    with pytest.raises(DeclarationError, match=r"that is for steps without state"):
         flow.source("s", ps.files("in", "k string")).key_by("k", distribute=strategy)
