@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.patterns.enumeration.maximal import Maximal as Maximal
     from penstock.patterns.enumeration.maximal import MaximalDisjoint as MaximalDisjoint
     from penstock.patterns.enumeration.work import CountedSplit as CountedSplit
+    from penstock.routing.by_partition import ByPartition as ByPartition
     from penstock.routing.consistent_grouping import ConsistentGrouping as ConsistentGrouping
     from penstock.routing.d_choices import DChoices as DChoices
     from penstock.routing.histogram import Histogram as Histogram
@@ -66,6 +67,7 @@ _HOME = {
         "flow.stream": "Stream",
         "flow.keyed": "KeyedStream",
         "operators.base": "Operator",
+        "routing.by_partition": "ByPartition",
         "routing.consistent_grouping": "ConsistentGrouping",
         "routing.d_choices": "DChoices",
         "routing.histogram": "Histogram",

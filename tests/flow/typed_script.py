@@ -95,7 +95,9 @@ def declared(spark: SparkSession, frame: DataFrame) -> ps.Flow:
     assert_type(ps.read_state(spark, "checkpoint", "tails"), DataFrame)
     assert_type(ps.explain(str(ps.parse("SELECT * WHERE A"))), str)
     strategies = [ps.PartialKeyGrouping(), ps.DChoices(epsilon=0.01), ps.WChoices(0.1), ps.ConsistentGrouping(virtual=5)]
-    routed = [ps.route(s, np.arange(3), workers=2) for s in (*strategies, ps.Shuffle(), ps.PowerOfTwoChoices())]
+    routed = [
+        ps.route(s, np.arange(3), workers=2) for s in (*strategies, ps.ByPartition(), ps.Shuffle(), ps.PowerOfTwoChoices())
+    ]
     assert_type(routed, list[npt.NDArray[np.int32]])
     assert_type(ps.route(ps.Histogram(slack=0.1), [1], workers=2, senders=[0], epochs=[0]), npt.NDArray[np.int32])
     assert_type(ps.skew(frame, "tail", workers=2, senders=3), pd.DataFrame)

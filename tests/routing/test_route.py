@@ -23,7 +23,7 @@ KINDS = {
     ps.ConsistentGrouping(): slow.ConsistentGrouping,
 }
 SPLITTING = [*KINDS, ps.Histogram()]
-ALL = [ps.KeyGrouping(), *SPLITTING, ps.Shuffle(), ps.PowerOfTwoChoices()]
+ALL = [ps.KeyGrouping(), *SPLITTING, ps.ByPartition(), ps.Shuffle(), ps.PowerOfTwoChoices()]
 
 
 def zipf(z, messages, seed, keys=10_000):
@@ -88,6 +88,7 @@ def test_route_when_keys_do_not_matter_equals_the_plain_algorithm(stream, n):
     for at, worker in zip(order, ps.route(ps.Shuffle(), keys, workers=n, senders=senders, epochs=epochs)[order], strict=True):
         assert worker == turns[senders[at]] % n
         turns[senders[at]] += 1
+    assert (ps.route(ps.ByPartition(), keys, workers=n, senders=senders, epochs=epochs) == senders % n).all()
 
 
 @settings(max_examples=60, deadline=None)
@@ -97,7 +98,7 @@ def test_route_when_an_epoch_is_cut_in_two_or_senders_are_mixed_otherwise_is_the
     keys, senders, _ = stream
     epochs = (np.arange(len(keys)) >= cut * len(keys)).astype(int)
     by_sender = np.argsort(senders, kind="stable")
-    for strategy in [*KINDS, ps.KeyGrouping(), ps.Shuffle(), ps.PowerOfTwoChoices()]:
+    for strategy in [*KINDS, ps.KeyGrouping(), ps.ByPartition(), ps.Shuffle(), ps.PowerOfTwoChoices()]:
         routed = ps.route(strategy, keys, workers=n, senders=senders)
         assert (ps.route(strategy, keys, workers=n, senders=senders, epochs=epochs) == routed).all()
         assert (ps.route(strategy, keys[by_sender], workers=n, senders=senders[by_sender]) == routed[by_sender]).all()
@@ -213,7 +214,7 @@ def test_route_when_it_is_asked_wrongly_says_what_is_wanted(call, sentence):
     assert sentence in str(raised.value)
 
 
-@pytest.mark.parametrize("strategy", SPLITTING, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("strategy", [*SPLITTING, ps.ByPartition()], ids=lambda s: type(s).__name__)
 def test_step_that_does_not_merge_when_the_strategy_splits_keys_is_refused(strategy):
     flow = ps.Flow("f")
     source, other = (flow.source(name, ps.files(name, "k string, at timestamp, v long"), time="at") for name in "st")

@@ -11,7 +11,7 @@ Read next: `penstock.routing.key_grouping`, `penstock.routing.table`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -51,6 +51,9 @@ class Router(ABC):
         Returns:
             By sender, an int32 array of workers, of the same length.
         """
+
+    def finished(self, times_ms: Sequence[float]) -> None:  # noqa: B027  (most do not care)
+        """Hear how long each worker took for the last epoch, in milliseconds. A router may send a slow one less from now on."""
 
 
 class Strategy:

@@ -1,0 +1,37 @@
+"""All rows of a source partition go to one worker, whatever their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from penstock.routing.strategy import MERGING, Hashes, Router, Strategy, Workers
+from penstock.routing.table import Routing
+
+
+@dataclass(frozen=True)
+class ByPartition(Strategy):
+    """The rows of a source partition go to one worker: the partition's number, modulo the number of workers.
+
+    A key whose rows the producer puts into one partition has one worker; any other key has as many as it has partitions. So the load is as even as
+    the partitions are, and there is none for more workers than partitions.
+    """
+
+    splits_keys: ClassVar[bool] = True
+    fits: ClassVar[str] = MERGING
+
+    def router(self, workers: int) -> Router:
+        """Nothing is remembered."""
+        return _BySender(workers)
+
+
+class _BySender(Router):
+    def __init__(self, workers: int) -> None:
+        super().__init__(Routing.even(workers))
+        self._workers = workers
+
+    def route(self, senders: Mapping[int, Hashes]) -> dict[int, Workers]:
+        return {sender: np.full(len(hashes), sender % self._workers, np.int32) for sender, hashes in senders.items()}
