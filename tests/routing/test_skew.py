@@ -1,18 +1,15 @@
-"""`penstock.skew` and ``penstock skew``: what each strategy would make of a user's keys."""
+"""`penstock.skew`: what each strategy would make of a user's keys. The command is tested in ``tests/cli/test_skewed.py``."""
 
 from __future__ import annotations
 
-import json
+import re
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 import pytest
 
 import penstock as ps
-from penstock.cli import main
 from penstock.errors import DeclarationError
 from penstock.routing.skew import COMPARED
 
@@ -63,51 +60,24 @@ def test_skew_when_there_are_no_keys_or_one_worker_is_balanced():
     for keys, workers in (([], 3), (["a"], 1), (["a"] * 7, 1)):
         found = ps.skew(pa.array(keys, pa.string()), workers=workers)
         assert (found.imbalance == 0).all()
+        assert found.attrs["advice"] == (
+            "0 rows are too few to judge 3 workers by." if workers == 3 else "With one worker nothing has to be balanced."
+        )
 
 
-@pytest.fixture(params=["csv", "json", "parquet"])
-def files(request, tmp_path):
-    keys = hot_keys(4_000)
-    table = pa.table({"k": [f"k{k}" for k in keys], "other": keys % 7, "v": np.arange(4_000)})
-    for part in range(2):
-        rows, path = table.slice(part * 2_000, 2_000), str(tmp_path / f"part{part}.{request.param}")
-        if request.param == "csv":
-            pa.csv.write_csv(rows, path)
-        elif request.param == "parquet":
-            pa.parquet.write_table(rows, path)
-        else:
-            (tmp_path / f"part{part}.json").write_text("".join(json.dumps(r) + "\n" for r in rows.to_pylist()))
-    return tmp_path, [f"k{k}" for k in keys]
-
-
-def test_command_skew_reads_files_of_each_format_and_gives_what_the_function_gives(files, capsys):
-    folder, keys = files
-    assert main(["skew", str(folder), "--key", "k", "--workers", "4", "--senders", "2", "--json"]) == 0
-    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    found = ps.skew(pa.array(keys), workers=4, senders=2)
-    assert [(s["strategy"], s["imbalance"], max(s["loads"])) for s in said] == list(
-        zip(found.strategy, found.imbalance, found.max_load, strict=True)
+def test_advice_is_the_default_unless_a_worker_has_much_more_than_the_others():
+    rng = np.random.default_rng(4)
+    even = rng.integers(0, 100_000, 50_000)
+    enough = r"KeyGrouping\(\), the default, is enough: the busiest of 8 workers has 1\.\d\d times the mean\."
+    skewed = (
+        r"By key, the busiest of 8 workers has 4\.\d\d times the mean\. For steps that merge, such as aggregates and windows, take "
+        r"Histogram\(\): 1\.00 times the mean, with 1\.0\d partial results for each key on average\. Other steps keep a key whole: "
+        r"the hottest has (49|50)\.\d% of the rows, so its worker has at least (3\.9|4\.0)\d times the mean\."
     )
-
-
-def test_command_skew_on_a_terminal_advises_one_strategy_and_shows_loads(files, capsys):
-    folder, _ = files
-    assert main(["skew", str(folder), "--key", "k", "--workers", "4"]) == 0
-    said = capsys.readouterr().out
-    assert "Histogram() brings that to 1.00 with 1.0" in said
-    assert "worker   3" in said
-    assert main(["skew", str(folder), "--key", "other", "--key", "v", "--workers", "4"]) == 0
-    assert "KeyGrouping() is enough: the busiest of 4 workers has 1.0" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--key", "kk", "--workers", "4"], "--key names column 'kk', which does not exist; did you mean 'k'?"),
-        (["--key", "k", "--workers", "0"], "greater than or equal to 1"),
-        (["--workers", "2"], "--key"),
-    ],
-)
-def test_command_skew_when_it_is_used_wrongly_ends_with_2(words, sentence, files, capsys):
-    assert main(["skew", str(files[0]), *words]) == 2
-    assert sentence in capsys.readouterr().err
+    for share, wanted in ((0.0, enough), (0.01, enough), (0.5, skewed)):
+        keys = np.where(rng.random(50_000) < share, 7, even)
+        assert re.fullmatch(wanted, ps.skew(keys, workers=8).attrs["advice"])
+    unlucky = np.repeat(np.arange(3), 1_000)  # no key is hot, but two share a worker
+    assert re.fullmatch(
+        r"By key, .* take Histogram\(\): 1\.00 times .* on average\.", ps.skew(unlucky, workers=3).attrs["advice"]
+    )

@@ -59,7 +59,12 @@ def _numbers(array: Any) -> npt.NDArray[Any]:
     kind = array.type
     numbers: npt.NDArray[Any]
     if pa.types.is_int64(kind) or pa.types.is_timestamp(kind):
-        micros = array.cast(pa.timestamp("us", kind.tz)) if pa.types.is_timestamp(kind) else array
+        try:
+            micros = array.cast(pa.timestamp("us", kind.tz)) if pa.types.is_timestamp(kind) else array
+        except pa.ArrowInvalid as error:
+            raise DeclarationError(
+                "A key column has times in nanoseconds, which Spark has not; round them to microseconds."
+            ) from error
         numbers = micros.cast(pa.int64()).fill_null(0).to_numpy()
     elif pa.types.is_boolean(kind) or pa.types.is_date32(kind) or (pa.types.is_signed_integer(kind) and kind.bit_width <= 32):
         numbers = array.cast(pa.int32()).fill_null(0).to_numpy()

@@ -19,7 +19,7 @@ from penstock.routing.key_grouping import KeyGrouping
 from penstock.routing.partial_key_grouping import PartialKeyGrouping
 from penstock.routing.power_of_two_choices import PowerOfTwoChoices
 from penstock.routing.shuffle import Shuffle
-from penstock.routing.strategy import MERGING, Hashes, Strategy
+from penstock.routing.strategy import Hashes, Strategy
 from penstock.routing.w_choices import WChoices
 
 COMPARED: Final[tuple[Strategy, ...]] = (
@@ -34,6 +34,8 @@ COMPARED: Final[tuple[Strategy, ...]] = (
 )
 EPOCHS: Final = 10
 """Equal parts into which the messages are cut, so that moves from one to the next can be counted."""
+ENOUGH: Final = 1.2
+"""With so many times the mean at the busiest worker nothing needs to be done."""
 MOST: Final = 10_000_000
 """So many rows are looked at, where there are more."""
 
@@ -60,6 +62,11 @@ class Skew:
         return f"{type(self.strategy).__name__}()"
 
     @property
+    def busiest(self) -> float:
+        """The load of the busiest worker as a multiple of the mean; 1 if there are no messages."""
+        return float(self.loads.max() / self.loads.mean()) if self.loads.any() else 1.0
+
+    @property
     def imbalance(self) -> float:
         """Messages that the busiest worker has more than the mean, as a share of all messages."""
         return float((self.loads.max() - self.loads.mean()) / max(self.loads.sum(), 1))
@@ -77,16 +84,40 @@ class Skew:
         }
 
 
-def measure(hashes: Hashes, workers: int, senders: int = 1) -> list[Skew]:
-    """Route keys, dealt to the senders in turn, by each strategy of `COMPARED`.
+@dataclass(frozen=True)
+class Keys:
+    """The keys of a stream.
+
+    Attributes:
+        hashes: Of each key (int64, k).
+        numbers: By message, in order, which of these keys it has (int64, n).
+        counts: By key, its messages (int64, k).
+    """
+
+    hashes: Hashes
+    numbers: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def hottest(self) -> float:
+        """The share of the key with most messages."""
+        return float(self.counts.max(initial=0) / max(len(self.numbers), 1))
+
+
+def count_keys(hashes: Hashes) -> Keys:
+    """Number the keys of messages, whose hashes are given in order (int64)."""
+    return Keys(*np.unique(hashes, return_inverse=True, return_counts=True))
+
+
+def measure(keys: Keys, workers: int, senders: int = 1) -> list[Skew]:
+    """Route messages, dealt to the senders in turn, by each strategy of `COMPARED`.
 
     Args:
-        hashes: By message, in order, the hash of its key (int64).
+        keys: Of the messages.
         workers: Number of workers.
         senders: Number of senders.
     """
-    _, keys = np.unique(hashes, return_inverse=True)
-    return [_measured(strategy, hashes, keys, workers, senders) for strategy in COMPARED]
+    return [_measured(strategy, keys.hashes[keys.numbers], keys.numbers, workers, senders) for strategy in COMPARED]
 
 
 def _measured(strategy: Strategy, hashes: Hashes, keys: npt.NDArray[np.int64], workers: int, senders: int) -> Skew:
@@ -114,19 +145,29 @@ def _moved(pairs: list[npt.NDArray[np.int64]], workers: int) -> float:
     return moved / both if both else 0.0
 
 
-def advice(found: list[Skew]) -> str:
-    """One sentence: which strategy to take, from measurements that include `KeyGrouping`."""
+def advised(found: list[Skew]) -> Skew:
+    """The strategy to take for steps that merge, from measurements of `COMPARED`: the default, unless a worker then has much more than others."""
     by_key = next(s for s in found if isinstance(s.strategy, KeyGrouping))
-    workers, messages = len(by_key.loads), int(by_key.loads.sum())
-    if not messages:
-        return "There are no rows."
-    busiest = by_key.loads.max() / by_key.loads.mean()
+    return by_key if by_key.busiest <= ENOUGH else next(s for s in found if isinstance(s.strategy, Histogram))
+
+
+def advice(found: list[Skew], hottest: float) -> str:
+    """Which strategy to take, in a sentence or two. `hottest` is the share of the hottest key."""
+    by_key, best = found[0], advised(found)
+    workers, rows = len(by_key.loads), int(by_key.loads.sum())
     if workers == 1:
         return "With one worker nothing has to be balanced."
-    if busiest <= 1.2:
-        return f"KeyGrouping() is enough: the busiest of {workers} workers has {busiest:.2f} times the mean."
-    even = min((s for s in found if s.strategy.fits == MERGING), key=lambda s: (s.imbalance > 0.01, s.copies_per_key))
+    if rows < EPOCHS * workers:
+        return f"{rows} rows are too few to judge {workers} workers by."
+    now = f"the busiest of {workers} workers has {by_key.busiest:.2f} times the mean"
+    if best is by_key:
+        return f"KeyGrouping(), the default, is enough: {now}."
+    least = hottest * workers
     return (
-        f"By key, the busiest of {workers} workers has {busiest:.2f} times the mean; {even.name} brings that to "
-        f"{even.loads.max() / even.loads.mean():.2f} with {even.copies_per_key:.2f} copies of each key's state on average."
+        f"By key, {now}. For steps that merge, such as aggregates and windows, take {best.name}: {best.busiest:.2f} times the mean, "
+        f"with {best.copies_per_key:.2f} partial results for each key on average."
+    ) + (
+        f" Other steps keep a key whole: the hottest has {hottest:.1%} of the rows, so its worker has at least {least:.2f} times the mean."
+        if least > ENOUGH
+        else ""
     )

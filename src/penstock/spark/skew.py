@@ -9,7 +9,7 @@ import pandas as pd
 
 from penstock.errors import DeclarationError
 from penstock.routing.route import hashes_of
-from penstock.routing.skew import MOST, measure
+from penstock.routing.skew import MOST, advice, count_keys, measure
 from penstock.sql_text.schema import quoted, unknown_column
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def skew(df_or_keys: Any, key: str | Sequence[str] | None = None, *, workers: in
         A row for each strategy: ``strategy``; ``imbalance``: messages that the busiest worker has more than the mean, as a share of all;
         ``max_load`` and ``mean_load`` of a worker, in messages; ``copies_per_key``: workers with messages of a key, on average over keys;
         ``moved_between_epochs``: of the keys in two successive tenths of the rows, the share whose workers differ; ``fits``: for which steps it is.
+        Its ``attrs["advice"]`` says which one to take.
 
     Raises:
         DeclarationError: No key column, an unknown one, one that has no hash, or fewer workers or senders than one.
@@ -44,8 +45,11 @@ def skew(df_or_keys: Any, key: str | Sequence[str] | None = None, *, workers: in
     for name, number in (("workers", workers), ("senders", senders)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise DeclarationError(f"skew({name}={number!r}): give a number from 1 on.")
-    hashes = _hashes(df_or_keys, key)
-    return pd.DataFrame([found.figures() for found in measure(hashes, workers, senders)])
+    keys = count_keys(_hashes(df_or_keys, key))
+    found = measure(keys, workers, senders)
+    table = pd.DataFrame([one.figures() for one in found])
+    table.attrs["advice"] = advice(found, keys.hottest)
+    return table
 
 
 def _hashes(rows: Any, key: str | Sequence[str] | None) -> Hashes:
