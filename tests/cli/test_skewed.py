@@ -155,21 +155,24 @@ def test_command_skew_when_a_file_cannot_be_used_says_so_in_one_sentence_and_end
 
 
 USABLE = {
-    "nulls, NaN and zeros": ("parquet", parquet(pa.table({"k": [None, 0.0, -0.0, float("nan")] * 250})), 3),
-    "categories": ("parquet", parquet(pa.table({"k": pa.array(["a", "b"] * 500).dictionary_encode()})), 2),
-    "long strings": ("parquet", parquet(pa.table({"k": pa.array(["a", "b"] * 500, pa.large_string())})), 2),
-    "keys only in some lines": ("json", b'{"k":1}\n{"j":1}\n' * 500, 2),
-    "quotes, brackets, newlines": ("csv", b"k,v\n" + b'"a [b] ""x""\nc",2\n[red],3\n' * 500, 2),
-    "numbers that become text": ("csv", b"k\n" + b"1\n" * 500_000 + b"x\n", 2),
-    "leading zeros": ("csv", b"k\n" + b"7\n007\n" * 500, 2),
-    "a byte order mark": ("csv", b"\xef\xbb\xbfk\n1\n2\n", 2),
-    "packed": ("csv.gz", gzip.compress(b"k\n1\n2\n"), 2),
+    "nulls, NaN and zeros": ("parquet", parquet(pa.table({"k": [None, 0.0, -0.0, 0.0, float("nan")] * 250})), 3, "0.0 60.0%"),
+    "categories": ("parquet", parquet(pa.table({"k": pa.array(["a", "b"] * 500).dictionary_encode()})), 2, "a 50.0%"),
+    "long strings": ("parquet", parquet(pa.table({"k": pa.array(["a", "b"] * 500, pa.large_string())})), 2, "b 50.0%"),
+    "keys only in some lines": ("json", b'{"k":1}\n{"j":1}\n' * 500, 2, "None 50.0%"),
+    "quotes, brackets, newlines": ("csv", b"k,v\n" + (b'"a [b] ""x""' + b"\n" * 30 + b'c",2\n[red],3\n') * 50_000, 2, 'a [b] "x" c 50.0%, [red] 50.0%'),
+    "numbers that become text": ("csv", b"k\n" + b"1\n" * 500_000 + b"x\n", 2, "1 100.0%, x 0.0%"),
+    "leading zeros": ("csv", b"k\n" + b"7\n007\n" * 500, 2, "007 50.0%"),
+    "a byte order mark": ("csv", b"\xef\xbb\xbfk\n1\n1\n", 1, "1 100.0%"),
+    "packed": ("csv.gz", gzip.compress(b"k\n1\n2\n1\n"), 2, "1 66.7%, 2 33.3%"),
+    "long keys": ("csv", b"k\n" + b"word " * 99, 1, "word word word word word word word word… 100.0%"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", USABLE)
-def test_command_skew_reads_keys_of_every_kind(case, tmp_path, capsys):
-    ending, content, keys = USABLE[case]
+def test_command_skew_reads_and_shows_keys_of_every_kind(case, tmp_path, capsys):
+    ending, content, keys, hottest = USABLE[case]
     (tmp_path / f"a.{ending}").write_bytes(content)
     assert skew(tmp_path, "--key", "k") == 0
-    assert f" rows, {keys} keys; the hottest: " in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()[0]
+    assert f" rows, {keys} keys; the hottest: " in said
+    assert hottest in said

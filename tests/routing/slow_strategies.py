@@ -16,12 +16,16 @@ def choice(key: int, i: int, n: int) -> int:
     return (h >> 32) * n >> 32
 
 
+def distinct(key: int, d: int, n: int) -> list[int]:
+    workers = list(range(n))
+    for i in range(d):
+        at = i + choice(key, i, n - i)
+        workers[i], workers[at] = workers[at], workers[i]
+    return workers[:d]
+
+
 def two(key: int, n: int) -> list[int]:
-    first = choice(key, 0, n)
-    if n == 1:
-        return [first]
-    second = choice(key, 1, n - 1)
-    return [first, second + (second >= first)]
+    return distinct(key, min(2, n), n)
 
 
 def least(workers, loads) -> int:
@@ -92,7 +96,7 @@ class HotKeys:
         elif self.d >= self.n:
             workers = range(self.n)
         else:
-            workers = [choice(key, i, self.n) for i in range(self.d)]
+            workers = distinct(key, self.d, self.n)
         worker = least(workers, self.loads)
         self.loads[worker] += 1
         return worker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,6 +23,8 @@ _BAR: Final = 20
 _SHOWN: Final = 20
 """Of more workers only the busiest are shown on the terminal."""
 _HOTTEST: Final = 3
+_NAME: Final = 40
+"""Characters of a key's name that are shown."""
 
 
 def skew(
@@ -120,7 +123,8 @@ def _named(files: list[str], kind: str, names: list[str], keys: Keys) -> str:
         hashes = hashes_of(batch)
         for at in set(hottest.tolist()) - {*texts}:
             if len(rows := np.flatnonzero(hashes == keys.hashes[at])):
-                texts[at] = " ".join(str(value) for value in batch.slice(int(rows[0]), 1).to_pylist()[0].values())
+                values = batch.slice(int(rows[0]), 1).to_pylist()[0].values()
+                texts[at] = textwrap.shorten(" ".join(str(value) for value in values), _NAME, placeholder="…")
         if len(texts) == len(hottest):
             break
     return ", ".join(f"{texts[at]} {keys.counts[at] / len(keys.numbers):.1%}" for at in hottest.tolist())

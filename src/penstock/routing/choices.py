@@ -31,8 +31,21 @@ def other_choice(key: Any, first: Any, n: Any) -> Any:
     """A second choice that is not the first; the first if there is one worker only."""
     if n == 1:
         return first
-    second = choice(key, 1, n - 1)
-    return second + 1 if second >= first else second
+    second = choice(key, 1, n - 1) + 1
+    return np.int64(0) if second == first else second
+
+
+@inlined
+def distinct_choices(key: Any, d: Any, n: Any, out: Any) -> Any:
+    """Write different workers, d of n, to the beginning of `out` (n). The first two are those of `other_choice`; more begin with fewer.
+
+    Source: R. Durstenfeld, Random Permutation, 1964.
+    """
+    for i in range(n):
+        out[i] = i
+    for i in range(d):
+        at = i + choice(key, i, n - i)
+        out[i], out[at] = out[at], out[i]
 
 
 @inlined

@@ -1,7 +1,7 @@
 """As many workers for a hot key as it needs, and two for the others.
 
-Source: M. Nasir et al., When Two Choices Are Not Enough, ICDE 2016. We differ in that counts decay (`penstock.routing.hot_keys`), that the two
-workers of a cold key are distinct, and that the number of choices is at most n.
+Source: M. Nasir et al., When Two Choices Are Not Enough, ICDE 2016. We differ in that counts decay (`penstock.routing.hot_keys`), that the
+workers of a key are distinct, and that the number of choices is at most n.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from penstock.arrow.jit import inlined, jit
 from penstock.errors import DeclarationError
-from penstock.routing.choices import choice, least_loaded, lesser_of_two
+from penstock.routing.choices import distinct_choices, least_loaded, lesser_of_two
 from penstock.routing.hot_keys import WINDOW, count_key, new_sketch
 from penstock.routing.strategy import MERGING, Hashes, Memory, Router, Strategy, Workers
 
@@ -128,8 +128,7 @@ def _route(
             worker = least_loaded(loads, lowest)
         else:
             if seen[0, counter] != d[0] or seen[1, counter] != key:
-                for i in range(d[0]):
-                    candidates[counter, i] = choice(key, i, n)
+                distinct_choices(key, d[0], n, candidates[counter])
                 seen[0, counter], seen[1, counter], seen[2, counter], seen[3, counter] = d[0], key, -1, d[0]
             worker = _least_of(candidates, counter, d[0], loads, seen)
         loads[worker] += 1

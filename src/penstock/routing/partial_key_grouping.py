@@ -1,7 +1,7 @@
 """Two workers for each key.
 
 Source: M. Nasir et al., The Power of Both Choices, ICDE 2015. The less loaded worker is taken (one published text has arg max by mistake), and
-the two are distinct, as otherwise a key is not split at all with probability 1/n.
+the two are distinct, as otherwise a key is not split at all with probability 1/n. They are the first two of a key's `distinct_choices`.
 """
 
 from __future__ import annotations

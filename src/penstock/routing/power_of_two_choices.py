@@ -1,6 +1,6 @@
 """The less loaded of two workers drawn at random.
 
-Source: M. Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001.
+Source: M. Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001. The two are distinct, as in `partial_key_grouping`.
 """
 
 from __future__ import annotations
