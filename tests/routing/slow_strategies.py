@@ -43,7 +43,7 @@ class PartialKeyGrouping:
 
 
 class Sketch:
-    """SpaceSaving with 10 counters per worker, halved when 4,000 messages per worker are counted."""
+    """SpaceSaving with 10 counters per worker, halved when 2,000 messages per worker are counted."""
 
     def __init__(self, n):
         self.n, self.keys, self.counts, self.total = n, [], [], 0
@@ -58,7 +58,7 @@ class Sketch:
         at = self.keys.index(key)
         self.counts[at] += 1
         self.total += 1
-        if self.total >= 4_000 * self.n:
+        if self.total >= 2_000 * self.n:
             self.total //= 2
             self.counts = [count // 2 for count in self.counts]
         return self.counts[at]
@@ -84,7 +84,7 @@ class HotKeys:
 
     def __call__(self, key):
         count, total = self.sketch.add(key), self.sketch.total
-        if total == 2_000 * self.n:  # as after halving
+        if total == 1_000 * self.n:  # as after halving
             low = min(self.loads)
             self.loads = [load - (max(load - low - 8, 0) + 1) // 2 for load in self.loads]
         self.seen += 1

@@ -141,11 +141,11 @@ def test_imbalance_is_what_is_known_of_each_strategy(z, n, balance):
     assert balance[ps.ConsistentGrouping(), z, n] <= 0.01 / n + 10 * 5 / MESSAGES
     assert balance[ps.Histogram(), z, n] <= 1 / MESSAGES
     if n >= 50:
-        assert balance[ps.DChoices(), z, n] <= 5e-3
+        assert balance[ps.DChoices(), z, n] <= 1e-3
 
 
-def test_imbalance_of_d_choices_with_many_workers_is_a_thousandth_in_the_median(balance):
-    assert np.median([balance[ps.DChoices(), z, n] for z, n in GRID if n >= 50]) <= 1e-3
+def test_imbalance_of_d_choices_with_many_workers_is_what_it_aims_at_in_the_median(balance):
+    assert np.median([balance[ps.DChoices(), z, n] for z, n in GRID if n >= 50]) <= 1e-4
 
 
 @pytest.mark.parametrize("strategy", [ps.DChoices(), ps.WChoices()], ids=lambda s: type(s).__name__)

@@ -21,7 +21,7 @@ from penstock.routing.choices import choice, least_loaded
 
 PER_WORKER = 10
 """Counters per worker: N/capacity must be well below the threshold of a hot key, N/(5n)."""
-WINDOW = 2_000
+WINDOW = 1_000
 """Messages per worker after which counts are halved first."""
 
 
