@@ -10,7 +10,7 @@ ARCHIVE := $(VENV)/spark.jsa
 SRC := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-cer bench-flink lock clean
+.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-skew bench-cer bench-flink lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,9 @@ bench: $(STAMP)  ## Measure, and write JSON with machine and commit
 
 bench-rescale: $(STAMP)  ## Measure the latency of a live rescale (several minutes)
 	$(PY) benchmarks/rescale.py
+
+bench-skew: $(STAMP)  ## Measure how evenly each strategy spreads skewed keys (about half an hour)
+	$(PY) benchmarks/skew.py
 
 bench-cer: $(STAMP)  ## Measure pattern recognition (several minutes)
 	$(PY) benchmarks/cer.py

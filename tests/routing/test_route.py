@@ -223,7 +223,7 @@ def test_step_that_does_not_merge_when_the_strategy_splits_keys_is_refused(strat
         lambda: stream.stateful_map(lambda k, e, s: (None, s), "v long"),
         lambda: stream.deduplicate("v"),
         lambda: stream.match("SELECT * FROM S WHERE A ; B", define={"A": "v = 1", "B": "v = 2"}),
-        lambda: stream.join(other.key_by("k"), within="1 minute"),
+        lambda: stream.join(other.key_by("k", name="other"), within="1 minute"),
         lambda: stream.process(ps.Operator()),
     ]
     for step in steps:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.routing.strategy import Hashes
 
 _BAR: Final = 20
-_SHOWN: Final = 20
+_MOST_BARS: Final = 20
 """Of more workers only the busiest are shown on the terminal."""
 _HOTTEST: Final = 3
 _NAME: Final = 40
@@ -38,7 +38,7 @@ def skew(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines, one for each strategy.")] = False,
 ) -> None:
-    """Show how evenly keys would be spread over workers by each strategy, and which one to take. Flows of this version use KeyGrouping()."""
+    """Show how evenly keys would be spread over workers by each strategy, and which one to take."""
     from penstock.routing.skew import MOST, advice, count_keys, measure
 
     with as_typed():
@@ -146,14 +146,14 @@ def _print(found: list[Skew], title: str) -> None:
     console.print(table, "")
     compared = _compared(found)
     most = max(int(one.loads.max()) for one in compared)
-    busiest = sorted(np.argsort(-found[0].loads, kind="stable")[:_SHOWN].tolist())
+    busiest = sorted(np.argsort(-found[0].loads, kind="stable")[:_MOST_BARS].tolist())
     bars = Table("worker", *(f"rows by {one.name}" for one in compared), box=None)
     for worker in busiest:
         loads = [int(one.loads[worker]) for one in compared]
         bars.add_row(str(worker), *(f"{'█' * round(_BAR * load / most):<{_BAR}} {load:,}" for load in loads))
     console.print(bars)
     if len(busiest) < len(found[0].loads):
-        console.print(f"These are the {_SHOWN} busiest of {len(found[0].loads)} workers.")
+        console.print(f"These are the {_MOST_BARS} busiest of {len(found[0].loads)} workers.")
 
 
 def _compared(found: list[Skew]) -> list[Skew]:
