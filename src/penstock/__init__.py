@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.routing.consistent_grouping import ConsistentGrouping as ConsistentGrouping
     from penstock.routing.d_choices import DChoices as DChoices
     from penstock.routing.histogram import Histogram as Histogram
+    from penstock.routing.isolate import Isolate as Isolate
     from penstock.routing.key_grouping import KeyGrouping as KeyGrouping
     from penstock.routing.partial_key_grouping import PartialKeyGrouping as PartialKeyGrouping
     from penstock.routing.power_of_two_choices import PowerOfTwoChoices as PowerOfTwoChoices
@@ -71,6 +72,7 @@ _HOME = {
         "routing.consistent_grouping": "ConsistentGrouping",
         "routing.d_choices": "DChoices",
         "routing.histogram": "Histogram",
+        "routing.isolate": "Isolate",
         "routing.key_grouping": "KeyGrouping",
         "routing.partial_key_grouping": "PartialKeyGrouping",
         "routing.power_of_two_choices": "PowerOfTwoChoices",
@@ -100,7 +102,6 @@ _PLANNED = frozenset(
         "kafka",
         "kafka_topic",
         "Group",
-        "Isolate",
     ]
 )
 

@@ -66,6 +66,7 @@ def declared(spark: SparkSession, frame: DataFrame) -> ps.Flow:
     assert_type(events.late.sink(ps.console(limit=3), name="late"), ps.Stream)
     keyed = events.key_by("tail", workers=2, name="tails", distribute=ps.KeyGrouping())
     assert_type(keyed, ps.KeyedStream)
+    assert_type(events.key_by("tail", name="hot", distribute=ps.Isolate(above=0.4, rows=500)), ps.KeyedStream)
     assert_type(keyed.stateful_map(longest, "tail string, most int", "most int", on_error=ps.noop()), ps.KeyedStream)
     assert_type(keyed.aggregate(n=ps.count(), name="totals"), ps.KeyedStream)
     assert_type(keyed.window(ps.tumbling("1 hour")), WindowedStream)

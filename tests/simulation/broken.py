@@ -223,6 +223,31 @@ class StoresTwice(World):
         self.stored = [*(self.stored or ()), *emitted]
 
 
+class TakesUsersKeys(World):
+    """What the strategy pins and what users pin is one to it."""
+
+    def watched(self, *args):
+        after = World.watched(*args)
+        return replace(after, watch=replace(after.watch, own=tuple(after.pins)))
+
+
+class KeepsBinsBesideIsolatedKeys(World):
+    """A key is pinned, and the bins of its worker stay."""
+
+    def watched(self, control, *args):
+        after = World.watched(control, *args)
+        if control.goal is None and after.goal is not None:
+            return replace(after, goal=replace(after.goal, target=control.routing.owners))
+        return after
+
+
+class DecidesWithoutEvidence(World):
+    """Each row counts ten times."""
+
+    def watched(self, control, during, strategy, rows, *others):
+        return World.watched(control, during, strategy, {w: 10 * n for w, n in rows.items()}, *others)
+
+
 VARIANTS = {
     # name: (what is broken, properties of which at least one must be seen broken)
     **WORKERS,
@@ -249,5 +274,8 @@ VARIANTS = {
     "back to a snapshot without copies": (GoesBackWithoutCopies, {"P7"}),
     "back to a snapshot without the state": (KeepsStatesWhenGoingBack, {"P4"}),
     "epoch stored twice": (StoresTwice, {"P2"}),
+    "users' keys are the strategy's": (TakesUsersKeys, {"P12"}),
+    "bins stay beside an isolated key": (KeepsBinsBesideIsolatedKeys, {"P12"}),
+    "strategy decides on too few rows": (DecidesWithoutEvidence, {"P13"}),
     "re-run differs": (RunsDifferentlyAgain, {"P2"}),
 }

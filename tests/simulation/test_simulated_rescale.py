@@ -45,7 +45,12 @@ KINDS = {
     "input ends during hold",
     "input ends while interrogate",
     "input ends while move",
+    "isolated key goes home",
+    "isolated key moved",
+    "isolated key moved home",
     "joined inputs",
+    "key isolated at its worker",
+    "key isolated elsewhere",
     "key moved",
     "load in interrogate",
     "load in move",
@@ -68,12 +73,15 @@ KINDS = {
     "retarget during split",
     "retarget in interrogate",
     "retarget in move",
+    "scale below an isolated key",
+    "scale beside an isolated key",
     "scale down",
     "scale up",
     "split",
     "two regions",
     "waiting records moved",
     "waiting records queued",
+    "worker opened again",
 }
 
 

@@ -82,8 +82,22 @@ class RescaleFigures(Moved):
 
 
 @dataclass(frozen=True, slots=True)
+class HotKeyFigures:
+    """A hot key in an epoch: its value as text, its share of the region's rows, its worker, and whether it is pinned by the strategy."""
+
+    key: str
+    hash: int
+    share: float
+    worker: int
+    isolated: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RegionFigures:
-    """A region in an epoch; `first_skipped` is one of the records skipped, `phase` where it is in a rescale."""
+    """A region in an epoch; `first_skipped` is one of the records skipped, `phase` where it is in a rescale, `strategy` its distribution strategy.
+
+    `worker_rows` has the rows of each worker, `hot_keys` the hottest keys if the strategy asks for them.
+    """
 
     workers: Annotated[int, Figure("gauge", "workers", "Workers of the next epoch", "workers")]
     rows_in: Annotated[int, Figure("counter", "rows", "Rows, or partial results, that its workers received", "in")]
@@ -97,6 +111,10 @@ class RegionFigures:
     phase: str
     rescale: RescaleFigures | None = None
     last_rescale: Moved | None = None
+    pinned_keys: Annotated[int, Figure("gauge", "keys", "Keys that users or the strategy have pinned to a worker")] = 0
+    strategy: str = ""
+    worker_rows: tuple[int, ...] = ()
+    hot_keys: tuple[HotKeyFigures, ...] = ()
 
     def progress(self) -> dict[str, Any]:
         """As users get it in ``run.progress["regions"]``."""

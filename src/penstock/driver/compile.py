@@ -195,6 +195,7 @@ def compile_region(
         tuple(outs),
         tuple(s.name for s in plan.sources),
         region.timed,
+        report_above=region.distribute.report_above,
     )
     return CompiledRegion(spec, region, tuple(feeds), {(o.operator, o.errors): i for i, o in enumerate(outs)})
 

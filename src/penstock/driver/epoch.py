@@ -36,6 +36,7 @@ from penstock.protocol.controller import Decided, Now, decide, still_open
 from penstock.protocol.ends import Ends
 from penstock.protocol.messages import Frontier
 from penstock.protocol.rescale import STANDARD, Limits, Placement, messages
+from penstock.protocol.rescale.own_pins import watched
 from penstock.protocol.rescale.transfer import finished, started
 from penstock.routing.hashing import spark_xxhash64
 from penstock.state.deltas import FileRef
@@ -295,7 +296,8 @@ class EpochDriver:
             deltas = self._checkpoint.deltas_of(name, epoch, run)
             regions[name] = self._advance(name, epoch, decision, work, deltas)
             before = self.last.figures.regions.get(name)
-            figures[name] = region_figures(regions[name], deltas, self._settings.clock_us(), self._settings.limits, before)
+            now, strategy = self._settings.clock_us(), self._flow.regions[name].region.distribute
+            figures[name] = region_figures(regions[name], deltas, now, self._settings.limits, before, strategy)
         progress = EpochFigures(
             rows_in=sum(s.rows - self.last.sources.get(n, SourceState()).rows for n, s in decision.sources.items()),
             rows_out=decision.counts,
@@ -349,14 +351,20 @@ class EpochDriver:
         )
         skipped = sum(n for _, report in deltas.values() for n in report.skipped.values())
         now = self._settings.clock_us()
+        control = after.control
+        if not (decision.ends.ending or decision.ends.finished):
+            rows = {w: report.rows_in for w, (_, report) in deltas.items()}
+            hot = [key for _, report in deltas.values() for key in report.hot]
+            during, limits = decision.decided.controls[name], self._settings.limits
+            control = watched(control, during, region.distribute, rows, hot, limits, epoch)
         return RegionState(
-            after.control,
+            control,
             reached if region.timed else before.frontier if before else MIN_TIME,
             after.versions,
             (before.skipped if before else 0) + skipped,
             after.copies,
             {w: [f.path for f in files] for w, files in after.acquired.items()},
-            0 if after.control.goal is None else (before.rescale_us if before else 0) or now,
+            0 if control.goal is None else (before.rescale_us if before else 0) or now,
             {**work.routers, **{slot: done.router for slot, done in decision.divided[name].items()}},
         )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
-from penstock.checkpoint.figures import Moved, RegionFigures, RescaleFigures
+from penstock.checkpoint.figures import HotKeyFigures, Moved, RegionFigures, RescaleFigures
 from penstock.checkpoint.record import RegionState
 from penstock.driver.estimates import left_ms
 from penstock.progress.source_state import SourceState
@@ -13,11 +14,15 @@ from penstock.protocol.reports import WorkerReport
 from penstock.protocol.rescale import Limits, Placement
 from penstock.protocol.rescale.collect import pending_bins, pending_keys
 from penstock.protocol.rescale.transfer import Versions
+from penstock.routing.strategy import Strategy
 from penstock.state.deltas import FileRef, Version
 from penstock.types import MIN_TIME
 
 Deltas = Mapping[int, tuple[FileRef, WorkerReport]]
 """By worker, its delta and its report."""
+
+_HOTTEST: Final = 5
+"""Of so many hot keys that are not pinned figures are kept."""
 
 
 def state_files(epoch: int) -> Versions[Version, FileRef]:
@@ -36,7 +41,7 @@ def mark_frontier(sources: Iterable[SourceState], controls: Iterable[Placement])
 
 
 def region_figures(
-    state: RegionState, deltas: Deltas, now_us: int, limits: Limits, before: RegionFigures | None
+    state: RegionState, deltas: Deltas, now_us: int, limits: Limits, before: RegionFigures | None, strategy: Strategy
 ) -> RegionFigures:
     """A region's figures of an epoch, for people.
 
@@ -46,6 +51,7 @@ def region_figures(
         now_us: Clock time.
         limits: What bounds a step of a rescale.
         before: The figures of the epoch before.
+        strategy: The region's.
     """
     reports, control = [r for _, r in deltas.values()], state.control
     return RegionFigures(
@@ -61,6 +67,25 @@ def region_figures(
         phase=str(control.phase),
         rescale=_rescale(state, reports, now_us, limits, before.rescale if before else None),
         last_rescale=None if control.goal else Moved(*control.last_moved),
+        pinned_keys=len(control.pins),
+        strategy=strategy.describe(),
+        worker_rows=tuple(deltas[w][1].rows_in if w in deltas else 0 for w in range(1 + max(deltas, default=-1))),
+        hot_keys=_hot_keys(control, reports),
+    )
+
+
+def _hot_keys(control: Placement, reports: Sequence[WorkerReport]) -> tuple[HotKeyFigures, ...]:
+    """The hottest keys of an epoch, and all that the strategy has pinned."""
+    own, total = set(control.watch.own), sum(r.rows_in for r in reports)
+    rows = dict.fromkeys(control.watch.own, 0)
+    texts = dict(control.watch.texts)
+    for found in sorted((key for r in reports for key in r.hot), key=lambda k: (-k.rows, k.key)):
+        if found.key in own or len(rows) < len(own) + _HOTTEST:
+            rows[found.key] = rows.get(found.key, 0) + found.rows
+            texts[found.key] = found.text
+    shares = {k: round(n / max(total, 1), 4) for k, n in sorted(rows.items(), key=lambda k: (-k[1], k[0]))}
+    return tuple(
+        HotKeyFigures(texts.get(k, ""), k, share, control.routing.worker_of(k), k in own) for k, share in shares.items()
     )
 
 

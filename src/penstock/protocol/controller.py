@@ -131,7 +131,7 @@ def _wrong_move(command: Move, control: Placement) -> str:
     wanted = control.goal.workers if control.goal else control.workers
     if worker is not None and (not isinstance(worker, int) or not 0 <= worker < wanted):
         return f"Region {command.region!r} has no worker {worker!r}; it has workers 0 to {wanted - 1}."
-    pins = len({*control.routing.pinned_keys, *command.keys})
+    pins = len({*control.routing.pinned_keys, *command.keys}.difference(control.watch.own).union(command.keys))
     if not command.keys or pins > MOST_PLACED:
         return f"A region can have from 1 to {MOST_PLACED} pinned keys, not {pins}."
     return ""

@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.protocol.messages import Answer, BinSizes, Collected
+from penstock.routing.loads import HotKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class WorkerReport:
         rows: Changes of state in the delta file.
         moves: State given up.
         answer: To the controller.
+        hot: Its hottest keys, if the region's strategy asks for them.
     """
 
     worker: int
@@ -47,6 +49,7 @@ class WorkerReport:
     rows: int
     moves: tuple[StateMove, ...]
     answer: Answer
+    hot: tuple[HotKey, ...] = ()
 
 
 def encode_report(report: WorkerReport) -> dict[str, Any]:
@@ -68,7 +71,8 @@ def decode_report(raw: Any) -> WorkerReport:
             if answer[name] is not None:
                 answer[name] = cls(**{n: _tuples(v) for n, v in answer[name].items()})
         moves = tuple(StateMove(**m) for m in raw["moves"])
-        return WorkerReport(**{**raw, "answer": Answer(**answer), "moves": moves})
+        hot = tuple(HotKey(*k) for k in raw.get("hot", ()))  # which the version before did not report
+        return WorkerReport(**{**raw, "answer": Answer(**answer), "moves": moves, "hot": hot})
     except (KeyError, TypeError, AttributeError) as wrong:
         raise PenstockError(f"A worker's report is unknown to this version: {wrong}.") from wrong
 

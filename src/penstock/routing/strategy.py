@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.routing.loads import Placed, Watch
 from penstock.routing.table import Routing
 
 STATELESS: Final = "steps without state"
@@ -67,6 +69,11 @@ class Strategy:
     splits_keys: ClassVar[bool] = False
     fits: ClassVar[str] = EVERY
 
+    @property
+    def report_above(self) -> float:
+        """Workers report keys with at least this share of their rows of an epoch; 0: the strategy does not ask for it."""
+        return 0.0
+
     def describe(self) -> str:
         """Its name and settings as text. The checkpoint keeps it."""
         return repr(self)
@@ -74,6 +81,20 @@ class Strategy:
     def table(self, workers: int) -> Routing:
         """The table with which a region of so many workers begins: where each key is at home. Equal ranges of bins if not said otherwise."""
         return Routing.even(workers)
+
+    def pin_keys(self, watch: Watch, placed: Placed) -> tuple[Watch, Mapping[int, int]]:
+        """After an epoch in which the region was not rescaling: which keys the strategy wants to have workers of their own; none if not said otherwise.
+
+        Args:
+            watch: The load since the round began, this epoch included.
+            placed: Where the keys are.
+
+        Returns:
+            The load to go on with, and by key (hash) the worker that it is to have for itself. Keys that users have pinned are not among them,
+            and one worker at least is in none.
+        """
+        del placed
+        return replace(watch, spared=()).anew({}), {}
 
     def router(self, workers: int) -> Router:
         """A router that has seen nothing yet; by the table if not said otherwise."""

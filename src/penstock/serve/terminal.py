@@ -113,6 +113,11 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
             if alive is False:
                 shown["left_ms"] = None
             lines.append(rescale_line(name, shown) + (", goes on when the flow is started again" if alive is False else ""))
+        lines += [
+            f"region {name}: key {k['key']} has {k['share']:.0%} of the rows and worker {k['worker']} for itself"
+            for k in figures.get("hot_keys", ())
+            if k["isolated"]
+        ]
     lines += [
         f"went back to snapshot {back['snapshot']}: epochs {back['to'] + 1} to {back['upto']} no longer count"
         for back in progress.get("rolled_back", [])[-1:]

@@ -1,11 +1,13 @@
-"""What must be true of every rescale, whatever happens during it: properties P1 to P11.
+"""What must be true of every rescale, whatever happens during it: properties P1 to P13.
 
     P1  no loss                                P6   in the end everything is where the table says, and nothing is elsewhere
     P2  no duplicate                           P7   a rescale ends within a bound, also under endless new keys
     P3  order per key                          P8   keys that are not on hold never wait
     P4  the chain of states is unbroken        P9   the frontier passes no unprocessed record, and waits for nothing else
     P5  one worker per key                     P10  a key on hold waits for its own copy and no longer
-                                               P11  a worker refuses messages that are not its epoch's
+    P11  a worker refuses messages that are not its epoch's
+    P12  a key that a user has pinned is never the strategy's; a worker of a key that the strategy has pinned has no bins in the end
+    P13  the strategy changes its mind on evidence only: so many rows since it last did
 
 The checkers see what a user could see: the input, what the sink holds, what each worker holds at the end of each epoch, how many
 tasks ran, which table was in force, which frontier was announced, when a copy began and ended. They know nothing of phases, goals
@@ -21,7 +23,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.routing.table import Routing
-from penstock.testing.outcome import Outcome
+from penstock.testing.outcome import Outcome, RegionEpoch
 from penstock.testing.schedule import Record
 from penstock.testing.simulated_worker import Emitted, State, folded
 from penstock.types import MAX_TIME
@@ -48,7 +50,7 @@ def check(outcome: Outcome) -> list[Violation]:
         >>> check(simulate(7))
         []
     """
-    return [*_reruns(outcome), *_frontiers(outcome), *_records(outcome), *_places(outcome), *_ends(outcome)]
+    return [*_reruns(outcome), *_frontiers(outcome), *_records(outcome), *_places(outcome), *_own(outcome), *_ends(outcome)]
 
 
 def _reruns(outcome: Outcome) -> Iterator[Violation]:
@@ -170,6 +172,29 @@ def _places(outcome: Outcome) -> Iterator[Violation]:
             before, last = states, table
 
 
+def _own(outcome: Outcome) -> Iterator[Violation]:
+    """P12 and P13: keys that the strategy pins by itself."""
+    rows = getattr(outcome.schedule.strategy, "rows", 0)
+    for region in range(len(outcome.schedule.regions)):
+        arrived, before = 0, dict[int, int]()
+        for epoch, shown in enumerate(outcome.epochs):
+            _, _, table, _, own, pins = shown[region]
+            if own.keys() & pins.keys():
+                yield Violation("P12", f"epoch {epoch}: {own} are the strategy's, and users' are {pins}")
+            if len({*own.values()}) < len(own):
+                yield Violation("P12", f"epoch {epoch}: {own} share a worker")
+            arrived += (
+                len(outcome.input[epoch]) if region == 0 else sum(e.epoch == epoch for e in outcome.emitted if e.region == 0)
+            )
+            if own.keys() - before.keys():
+                if arrived < rows * shown[region].tasks:
+                    yield Violation("P13", f"epoch {epoch}: {own} pinned after {arrived} rows")
+                arrived = 0
+            before = dict(own)
+        if outcome.ended and own and set(own.values()) & set(table.owners) and len(own) < outcome.asked[region]:
+            yield Violation("P12", f"region {region} ends with {own} pinned and {table.owners}")
+
+
 def _ends(outcome: Outcome) -> Iterator[Violation]:
     """P6 and P7: the state in which a run ends, and when it came to it."""
     if not outcome.ended:
@@ -183,15 +208,20 @@ def _ends(outcome: Outcome) -> Iterator[Violation]:
         if last.table.used > wanted or any(w >= wanted for w in last.states):
             yield Violation("P6", f"region {region} should have {wanted} workers and uses {last.table}, {list(last.states)}")
         misplaced = {k: w for k, w in outcome.pins[region].items() if last.table.worker_of(k) != w}
-        if misplaced or last.table.splits or not last.table.pinned_keys.keys() <= outcome.pins[region].keys():
+        misplaced |= {k: w for k, w in last.own.items() if last.table.worker_of(k) != w}
+        if misplaced or last.table.splits or not last.table.pinned_keys.keys() <= {*outcome.pins[region], *last.own}:
             yield Violation("P6", f"region {region} ends with {last.table}; asked was {outcome.pins[region]}")
         settled = len(outcome.epochs)
-        while settled and outcome.epochs[settled - 1][region][::2] == (last.tasks, last.table):
+        while settled and _table(outcome.epochs[settled - 1][region]) == _table(last):
             settled -= 1
         if last.tasks != wanted:
             yield Violation("P6", f"region {region} should have {wanted} workers and ran {last.tasks} tasks")
         if settled > bound(outcome, region):
             yield Violation("P7", f"region {region} settled in epoch {settled}; the bound is {bound(outcome, region)}")
+
+
+def _table(shown: RegionEpoch) -> tuple[int, Routing]:
+    return shown.tasks, shown.table
 
 
 def bound(outcome: Outcome, region: int) -> int:

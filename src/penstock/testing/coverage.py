@@ -51,9 +51,31 @@ def note_scale(seen: set[str], control: Placement, workers: int, empty: bool) ->
         if control.routing.splits:
             seen.add("retarget during split")
     elif workers != control.workers:
+        seen.update(
+            "scale below an isolated key" if control.pins[k] >= workers else "scale beside an isolated key"
+            for k in control.watch.own
+        )
         seen.add("scale down" if workers < control.workers else "scale up")
         if empty:
             seen.add("rescale of empty state")
+
+
+def note_move(seen: set[str], control: Placement, keys: Sequence[int], worker: int | None) -> None:
+    """Note what a user's move does to keys that the strategy has pinned."""
+    if not set(keys).isdisjoint(control.watch.own):
+        seen.add("isolated key moved home" if worker is None else "isolated key moved")
+
+
+def note_own(seen: set[str], before: Placement, after: Placement) -> None:
+    """Note what the strategy has changed."""
+    gained = set(after.watch.own).difference(before.watch.own)
+    seen.update(
+        "key isolated at its worker" if before.routing.worker_of(k) == after.pins[k] else "key isolated elsewhere"
+        for k in gained
+    )
+    seen.update("isolated key goes home" for k in before.watch.own if k not in after.watch.own)
+    if before.watch.own == after.watch.own:
+        seen.add("worker opened again")
 
 
 def note_epoch(

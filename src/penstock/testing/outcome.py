@@ -8,6 +8,7 @@ Read next: `penstock.testing.checkers`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -33,12 +34,16 @@ class RegionEpoch(NamedTuple):
         states: By worker, what it held at the end.
         table: Where the next epoch's records go.
         announced: The frontier that others were told.
+        own: By key that the strategy has pinned, its worker.
+        pins: By key, the worker at which users want it.
     """
 
     tasks: int
     states: dict[int, State]
     table: Routing
     announced: int
+    own: Mapping[int, int]
+    pins: Mapping[int, int]
 
 
 @dataclass(slots=True)
@@ -56,7 +61,7 @@ class Outcome:
         asked: By region, the number of workers that was last asked for.
         pins: By region, the worker at which each key was last asked to be.
         accepted: (epoch, fault) of messages that a worker should have refused.
-        quiet_from: The epoch of the last `scale` or `move`, or of the last going back.
+        quiet_from: The epoch of the last `scale` or `move`, of the last going back, or in which the strategy last changed its mind.
         ended: Whether the run came to its end by itself.
         seen: What happened in it, for coverage.
     """

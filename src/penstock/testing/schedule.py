@@ -12,10 +12,13 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from penstock.protocol.commands import Command, Load, Move, Scale, Snapshot, Unknown
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
+from penstock.routing.isolate import Isolate
+from penstock.routing.key_grouping import KeyGrouping
+from penstock.routing.strategy import Strategy
 
 Record = tuple[int, int, int, int, int]
 """Event time, source partition, offset, key (a hash) in the first region, key in the second."""
@@ -60,6 +63,9 @@ class Schedule:
         crashes: By epoch, the steps or faults at which attempts die, one attempt each, and how often they are passed before.
         empty: Epochs that bring no record and no time.
         copy_epochs: Most epochs that a copy takes.
+        strategy: How the regions are distributed.
+        skew: How often a record is of the key that is hot.
+        hot_epochs: After so many epochs another key is hot.
     """
 
     seed: int
@@ -77,6 +83,16 @@ class Schedule:
     crashes: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     empty: range = range(0)
     copy_epochs: int = 3
+    strategy: Strategy = field(default_factory=KeyGrouping)
+    skew: float = 0.0
+    hot_epochs: int = 1
+
+
+@dataclass(frozen=True)
+class Hasty(Isolate):
+    """Decides on few rows, so that it does so often in a short run."""
+
+    rounds: ClassVar[int] = 1
 
 
 def draw(seed: int) -> tuple[Schedule, Random]:
@@ -128,7 +144,16 @@ def draw(seed: int) -> tuple[Schedule, Random]:
         taken = at + int(rnd() * 3)
         schedule.commands.setdefault(taken, []).append(Snapshot(SNAPSHOT))
         schedule.commands.setdefault(taken + int(rnd() * 4), []).append(Load(SNAPSHOT))
+    _skew(schedule)
     return schedule, rng
+
+
+def _skew(schedule: Schedule) -> None:
+    """Draw hot keys and a strategy that isolates them, by a generator of its own: all else is what it is without them."""
+    rnd = Random(~schedule.seed).random  # noqa: S311
+    if rnd() < 0.3:
+        schedule.skew, schedule.hot_epochs = rnd(), 1 + int(rnd() * 12)
+        schedule.strategy = Hasty(0.1 + rnd() / 2, 1 + int(rnd() * 4))
 
 
 class Source:
@@ -139,7 +164,7 @@ class Source:
         rng: Its generator.
     """
 
-    __slots__ = ("_bins", "_frontier", "_hot", "_parts", "_rng", "keys", "offsets")
+    __slots__ = ("_bins", "_epochs", "_frontier", "_hot", "_parts", "_rng", "_schedule", "keys", "offsets")
 
     def __init__(self, schedule: Schedule, rng: Random) -> None:
         self._rng = rng
@@ -148,6 +173,7 @@ class Source:
         self.offsets = [0] * self._parts
         self._frontier = 0
         self._hot, self._bins = schedule.hot, schedule.bins
+        self._schedule, self._epochs = schedule, 0
 
     def copy(self) -> Source:
         """A source that goes on from here as this one does, as far as it is not drawn."""
@@ -157,7 +183,8 @@ class Source:
 
     def epoch(self, new_keys: bool) -> tuple[list[Record], int]:
         """One epoch's records, in order of partition and offset, and the frontier after them."""
-        rnd, keys, before = self._rng.random, self.keys, self._frontier
+        rnd, keys, before, schedule = self._rng.random, self.keys, self._frontier, self._schedule
+        self._epochs += 1
         if new_keys or rnd() < 0.15:
             new = [self._rng.getrandbits(63) - (1 << 62) for _ in range(1 + (rnd() < 0.3))]
             keys += [k - k % self._bins + self._hot for k in new] if self._hot >= 0 else new
@@ -165,6 +192,8 @@ class Source:
         for nth in range(int(rnd() * 7)):
             part = int(rnd() * self._parts)
             key = keys[known - 1 - nth] if new_keys and nth < 2 else keys[int(rnd() * known)]
+            if schedule.skew and rnd() < schedule.skew:
+                key = keys[self._epochs // schedule.hot_epochs % known]
             found.append((before + int(rnd() * 12), part, self.offsets[part], key, keys[int(rnd() * known)]))
             self.offsets[part] += 1
         self._frontier = before + int(rnd() * 6)

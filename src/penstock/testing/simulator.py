@@ -17,7 +17,8 @@ Read next: `penstock.testing.checkers`; `penstock.testing.simulated_worker` for 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
@@ -27,11 +28,13 @@ from penstock.protocol.commands import Command, Copied, Load, Move, Scale, Snaps
 from penstock.protocol.controller import Decided, Now, decide
 from penstock.protocol.messages import Answer, Barrier, Collect, Frontier, Hold, Interrogate, Item, Message, Release
 from penstock.protocol.rescale import Placement, messages
+from penstock.protocol.rescale.own_pins import watched
 from penstock.protocol.rescale.placement import Held
 from penstock.protocol.rescale.transfer import Finished, Versions, finished, started
 from penstock.protocol.rescale.worker import WorkerEpoch
+from penstock.routing.loads import HotKey
 from penstock.routing.table import Routing
-from penstock.testing.coverage import kinds_of, note_epoch, note_scale
+from penstock.testing.coverage import kinds_of, note_epoch, note_move, note_own, note_scale
 from penstock.testing.outcome import Copy, Outcome, RegionEpoch
 from penstock.testing.schedule import FAULTS, Record, Schedule, Source, draw
 from penstock.testing.simulated_worker import STATES, Emitted, Stage, State, Task, copied
@@ -39,6 +42,9 @@ from penstock.types import MAX_TIME, MIN_TIME, from_plain, plain
 
 _PLAIN: Final = 2
 """Messages of a worker that is told nothing beyond the frontier and the barrier."""
+
+_ENDLESS: Final = 40
+"""So many epochs lasts a source that never ends where the strategy may pin other keys with each of its records."""
 
 MOST_EPOCHS: Final = 160
 """A run that has not ended by then is ended."""
@@ -77,6 +83,7 @@ class World:
     decide = staticmethod(decide)
     started = staticmethod(started)
     finished = staticmethod(finished)
+    watched = staticmethod(watched)
 
     def __init__(self, schedule: Schedule, rng: Random, trace: Callable[[str], None] | None = None) -> None:
         self.schedule = schedule
@@ -142,14 +149,16 @@ class World:
     def read(self, epoch: int, at_rest: bool) -> None:
         """Fix the epoch's input; every attempt has the same."""
         schedule, outcome = self.schedule, self.outcome
-        more = schedule.endless and epoch >= schedule.epochs and not at_rest
+        over = bool(outcome.frontiers) and outcome.frontiers[-1] == MAX_TIME
+        lasts = schedule.endless and (not schedule.skew or epoch < schedule.epochs + _ENDLESS)
+        more = lasts and epoch >= schedule.epochs and not at_rest and not over
         if epoch in schedule.empty:
             rows, frontier = list[Record](), outcome.frontiers[-1]
         elif epoch < schedule.epochs or more:
             rows, frontier = self.source.epoch(more or (schedule.endless and self.rng.random() < 0.5))
         else:
             rows, frontier = [], MAX_TIME
-            if outcome.frontiers and outcome.frontiers[-1] != MAX_TIME:
+            if not over and outcome.frontiers:
                 outcome.seen.update("input ends while " + r.control.phase.value for r in self.regions if r.control.goal)
                 outcome.seen.update("input ends during hold" for r in self.regions if r.control.held)
         outcome.input.append(rows)
@@ -167,6 +176,7 @@ class World:
                     for region in range(len(self.regions)) if name is None else (int(name),):
                         to = None if worker is None else worker % outcome.asked[region]
                         resolved.append(Move(str(region), keys, to))
+                        note_move(outcome.seen, self.regions[region].control, keys, to)
                         if going:
                             continue
                         outcome.quiet_from = epoch
@@ -276,12 +286,28 @@ class World:
                 moves[number] = task.moves
             self.passed("task")
         after = self.finished(control, answers, moves, versions, before.copies, limits, stage.epoch, stage.frontier, kept)
+        after = self.look(stage, control, after, by_worker)
         self.passed("advanced")
         if control.goal is not None:
             note_epoch(self.outcome.seen, stage.epoch, control, after, answers, moves)
         states = {w: s for w, s in enumerate(after.versions) if s}
-        shown = RegionEpoch(tasks, states, after.control.routing, self.announced(control, stage.frontier))
+        own = {k: after.control.pins[k] for k in after.control.watch.own}
+        pins = dict(self.outcome.pins[stage.region])
+        shown = RegionEpoch(tasks, states, after.control.routing, self.announced(control, stage.frontier), own, pins)
         return after, shown
+
+    def look(
+        self, stage: Stage, during: Placement, after: Finished[State, State], rows: Mapping[int, Sequence[Record]]
+    ) -> Finished[State, State]:
+        """What the strategy makes of an epoch's load."""
+        counts = {w: len(mine) for w, mine in rows.items()}
+        keys = Counter(row[3] for mine in rows.values() for row in mine)
+        hot = [HotKey(key, n, "") for key, n in keys.items()]
+        control = self.watched(after.control, during, self.schedule.strategy, counts, hot, self.schedule.limits, stage.epoch)
+        if (control.goal is not None and after.control.goal is None) or control.watch.own != after.control.watch.own:
+            note_own(self.outcome.seen, after.control, control)
+            self.outcome.quiet_from = stage.epoch
+        return replace(after, control=control)
 
     def deliver(self, number: int, epoch: int, orders: Sequence[Message]) -> None:
         """Give a worker messages that are not its epoch's; it should refuse."""

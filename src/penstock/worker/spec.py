@@ -112,6 +112,7 @@ class RegionSpec:
 
     Attributes:
         timed: Whether its rows have an event time.
+        report_above: As `penstock.routing.strategy.Strategy.report_above`.
         files: By the number of a source of files, names of files by their numbers, for messages; not of all, and only in a task.
     """
 
@@ -124,6 +125,7 @@ class RegionSpec:
     sources: tuple[str, ...] = ()
     timed: bool = True
     files: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+    report_above: float = 0.0
 
     @property
     def in_schema(self) -> pa.Schema:

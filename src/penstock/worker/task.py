@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from penstock.protocol.messages import Acquire, Barrier, BinSizes, Collect, Coll
 from penstock.protocol.reports import WorkerReport
 from penstock.protocol.rescale.worker import WorkerEpoch
 from penstock.routing.hashing import spark_xxhash64
+from penstock.routing.loads import HotKey, hottest
 from penstock.rows.keys import KeyCodec
 from penstock.rows.rows import Emitted, Keys, Order, Rows, group_rows, regroup
 from penstock.state.worker import MemoryState, WorkerState
@@ -32,6 +33,9 @@ from penstock.worker.collect_state import GivenUp, LeavingState, key_of
 from penstock.worker.held_rows import dequeue, enqueue, split_held
 from penstock.worker.spec import OUT, PACKED_BITS, Out, Port, RegionSpec
 from penstock.worker.waiting_rows import Waiting, forget_tombstones
+
+MOST_TEXT: Final = 60
+"""Of a hot key's value, so many characters are reported."""
 
 
 def run_region_task(
@@ -67,6 +71,7 @@ def run_region_task(
     orders = WorkerEpoch(worker, epoch, messages)
     received = _unpack(spec, rows)
     rows_in = sum(b.num_rows for batches in received for b in batches)
+    hot = _hot_keys(spec, received) if spec.report_above else ()
     task = _RegionTask(spec, worker, epoch, orders.frontier, received, state, acquired)
     answer = orders.run(task, clock)
     out = [_pack(spec, i, task.output(o)) for i, o in enumerate(spec.outs)]
@@ -74,7 +79,7 @@ def run_region_task(
     skipped = {s.operator.describe(): len(c.skipped) for s, c in zip(spec.steps, task.contexts, strict=True) if c.skipped}
     first = next((f"key {key} at {at}: {error}" for c in task.contexts for key, at, error, _ in c.skipped[:1]), "")
     counts = rows_in, sum(b.num_rows for b in out), skipped, first, task.held_rows
-    return out, WorkerReport(worker, epoch, *counts, 0, (), answer), task.given_up
+    return out, WorkerReport(worker, epoch, *counts, 0, (), answer, hot), task.given_up
 
 
 def run_split_task(stage: RegionSpec, worker: int, rows: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
@@ -338,6 +343,20 @@ class _Received:
             arrays.insert(at, column)
         arrays.append(pa.array(spark_xxhash64([arrays[i] for i in self._keys])))
         return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+
+
+def _hot_keys(spec: RegionSpec, received: list[list[pa.RecordBatch]]) -> tuple[HotKey, ...]:
+    """The keys that have most of the rows, with their values as text."""
+    batches = [batch for batches in received for batch in batches if batch.num_rows]
+    hashes = np.concatenate([np.empty(0, np.int64), *(b.column(b.num_columns - 1).to_numpy() for b in batches)])
+    ends = np.cumsum([b.num_rows for b in batches])
+    out = []
+    for key, rows, first in hottest(hashes, spec.report_above):
+        at = int(np.searchsorted(ends, first, "right"))
+        batch, row = batches[at], first - int(ends[at]) + batches[at].num_rows
+        text = ", ".join(str(batch.column(name)[row].as_py()) for name in spec.keys.names)
+        out.append(HotKey(key, rows, text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"))
+    return tuple(out)
 
 
 def _due(

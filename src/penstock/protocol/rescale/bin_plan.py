@@ -6,7 +6,40 @@ only the bins of workers that go. So no bin moves that could stay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+
+def spread(
+    owners: Sequence[int],
+    bytes_by_bin: Sequence[int],
+    workers: int,
+    base: int,
+    opened: Collection[int] = (),
+    closed: Collection[int] = (),
+) -> tuple[int, ...]:
+    """`place` where some workers are to have no bins.
+
+    Args:
+        owners: As for `place`.
+        bytes_by_bin: As for `place`.
+        workers: As for `place`.
+        base: As for `place`.
+        opened: Workers below `base` that had none and get some again.
+        closed: Workers that are to have none; not all of them.
+
+    Example:
+        >>> spread([0, 0, 0, 1, 1, 2, 2], [1] * 7, workers=3, base=3, closed=[0])
+        (1, 2, 1, 1, 1, 2, 2)
+        >>> spread([1, 2, 1, 1, 1, 2, 2], [1] * 7, workers=3, base=3, opened=[0])
+        (1, 2, 1, 0, 0, 2, 0)
+    """
+    if not opened and not closed:
+        return place(owners, bytes_by_bin, workers, base)
+    new = [w for w in range(workers) if w not in closed and (w >= base or w in opened)]
+    order = [*(w for w in range(min(base, workers)) if w not in closed and w not in opened), *new]
+    numbers = {w: n for n, w in enumerate(order)}
+    numbered = [numbers.get(w, len(order)) for w in owners]
+    return tuple(order[n] for n in place(numbered, bytes_by_bin, len(order), len(order) - len(new)))
 
 
 def place(owners: Sequence[int], bytes_by_bin: Sequence[int], workers: int, base: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.protocol.messages import Answer, Interrogate
-from penstock.protocol.rescale.bin_plan import place
+from penstock.protocol.rescale.bin_plan import spread
 from penstock.protocol.rescale.placement import Placement, RescaleGoal
 
 
@@ -47,5 +47,5 @@ def aimed(control: Placement, goal: RescaleGoal) -> RescaleGoal:
     """The goal with a target for every bin; a bin in motion counts as where it is going (rule C5)."""
     routing = control.routing
     owners = [routing.splits[b].to if b in routing.splits else w for b, w in enumerate(routing.owners)]
-    target = place(owners, goal.bytes_by_bin, goal.workers, goal.base)
+    target = spread(owners, goal.bytes_by_bin, goal.workers, goal.base, goal.opened, control.watch.closed)
     return replace(goal, target=target)

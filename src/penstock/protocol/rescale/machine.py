@@ -4,6 +4,7 @@
     advanced(control, answers)  the control after it
 
     scaled, pinned, ended_hold  what commands do to it
+    settled                     it, without what is done
 
 S1  Nothing but an epoch's record and its commands decide, so a re-run gives the same orders.
 S2  A new goal replaces the old one; bins that have moved stay where they are unless the new goal wants them elsewhere.
@@ -28,6 +29,7 @@ from penstock.protocol.rescale.placement import Held, Phase, Placement, RescaleG
 TRANSITIONS: Final[tuple[tuple[Phase, str, Phase, str], ...]] = (
     (Phase.SETTLED, "scale asked", Phase.INTERROGATE, "S2"),
     (Phase.SETTLED, "move asked", Phase.MOVE, "C6"),
+    (Phase.SETTLED, "keys pinned or released by the strategy", Phase.MOVE, "N4"),
     (Phase.INTERROGATE, "bins measured, some left", Phase.INTERROGATE, "I2"),
     (Phase.INTERROGATE, "all bins measured", Phase.MOVE, "I3"),
     (Phase.INTERROGATE, "all bins measured, nothing to move", Phase.SETTLED, "S3"),
@@ -154,23 +156,40 @@ def advanced(control: Placement, answers: Mapping[int, Answer], limits: Limits, 
         control = hold.held(control, answers, epoch, frontier)
         assert control.goal is not None
         control = replace(control, goal=replace(control.goal, step_bytes=_next_step(goal.step_bytes, answers, limits)))
-    return _settled(control)
+    return settled(control)
 
 
 def scaled(control: Placement, workers: int, limits: Limits, epoch: int) -> Placement:
     """Ask for a number of workers (S2)."""
     before = control.goal
-    control = replace(control, pins={k: w for k, w in control.pins.items() if w < workers})
+    watch = replace(control.watch, own=tuple(k for k in control.watch.own if control.pins[k] < workers))
+    control = replace(control, pins={k: w for k, w in control.pins.items() if w < workers}, watch=watch)
     if before is None:
         if workers == control.workers:
             return control
-        return replace(control, goal=RescaleGoal(workers, control.workers, epoch, limits.first_bytes))
-    goal = replace(before, workers=workers, base=min(before.base, before.workers))  # what it was growing to is new still
+        control, opened = reserved(control, workers)
+        return replace(control, goal=RescaleGoal(workers, control.workers, epoch, limits.first_bytes, opened=opened))
+    control, opened = reserved(control, workers)
+    goal = replace(
+        before, workers=workers, base=min(before.base, before.workers), opened=opened
+    )  # what it was growing to is new still
     if before.target is not None and before.bytes_by_bin:
         goal = interrogate.aimed(control, goal)  # bins that are new at a worker weigh what they weighed at the old one
     elif before.target is not None:
         goal = replace(goal, target=None)
-    return _settled(replace(control, goal=goal))
+    return settled(replace(control, goal=goal))
+
+
+def reserved(control: Placement, workers: int) -> tuple[Placement, tuple[int, ...]]:
+    """Which workers are to have no bins, for the keys that the strategy has pinned; and which are to get some (again).
+
+    Every worker may have bins if else none had.
+    """
+    own = {control.pins[k] for k in control.watch.own}
+    closed = tuple(sorted(own)) if len(own) < workers else ()
+    before = control.goal.opened if control.goal else ()
+    opened = {w for w in (*before, *control.watch.closed) if w < workers}.difference(closed)
+    return replace(control, watch=replace(control.watch, closed=closed)), tuple(sorted(opened))
 
 
 def pinned(control: Placement, keys: Iterable[int], worker: int | None, limits: Limits, epoch: int) -> Placement:
@@ -179,13 +198,14 @@ def pinned(control: Placement, keys: Iterable[int], worker: int | None, limits: 
     listed = list(keys)
     placed = routing.with_pinned({k: routing.worker_of(k) for k in listed})
     pins = {k: w for k, w in control.pins.items() if k not in set(listed)}
+    watch = control.watch.taken(listed, home=worker is None)
     if worker is not None:
         pins.update(dict.fromkeys(listed, worker))
-    control = replace(control, routing=placed, pins=pins)
+    control = replace(control, routing=placed, pins=pins, watch=watch)
     if control.goal is None:
         owners = tuple(routing.splits[b].to if b in routing.splits else w for b, w in enumerate(routing.owners))
         control = replace(control, goal=RescaleGoal(control.workers, control.workers, epoch, limits.first_bytes, owners))
-    return _settled(control)
+    return settled(control)
 
 
 def ended_hold(control: Placement, key: int, since: int) -> tuple[Placement, Held | None]:
@@ -209,7 +229,7 @@ def _next_step(step: int, answers: Mapping[int, Answer], limits: Limits) -> int:
     return int(min(limits.most_bytes, max(limits.least_bytes, step * factor)))
 
 
-def _settled(control: Placement) -> Placement:
+def settled(control: Placement) -> Placement:
     """Drop what is done (S3), and schedule what is needed (S4)."""
     routing, held = control.routing, {h.key for h in control.held}
     pinned_keys = {k: w for k, w in routing.pinned_keys.items() if k in held or k in control.pins or routing.home_of(k) != w}

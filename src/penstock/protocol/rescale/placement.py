@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from penstock.routing.loads import Watch
 from penstock.routing.table import Routing
 
 
@@ -57,6 +58,7 @@ class RescaleGoal:
         cursors: By worker, the next bin to be measured.
         step_bytes: What one worker may give up in the next epoch.
         moved_bins, moved_keys, moved_bytes: Moved since it began.
+        opened: Workers below `base` that had no bins and are to get some.
     """
 
     workers: int
@@ -69,6 +71,7 @@ class RescaleGoal:
     moved_bins: int = 0
     moved_keys: int = 0
     moved_bytes: int = 0
+    opened: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; long tuples packed."""
@@ -85,6 +88,7 @@ class RescaleGoal:
         read["target"] = None if raw["target"] is None else _unpack(raw["target"])
         read["bytes_by_bin"] = _unpack(raw["bytes_by_bin"])
         read["cursors"] = {int(w): b for w, b in raw["cursors"].items()}
+        read["opened"] = tuple(raw.get("opened", ()))
         return RescaleGoal(**read)
 
 
@@ -96,9 +100,10 @@ class Placement:
         routing: The table by which the next epoch's rows go.
         workers: Number of workers that the next epoch schedules.
         goal: The rescale under way; None: none.
-        pins: By hash, the worker at which a user wants a key.
+        pins: By hash, the worker at which a user, or the region's strategy, wants a key.
         held: Keys on hold.
         last_moved: Bins, keys and bytes that the last rescale moved, once it has settled.
+        watch: The load of its workers, and which pins are the strategy's.
     """
 
     routing: Routing
@@ -107,6 +112,7 @@ class Placement:
     pins: Mapping[int, int] = field(default_factory=dict)
     held: tuple[Held, ...] = ()
     last_moved: tuple[int, int, int] = (0, 0, 0)
+    watch: Watch = field(default_factory=Watch)
 
     @staticmethod
     def fresh(workers: int, routing: Routing | None = None) -> Placement:

@@ -1,0 +1,272 @@
+"""`penstock.Isolate` as a pure policy: which keys it pins, for how long, and what that makes of the load. Rows are rates here, and state is nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.errors import DeclarationError
+from penstock.protocol.rescale import STANDARD, Placement, pinned, scaled
+from penstock.protocol.rescale.own_pins import watched
+from penstock.routing.isolate import MOST_PINNED
+from penstock.routing.loads import MOST_REPORTED, HotKey, Watch, hottest
+from penstock.routing.table import Routing
+
+BINS = 64
+
+
+class Region:
+    """A region whose rescales take one epoch."""
+
+    def __init__(self, workers, strategy=None, bins=BINS):
+        self.control = Placement.fresh(workers, Routing.even(workers, bins))
+        self.strategy = strategy or ps.Isolate(rows=100)
+        self.changes = 0
+
+    def loads(self, rates):
+        out = Counter(dict.fromkeys(range(self.control.workers), 0))
+        for key, n in rates.items():
+            out[self.control.routing.worker_of(key)] += n
+        return out
+
+    def epoch(self, rates, *, strategy=None):
+        during = self.control
+        hot = [HotKey(k, n, f"key {k}") for k, n in rates.items()]
+        self.control = watched(during, during, strategy or self.strategy, self.loads(rates), hot, STANDARD, 7)
+        self.settle()
+        return self
+
+    def settle(self):
+        goal = self.control.goal
+        if goal is None:
+            return
+        self.changes += 1
+        target = goal.target or tuple(b % goal.workers for b in range(BINS))
+        routing = Routing(target, {}, dict(self.control.pins))
+        self.control = replace(self.control, routing=routing, workers=goal.workers, goal=None)
+
+    def round(self, rates, times=1, **options):
+        """Epochs with enough rows for so many rounds."""
+        for _ in range(times):
+            self.epoch({k: n * 100 * self.control.workers // sum(rates.values()) + 1 for k, n in rates.items()}, **options)
+        return self
+
+    @property
+    def own(self):
+        return {k: self.control.pins[k] for k in self.control.watch.own}
+
+
+def cold(n, rows=10):
+    """Keys of one bin each, all alike."""
+    return dict.fromkeys(range(n), rows)
+
+
+def test_key_when_it_has_half_of_the_rows_is_alone_at_its_worker_after_three_rounds():
+    rates = {**cold(BINS), 5: 10 * BINS}
+    region = Region(4).round(rates, 2)
+    assert not region.own
+    region.round(rates)
+    assert region.own == {5: 0}
+    loads = region.loads(rates)
+    assert loads[0] == 10 * BINS
+    assert max(loads[w] for w in (1, 2, 3)) <= 10 * BINS // 3 + 20
+    assert 0 not in region.control.routing.owners
+    region.round(rates, 20)
+    assert region.changes == 1
+
+
+def test_keys_when_two_hot_ones_meet_at_a_worker_get_one_each_and_the_hotter_stays():
+    rates = {**cold(BINS), 1: 400, 2: 700}
+    region = Region(4).round(rates, 3)
+    assert region.own.keys() == {1, 2}
+    assert region.own[2] == 0
+    assert region.own[1] != 0
+    assert {0, region.own[1]}.isdisjoint(region.control.routing.owners)
+
+
+def test_key_when_it_cools_goes_home_after_three_rounds_and_its_worker_gets_bins_again():
+    region = Region(4).round({**cold(BINS), 5: 640}, 3)
+    region.round(cold(BINS), 2)
+    assert region.own == {5: 0}
+    region.round(cold(BINS))
+    assert (region.own, region.control.pins) == ({}, {})
+    assert max(region.loads(cold(BINS)).values()) <= 10 * (BINS // 4 + 2)
+    region.round(cold(BINS), 9)
+    assert region.changes == 2
+
+
+def test_key_when_it_is_hot_and_cool_in_turn_does_not_move():
+    region = Region(4)
+    for _ in range(10):
+        region.round({**cold(BINS), 5: 640}, 2).round(cold(BINS))
+    assert not region.changes
+    region.round({**cold(BINS), 5: 640}, 3)
+    for _ in range(10):
+        region.round(cold(BINS), 2).round({**cold(BINS), 5: 640})
+    assert region.changes == 1
+
+
+def test_key_when_it_is_neither_hot_nor_cool_stays_where_it_is():
+    lukewarm = {**cold(BINS), 5: 100}  # at home it would have 100 of 100 + 160 rows
+    assert not Region(4).round(lukewarm, 9).changes
+    region = Region(4).round({**cold(BINS), 5: 640}, 3).round(lukewarm, 9)
+    assert (region.own, region.changes) == ({5: 0}, 1)
+
+
+def test_key_when_epochs_are_small_is_judged_once_there_are_rows_enough():
+    region = Region(4)
+    for _ in range(299):
+        region.epoch({5: 3, 6: 1})  # a round is 400 rows
+    assert not region.changes
+    assert region.epoch({5: 3, 6: 1}).own == {5: 0, 6: 1}
+
+
+def test_key_when_a_rescale_is_under_way_is_not_judged_and_the_evidence_begins_anew():
+    rates = {**cold(BINS), 5: 640}
+    region = Region(4).round(rates, 2)
+    during = scaled(region.control, 5, STANDARD, 3)
+    hot = [HotKey(5, 10_000, "")]
+    after = watched(during, during, region.strategy, {0: 20_000}, hot, STANDARD, 4)
+    assert (after.goal, after.watch.workers, after.watch.streaks) == (during.goal, {}, {})
+    settled = replace(after, goal=None, workers=5)
+    assert watched(settled, during, region.strategy, {0: 20_000}, hot, STANDARD, 5).watch == Watch()
+
+
+def test_key_when_a_user_has_pinned_it_is_the_users():
+    rates = {**cold(BINS), 5: 640}
+    region = Region(4)
+    region.control = pinned(region.control, [5], 2, STANDARD, 0)
+    region.settle()
+    region.round(rates, 9)
+    assert (region.own, dict(region.control.pins)) == ({}, {5: 2})
+
+
+def test_key_when_a_user_moves_it_from_its_own_worker_is_the_users_and_the_worker_gets_bins_again():
+    rates = {**cold(BINS), 5: 640}
+    region = Region(4).round(rates, 3)
+    region.control = pinned(region.control, [5], 2, STANDARD, 0)
+    region.settle()
+    region.round(rates, 9)
+    assert (region.own, dict(region.control.pins)) == ({}, {5: 2})
+    assert set(region.control.routing.owners) == {0, 1, 2, 3}
+
+
+def test_key_when_a_user_sends_it_home_stays_there_until_it_has_cooled():
+    rates = {**cold(BINS), 5: 640}
+    region = Region(4).round(rates, 3)
+    region.control = pinned(region.control, [5], None, STANDARD, 0)
+    region.settle()
+    region.round(rates, 9)
+    assert (region.own, region.control.pins) == ({}, {})
+    assert set(region.control.routing.owners) == {0, 1, 2, 3}
+    region.round(cold(BINS))
+    assert region.round(rates, 3).own.keys() == {5}
+
+
+def test_key_when_the_region_is_scaled_below_its_worker_is_pinned_anew_and_otherwise_stays():
+    rates = {**cold(BINS), 60: 640}
+    region = Region(4).round(rates, 3)
+    assert region.own == {60: 3}
+    region.control = scaled(region.control, 3, STANDARD, 0)
+    region.settle()
+    assert (region.control.workers, region.own) == (3, {})
+    region.round(rates, 3)
+    assert region.own.keys() == {60}
+    assert region.own[60] < 3
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_workers_when_a_region_with_isolated_keys_is_scaled_are_left_alone_if_another_one_remains(workers):
+    region = Region(3).round({**cold(BINS), 1: 640, 30: 500}, 3)
+    assert region.own == {1: 0, 30: 1}
+    control = scaled(region.control, workers, STANDARD, 0)
+    assert control.watch.closed == {1: (), 2: (), 5: (0, 1)}[workers]
+    assert control.goal.opened == {1: (0,), 2: (0, 1), 5: ()}[workers]
+
+
+def test_keys_when_another_strategy_takes_over_go_home_and_users_keys_stay():
+    region = Region(4).round({**cold(BINS), 5: 640}, 3)
+    region.control = pinned(region.control, [30], 2, STANDARD, 0)
+    region.settle()
+    region.epoch(cold(BINS), strategy=ps.KeyGrouping())
+    assert dict(region.control.pins) == {30: 2}
+    assert (region.control.watch, set(region.control.routing.owners)) == (Watch(), {0, 1, 2, 3})
+    again = region.control
+    assert region.epoch(cold(BINS), strategy=ps.KeyGrouping()).control is again
+
+
+def test_keys_when_more_are_hot_than_can_be_pinned_are_pinned_in_the_order_of_their_heat():
+    workers = MOST_PINNED + 100
+    region = Region(workers, ps.Isolate(rows=1), bins=2048)
+    region.control = pinned(region.control, [2047], 5, STANDARD, 0)
+    region.settle()
+    strategy, control = region.strategy, region.control
+    rows = dict.fromkeys(range(workers), 1000000)
+    keys = [HotKey(k, 1_000_000 - k, "") for k in range(MOST_PINNED)]
+    for _ in range(3):
+        control = watched(control, control, strategy, rows, keys, STANDARD, 7)
+    assert len(control.watch.own) <= MOST_PINNED - 1
+    assert {*control.watch.own} == set(range(len(control.watch.own)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 12), st.sampled_from([0.0, 0.8, 1.2, 1.6, 2.5]), st.integers(0, 2**32), st.sampled_from([0.2, 0.5, 0.8]))
+def test_load_when_keys_are_skewed_is_never_worse_than_before_and_the_strategy_comes_to_rest(workers, z, seed, above):
+    rng = np.random.default_rng(seed)
+    shares = np.arange(1, 301) ** -z
+    hashes = rng.choice(1 << 40, 300, replace=False).tolist()
+    rates = {k: int(n) + 1 for k, n in zip(hashes, 100_000 * shares / shares.sum(), strict=True)}
+    users = {int(k): int(rng.integers(workers)) for k in rng.choice(hashes[:20], int(rng.integers(3)), replace=False)}
+    region = Region(workers, ps.Isolate(above, rows=100))
+    for key, worker in users.items():
+        region.control = pinned(region.control, [key], worker, STANDARD, 0)
+        region.settle()
+    region.changes = 0
+    before, total = max(region.loads(rates).values()), sum(rates.values())
+    region.round(rates, 40)
+    changes, own, loads = region.changes, region.own, region.loads(rates)
+    assert region.round(rates, 12).changes == changes <= 4, "it comes to rest"
+    assert len({*own.values()}) == len(own) < workers or not own
+    assert users.items() <= region.control.pins.items()
+    assert own.keys().isdisjoint(users)
+    rest = total - sum(rates[k] for k in own)
+    hottest_left = max(n for k, n in rates.items() if k not in own)
+    fair = max(rest / (workers - len(own)) + hottest_left, *(rates[k] for k in own), 0)
+    if changes:
+        assert max(loads.values()) <= max(before, fair), "it does not make things worse"
+    for key, worker in own.items():
+        assert worker not in region.control.routing.owners
+        assert region.control.routing.worker_of(key) == worker
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([0, 1, 2, 1_000, 70_000, 200_000]),
+    st.integers(0, 2**32),
+    st.sampled_from([0.02, 0.1, 0.5, 1.0]),
+    st.booleans(),
+)
+def test_hottest_when_counted_one_by_one_are_the_same(rows, seed, share, near):
+    rng = np.random.default_rng(seed)
+    names = rng.integers(-(2**63), 2**63 - 1, 50)
+    if near:
+        names = names[0] + np.arange(50)  # of one bucket
+    weights = rng.random(50) ** 8
+    hashes = rng.choice(names, rows, p=weights / weights.sum())
+    counts = Counter(hashes.tolist())
+    wanted = sorted(((k, n) for k, n in counts.items() if n >= max(1, share * rows)), key=lambda k: (-k[1], k[0]))
+    found = hottest(hashes, share)
+    assert [k[:2] for k in found] == wanted[:MOST_REPORTED]
+    assert all(hashes[at] == key and not (hashes[:at] == key).any() for key, _, at in found)
+
+
+@pytest.mark.parametrize(("wrong", "why"), [({"above": 0}, "above=0"), ({"above": 1.5}, "above=1.5"), ({"rows": 0}, "rows=0")])
+def test_isolate_when_a_number_makes_no_sense_is_refused(wrong, why):
+    with pytest.raises(DeclarationError, match=why):
+        ps.Isolate(**wrong)
