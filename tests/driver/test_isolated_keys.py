@@ -221,3 +221,27 @@ def test_report_when_the_version_before_wrote_it_names_no_hot_keys():
     assert decode_report(raw) == report
     del raw["hot"]
     assert decode_report(raw).hot == ()
+
+
+def test_isolated_keys_when_another_strategy_takes_over_come_home_and_rows_are_the_same(tmp_path):
+    runs = [Hasty(rows=10), ps.KeyGrouping(), Hasty(0.3, rows=5), ps.Isolate()]
+    out, number, owns = ps.memory("taken over"), 0, []
+    for strategy in runs:
+        flow = ps.Flow("taken over")
+        source = flow.source("s", ps.files("none", "k string, v long"))
+        keyed = source.key_by("k", name="k", distribute=strategy)
+        keyed.stateful_map(lambda k, e, s: ((k, (s or 0) + 1), (s or 0) + 1), "k string, n long").sink(out)
+        with Harness(flow, workers=4, checkpoint=str(tmp_path / "checkpoint")) as harness:
+            for _ in range(6):
+                rows = [{"k": "hot" if n % 2 else f"key{n}", "v": n} for n in range(80)]
+                harness.push("s", rows)
+                harness.epoch()
+                number += len(rows)
+            harness.settle()
+            check_placement(harness)
+            control = harness.record.regions["k"].control
+            owns.append(len(control.watch.own))
+            assert control.pins.keys() == {*control.watch.own}
+            assert (set(control.routing.owners) == {0, 1, 2, 3}) == (not owns[-1])
+    assert owns[:3] == [1, 0, 1]
+    assert sorted(r["n"] for r in out.rows() if r["k"] == "hot") == [*range(1, number // 2 + 1)]
