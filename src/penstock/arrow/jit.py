@@ -5,19 +5,24 @@ took two thirds of the recogniser's time. The kernels are compiled without it. I
 refuses), so the caller owns all that they write to.
 
 Compiled code is kept on disk: beside the module, in the user's cache or, if neither can be written to, in a temporary folder of
-this user.
+this user. numba takes it as current while the kernel's own file is unchanged. But a kernel also contains what is inlined into it from other
+files, and their constants, so these count too.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import numba
+import numpy as np
+from numba.core.dispatcher import Dispatcher
 
 _njit: Any = numba.njit  # its types leave out _nrt
 inlined: Final = _njit(inline="always", _nrt=False)
@@ -32,7 +37,26 @@ def jit(function: Callable[..., Any]) -> Any:
     except RuntimeError:  # numba found no folder
         numba.config.CACHE_DIR = str(_own_folder())  # type: ignore[attr-defined]
         compiled.enable_caching()
+    kept = compiled._cache._cache_file  # noqa: SLF001  (numba has no other way to say what code depends on)
+    kept._source_stamp = kept._source_stamp, _imported(function, set())  # noqa: SLF001
     return compiled
+
+
+def _imported(function: Callable[..., Any], seen: set[str]) -> tuple[Any, ...]:
+    """What the module of a kernel has from others and compiles into it: digests of files, and numbers. `seen`: files that are counted."""
+    seen.add(function.__code__.co_filename)
+    found: list[Any] = []
+    for name, value in sorted(function.__globals__.items()):
+        if isinstance(value, (int, float, np.generic)):
+            found.append((name, repr(value)))
+        elif isinstance(value, Dispatcher) and (file := value.py_func.__code__.co_filename) not in seen:
+            found += [_digest(file), *_imported(value.py_func, seen)]
+    return tuple(found)
+
+
+@cache
+def _digest(file: str) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 def _own_folder() -> Path:
