@@ -20,7 +20,7 @@ from penstock.flow import plan as p
 from penstock.progress.lateness import Base, Chunk, ChunkId
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, Copied
-from penstock.protocol.messages import Message
+from penstock.protocol.messages import Message, Release
 from penstock.routing.memory import Remembered
 from penstock.routing.table import Routing
 from penstock.sinks.base import Stager
@@ -87,6 +87,11 @@ class EpochOrders:
     def workers(self) -> int:
         """Number of workers that run."""
         return len(self.versions)
+
+    @property
+    def releases(self) -> bool:
+        """Whether a key on hold is released."""
+        return any(isinstance(message, Release) for told in self.messages for message in told)
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,9 @@ class SparkBackend:
 
     def region(self, compiled: CompiledRegion, inputs: Sequence[DataFrame | None], work: EpochOrders) -> DataFrame:
         parts = parts_schema(compiled.spec.keys)
-        spec, inputs = epoch_ports(self._packed(compiled), inputs, lambda: empty_frame(self._spark, parts))
+        spec, inputs = epoch_ports(
+            self._packed(compiled), inputs, lambda: empty_frame(self._spark, parts), releases=work.releases
+        )
         if len(spec.ports) > 1:
             inputs = [self._cut(i) for i in inputs]
         times = self._row_times(compiled, spec)

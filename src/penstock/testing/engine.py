@@ -200,7 +200,8 @@ class LocalBackend:
         return self._divided.get(compiled.spec.name, {})
 
     def region(self, compiled: CompiledRegion, inputs: Sequence[pa.Table | None], work: EpochOrders) -> pa.Table:
-        spec, tables = epoch_ports(compiled.spec, inputs, parts_schema(compiled.spec.keys).empty_table)
+        empty = parts_schema(compiled.spec.keys).empty_table
+        spec, tables = epoch_ports(compiled.spec, inputs, empty, releases=work.releases)
         frames = [
             _as_port(port, i, spec.keys, table, len(spec.ports))
             for i, (port, table) in enumerate(zip(spec.ports, tables, strict=True))

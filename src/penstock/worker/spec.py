@@ -147,16 +147,19 @@ def split_stage(spec: RegionSpec, step: int) -> RegionSpec:
     )
 
 
-def epoch_ports(spec: RegionSpec, inputs: Sequence[Any], empty: Callable[[], Any]) -> tuple[RegionSpec, list[Any]]:
+def epoch_ports(
+    spec: RegionSpec, inputs: Sequence[Any], empty: Callable[[], Any], *, releases: bool
+) -> tuple[RegionSpec, list[Any]]:
     """The region and its inputs in an epoch; without the ports of partial results, which come last, if there are none at all.
 
     Args:
         spec: The region.
         inputs: By port, its rows; None: a split stage gave no partial results.
         empty: Makes an input without partial results, beside others that have some.
+        releases: Whether a key on hold is released, for which partial results may be queued.
     """
     parts = {step.parts for step in spec.steps} - {None}
-    if not parts or any(inputs[i] is not None for i in parts if i is not None):
+    if not parts or releases or any(inputs[i] is not None for i in parts if i is not None):
         return spec, [empty() if rows is None else rows for rows in inputs]
     kept = [i for i in range(len(spec.ports)) if i not in parts]
     return replace(spec, ports=tuple(spec.ports[i] for i in kept)), [inputs[i] for i in kept]

@@ -243,7 +243,7 @@ class _RegionTask:
                 parts += self.emitted(i, "on_data", self._merge_partials, i, first[1], self.received[first[1]])
             else:
                 given = [self._rows(*source) for source in step.inputs]
-                if step.parts is not None and step.parts < len(self.received) and self.received[step.parts]:
+                if step.parts is not None and any(b.num_rows for batches in self.received[step.parts :][:1] for b in batches):
                     parts += self.emitted(i, "on_parts", self._merge_divided, i, step.parts, given)
                 if any(len(g) for g in given):
                     parts += self.emitted(i, "on_data", self.operators[i].on_inputs, given, self.states[i])
