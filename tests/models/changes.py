@@ -304,7 +304,7 @@ class Running:
         step, hold = self.course.limits
         limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
         workers = self.course.workers
-        with _made(flow, workers, folder, self.before, limits, lmdb=self.course.lmdb) as harness:
+        with made_again(flow, workers, folder, self.before, limits, lmdb=self.course.lmdb) as harness:
             self.mark(known, streams, folder)
             yield harness
 
@@ -323,7 +323,7 @@ class Running:
 
 
 @contextlib.contextmanager
-def _made(flow: Any, workers: int, folder: str, before: Any, limits: Any, *, lmdb: bool) -> Iterator[Harness]:
+def made_again(flow: Any, workers: int, folder: str, before: Any, limits: Any, *, lmdb: bool) -> Iterator[Harness]:
     """A harness that is made again when a crash hits its making."""
     harness = None
     while harness is None:

@@ -26,6 +26,10 @@ WINDOWS = [
     r.Window("sliding", 5 * r.SECOND, 3 * r.SECOND),
     r.Window("session", 2 * r.SECOND),
 ]
+STRATEGIES = [
+    ps.Histogram(), ps.Histogram(0.5), ps.PartialKeyGrouping(), ps.DChoices(), ps.DChoices(0.05, 1e-3), ps.WChoices(), ps.WChoices(0.2),
+    ps.ConsistentGrouping(), ps.ConsistentGrouping(2, 0.5), ps.KeyGrouping(), ps.Isolate(0.1), None,
+]  # fmt: skip
 REST = {
     "k": [("first", "k"), ("last", "k"), ("max", "k")],
     "j": [("max", "j"), ("min", "j"), ("first", "j"), ("last", "v")],
@@ -37,6 +41,7 @@ REST = {
         ("count_distinct", "v"),
         ("max", "v"),
         ("fold", "j"),
+        ("said", "j"),
     ],
     "x": [("fsum", "x"), ("mean", "x"), ("mean", "v"), ("min", "x"), ("max", "x"), ("last", "x")],
     "s": [("concat", "s"), ("first", "s"), ("last", "s"), ("min", "s"), ("max", "s")],
@@ -78,11 +83,11 @@ class Drawing:
         draw: Hypothesis' draw.
         timed: Whether sources have an event time.
         ties: Whether steps that depend on order may follow where rows can have one place.
-        update: Whether running results are allowed.
+        divided: Whether regions have strategies that divide the rows of a key, which may change from version to version.
     """
 
-    def __init__(self, draw: Any, *, timed: bool, ties: bool, sources: int) -> None:
-        self.draw, self.timed, self.ties = draw, timed, ties
+    def __init__(self, draw: Any, *, timed: bool, ties: bool, sources: int, divided: bool = False) -> None:
+        self.draw, self.timed, self.ties, self.divided = draw, timed, ties, divided
         self.recipe = r.Recipe([])
         self.about: dict[r.Node, About] = {}
         for i in range(sources):
@@ -117,10 +122,12 @@ class Drawing:
             getattr(self, "_" + self.draw(st.sampled_from(kinds)))(node, about)
 
     def keyed_step(self, node: r.Node, about: About) -> None:
+        if isinstance(node, r.KeyBy) and node.divided:
+            return self._totals(node, about)
         kinds = ["map", "map", "totals", "totals", "distinct", "process", "leave"]
         if self.timed:
             kinds += ["join", "join", "window_map", "totals"]
-        getattr(self, "_" + self.draw(st.sampled_from(kinds)))(node, about)
+        return getattr(self, "_" + self.draw(st.sampled_from(kinds)))(node, about)  # type: ignore[no-any-return]
 
     def _key(self, node: r.Node, about: About) -> None:
         keys = self.draw(st.sampled_from([("k",), ("j",), ("k", "j"), ("s",), ("k",), ("x",)]))
@@ -128,7 +135,8 @@ class Drawing:
             node = self.add(r.Columns(self.standard(node), ("k", "substr(s, 1, 2)")), about)
             keys = ("k",)
         then = tuple(self.draw(st.lists(st.sampled_from(["v > 2", "k IS NOT NULL", ("v", "v * 2 + 1")]), max_size=1)))
-        added = r.KeyBy(node, keys, f"r{len(self.recipe.nodes)}", then)
+        strategies = tuple(self.draw(st.lists(st.sampled_from(STRATEGIES), min_size=1, max_size=3))) if self.divided else ()
+        added = r.KeyBy(node, keys, f"r{len(self.recipe.nodes)}", then, strategies)
         if self.draw(st.integers(0, 7)):
             about = replace(about, keys=keys)
             self.add(added, about)
@@ -185,12 +193,14 @@ class Drawing:
         if window is not None and window.kind != "session" and not self.draw(st.integers(0, 5)):
             emit = "update"
         aggregates = []
+        apart = isinstance(node, r.KeyBy) and node.divided
         for name, choices in REST.items():
             if name not in about.keys:
                 fit = [
                     c
                     for c in choices
-                    if (self.ties or not about.tied or c[0] not in r.ORDERED_AGGREGATES) and (self.timed or c[0] != "concat")
+                    if (self.ties or not about.tied or c[0] not in r.ORDERED_AGGREGATES)
+                    and (c[0] != "concat" or (self.timed and not apart))
                 ]
                 if fit:
                     aggregates.append((name, *self.draw(st.sampled_from(fit))))
@@ -246,9 +256,9 @@ def _region_of(node: Any) -> Any:
 
 
 @st.composite
-def recipes(draw: Any, *, timed: bool = True, ties: bool = False, steps: int = 7) -> r.Recipe:
+def recipes(draw: Any, *, timed: bool = True, ties: bool = False, steps: int = 7, divided: bool = False) -> r.Recipe:
     """Any flow."""
-    drawing = Drawing(draw, timed=timed, ties=ties, sources=draw(st.sampled_from([1, 1, 2, 3])))
+    drawing = Drawing(draw, timed=timed, ties=ties, sources=draw(st.sampled_from([1, 1, 2, 3])), divided=divided)
     for _ in range(draw(st.integers(1, steps))):
         drawing.step()
     recipe = drawing.recipe

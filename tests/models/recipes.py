@@ -101,12 +101,25 @@ class Union(Node):
 
 @dataclass(frozen=True, eq=False)
 class KeyBy(Node):
-    """Opens a region; `then`: conditions and columns declared right after, which happen before the shuffle."""
+    """Opens a region; `then`: conditions and columns declared right after, which happen before the shuffle.
+
+    `distribute`: its strategy in each version of the flow; none: the default in all of them.
+    """
 
     of: Node
     keys: tuple[str, ...]
     name: str
     then: tuple[str | tuple[str, str], ...] = ()
+    distribute: tuple[Any, ...] = ()
+
+    def strategy(self, version: int) -> Any:
+        """Its strategy in a version; None: the default."""
+        return self.distribute[version % len(self.distribute)] if self.distribute else None
+
+    @property
+    def divided(self) -> bool:
+        """Whether rows of a key are divided in some version."""
+        return any(strategy is not None and strategy.splits_keys for strategy in self.distribute)
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +263,7 @@ class Concat(ps.Aggregate):
 
 
 class Fold(ps.Aggregate):
-    """Commutative, over a number column, state changed in place."""
+    """Commutative, over a number column, state changed in place; it does not say so."""
 
     type = "bigint"
 
@@ -269,6 +282,12 @@ class Fold(ps.Aggregate):
         return state[0]
 
 
+class Said(Fold):
+    """It says so: its rows do not wait."""
+
+    commutative = True
+
+
 AGGREGATES: dict[str, Callable[[str | None], Any]] = {
     "count": ps.count,
     "sum": ps.sum,
@@ -282,6 +301,7 @@ AGGREGATES: dict[str, Callable[[str | None], Any]] = {
     "count_distinct": ps.count_distinct,
     "concat": Concat,
     "fold": Fold,
+    "said": Said,
     "approx_count_distinct": ps.approx_count_distinct,
     "quantile": lambda c: ps.quantile(c, 0.5),
 }
@@ -387,19 +407,20 @@ class Built:
         return {n: -(ordinals[region] * 256 + step + 1) for n, (region, step) in self.steps.items()}
 
 
-def build(recipe: Recipe, name: str, sink: Callable[[str, Node], Any]) -> Built:
+def build(recipe: Recipe, name: str, sink: Callable[[str, Node], Any], version: int = 0) -> Built:
     """Declare the recipe's flow.
 
     Args:
         recipe: What to declare.
         name: The flow's name.
         sink: Makes the sink of an output name and node.
+        version: Which strategies its regions have.
     """
     flow = ps.Flow(name)
     streams: dict[Node, Any] = {}
     built = Built(flow, {}, steps_of(recipe.nodes))
     for node in recipe.nodes:
-        streams[node] = declare_node(flow, node, streams)
+        streams[node] = declare_node(flow, node, streams, version)
     for i, node in enumerate(recipe.sinks):
         made = built.sinks[node] = sink(f"{name}_{i}", node)
         streams[node].sink(made, name=f"out{i}")
@@ -420,7 +441,7 @@ def steps_of(nodes: Iterable[Node]) -> dict[Node, tuple[str, int]]:
     return found
 
 
-def declare_node(flow: ps.Flow, node: Node, streams: Mapping[Node, Any]) -> Any:
+def declare_node(flow: ps.Flow, node: Node, streams: Mapping[Node, Any], version: int = 0) -> Any:
     if isinstance(node, Source):
         return flow.source(
             node.name,
@@ -446,7 +467,7 @@ def declare_node(flow: ps.Flow, node: Node, streams: Mapping[Node, Any]) -> Any:
     if isinstance(node, Repeat):
         return stream.map_batches(repeat, stream.schema)
     if isinstance(node, KeyBy):
-        keyed = stream.key_by(*node.keys, name=node.name)
+        keyed = stream.key_by(*node.keys, name=node.name, distribute=node.strategy(version))
         for step in node.then:
             keyed = keyed.where(step) if isinstance(step, str) else keyed.with_columns(**{step[0]: step[1]})
         return keyed
