@@ -25,7 +25,7 @@ def test_skew_equals_a_count_of_what_route_gives():
     assert list(found.index) == [f"{type(s).__name__}()" for s in COMPARED]
     senders = np.concatenate([np.arange(len(e)) % 3 for e in np.array_split(keys, 10)])
     epochs = np.concatenate([np.full(len(e), i) for i, e in enumerate(np.array_split(keys, 10))])
-    for strategy in COMPARED:
+    for strategy in (s for s in COMPARED if s != ps.Isolate()):
         workers = ps.route(strategy, keys, workers=8, senders=senders, epochs=epochs)
         row = found.loc[f"{type(strategy).__name__}()"]
         loads = np.bincount(workers, minlength=8)
@@ -65,19 +65,40 @@ def test_skew_when_there_are_no_keys_or_one_worker_is_balanced():
         )
 
 
+@pytest.mark.parametrize("workers", [2, 8, 30])
+def test_skew_by_isolate_is_what_it_is_once_hot_keys_have_workers_of_their_own(workers):
+    rng = np.random.default_rng(2)
+    drawn = rng.random(100_000)
+    keys = np.select([drawn < 0.4, drawn < 0.6], [-1, -2], rng.integers(0, 20_000, 100_000))
+    found = ps.skew(keys, workers=workers).set_index("strategy").loc["Isolate()"]
+    alone = [n for n in (np.count_nonzero(keys == -1), np.count_nonzero(keys == -2)) if n > 100_000 / (workers + 1)]
+    assert len(alone) == (1 if workers == 2 else 2)
+    rest = (100_000 - sum(alone)) / (workers - len(alone))
+    assert max(alone) <= found.max_load <= max(*alone, 1.1 * rest)
+    assert (found.copies_per_key, found.moved_between_epochs) == (1, 0)
+
+
+def test_skew_by_isolate_when_no_key_is_hot_or_rows_are_few_is_that_by_key():
+    for keys in (np.arange(50_000), np.zeros(50, int), np.repeat(np.arange(12), 1_000)):
+        found = ps.skew(keys, workers=3).set_index("strategy").drop(columns="fits")
+        assert (found.loc["Isolate()"] == found.loc["KeyGrouping()"]).all()
+
+
 def test_advice_is_the_default_unless_a_worker_has_much_more_than_the_others():
     rng = np.random.default_rng(4)
     even = rng.integers(0, 100_000, 50_000)
     enough = r"KeyGrouping\(\), the default, is enough: the busiest of 8 workers has 1\.\d\d times the mean\."
     skewed = (
         r"By key, the busiest of 8 workers has 4\.\d\d times the mean\. For steps that merge, such as aggregates and windows, take "
-        r"Histogram\(\): 1\.00 times the mean, with 1\.0\d partial results for each key on average\. Other steps keep a key whole: "
-        r"the hottest has (49|50)\.\d% of the rows, so its worker has at least (3\.9|4\.0)\d times the mean\."
+        r"Histogram\(\): 1\.00 times the mean, with 1\.0\d partial results for each key on average\. For other steps take Isolate\(\): "
+        r"(3\.9|4\.0)\d times the mean, as (49|50)\.\d% of the rows have one key\."
     )
     for share, wanted in ((0.0, enough), (0.01, enough), (0.5, skewed)):
         keys = np.where(rng.random(50_000) < share, 7, even)
         assert re.fullmatch(wanted, ps.skew(keys, workers=8).attrs["advice"])
-    unlucky = np.repeat(np.arange(3), 1_000)  # no key is hot, but two share a worker
+    three = ps.skew(np.repeat(np.arange(3), 1_000), workers=3).attrs["advice"]
+    assert three.endswith(" For other steps take Isolate(): 1.00 times the mean.")
+    unlucky = np.repeat(np.arange(12), 1_000)  # no key is hot, but a worker has too many of them
     assert re.fullmatch(
         r"By key, .* take Histogram\(\): 1\.00 times .* on average\.", ps.skew(unlucky, workers=3).attrs["advice"]
     )

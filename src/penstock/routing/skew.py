@@ -5,7 +5,7 @@ Read next: `penstock.routing.strategy`, and `penstock.spark.skew` for the functi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -15,15 +15,19 @@ import numpy.typing as npt
 from penstock.routing.consistent_grouping import ConsistentGrouping
 from penstock.routing.d_choices import DChoices
 from penstock.routing.histogram import Histogram
+from penstock.routing.isolate import Isolate
 from penstock.routing.key_grouping import KeyGrouping
+from penstock.routing.loads import MOST_COUNTED, Placed, Watch
 from penstock.routing.partial_key_grouping import PartialKeyGrouping
 from penstock.routing.power_of_two_choices import PowerOfTwoChoices
 from penstock.routing.shuffle import Shuffle
 from penstock.routing.strategy import Hashes, Strategy
+from penstock.routing.table import Routing
 from penstock.routing.w_choices import WChoices
 
-COMPARED: Final[tuple[Strategy, ...]] = (
+COMPARED: Final[tuple[Strategy, ...]] = (  # the default first, then the one for every step
     KeyGrouping(),
+    Isolate(),
     PartialKeyGrouping(),
     DChoices(),
     WChoices(),
@@ -34,6 +38,8 @@ COMPARED: Final[tuple[Strategy, ...]] = (
 )
 EPOCHS: Final = 10
 """Equal parts into which the messages are cut, so that moves from one to the next can be counted."""
+_ROUNDS: Final = 10
+"""In so many rounds a strategy that pins keys has pinned all that it wants."""
 ENOUGH: Final = 1.2
 """With so many times the mean at the busiest worker nothing needs to be done."""
 MOST: Final = 10_000_000
@@ -117,12 +123,31 @@ def measure(keys: Keys, workers: int, senders: int = 1) -> list[Skew]:
         workers: Number of workers.
         senders: Number of senders.
     """
-    return [_measured(strategy, keys.hashes[keys.numbers], keys.numbers, workers, senders) for strategy in COMPARED]
+    return [_measured(strategy, keys, workers, senders) for strategy in COMPARED]
 
 
-def _measured(strategy: Strategy, hashes: Hashes, keys: npt.NDArray[np.int64], workers: int, senders: int) -> Skew:
-    """One strategy. `keys`: by message, the number of its key, from 0 on."""
-    router = strategy.router(workers)
+def settled(strategy: Strategy, keys: Keys, workers: int) -> Routing:
+    """The table at which a strategy that pins keys by itself arrives if all epochs are as these messages."""
+    table, watch = strategy.table(workers), Watch()
+    pinned: dict[int, int] = {}
+    hottest = np.argsort(-keys.counts, kind="stable")[:MOST_COUNTED]
+    hot = dict(zip(keys.hashes[hottest].tolist(), keys.counts[hottest].tolist(), strict=True))
+    for _ in range(_ROUNDS):
+        loads = np.bincount(table.workers_of(keys.hashes), weights=keys.counts, minlength=workers)
+        watch = replace(watch, workers=dict(enumerate(loads.astype(int).tolist())), keys=hot)
+        watch, wanted = strategy.pin_keys(watch, Placed(workers, table, pinned, {}))
+        if wanted != pinned:
+            pinned = dict(wanted)
+            others = [w for w in range(workers) if w not in pinned.values()]
+            even = Routing.even(len(others))
+            table = Routing(tuple(others[w] for w in even.owners), pinned_keys=pinned)
+    return table
+
+
+def _measured(strategy: Strategy, of: Keys, workers: int, senders: int) -> Skew:
+    """One strategy."""
+    router, hashes, keys = strategy.router(workers), of.hashes[of.numbers], of.numbers
+    router.home = settled(strategy, of, workers)
     loads = np.zeros(workers, np.int64)
     pairs: list[npt.NDArray[np.int64]] = []
     for epoch in np.array_split(np.arange(len(hashes)), EPOCHS):
@@ -147,13 +172,13 @@ def _moved(pairs: list[npt.NDArray[np.int64]], workers: int) -> float:
 
 def advised(found: list[Skew]) -> Skew:
     """The strategy to take for steps that merge, from measurements of `COMPARED`: the default, unless a worker then has much more than others."""
-    by_key = next(s for s in found if isinstance(s.strategy, KeyGrouping))
+    by_key = found[0]
     return by_key if by_key.busiest <= ENOUGH else next(s for s in found if isinstance(s.strategy, Histogram))
 
 
 def advice(found: list[Skew], hottest: float) -> str:
-    """Which strategy to take, in a sentence or two. `hottest` is the share of the hottest key."""
-    by_key, best = found[0], advised(found)
+    """Which strategy to take, in a sentence or two, from measurements of `COMPARED`. `hottest` is the share of the hottest key."""
+    by_key, isolated, best = found[0], found[1], advised(found)
     workers, rows = len(by_key.loads), int(by_key.loads.sum())
     if workers == 1:
         return "With one worker nothing has to be balanced."
@@ -162,12 +187,11 @@ def advice(found: list[Skew], hottest: float) -> str:
     now = f"the busiest of {workers} workers has {by_key.busiest:.2f} times the mean"
     if best is by_key:
         return f"KeyGrouping(), the default, is enough: {now}."
-    least = hottest * workers
-    return (
+    said = (
         f"By key, {now}. For steps that merge, such as aggregates and windows, take {best.name}: {best.busiest:.2f} times the mean, "
         f"with {best.copies_per_key:.2f} partial results for each key on average."
-    ) + (
-        f" Other steps keep a key whole: the hottest has {hottest:.1%} of the rows, so its worker has at least {least:.2f} times the mean."
-        if least > ENOUGH
-        else ""
     )
+    if isolated.busiest < by_key.busiest:
+        said += f" For other steps take {isolated.name}: {isolated.busiest:.2f} times the mean"
+        said += f", as {hottest:.1%} of the rows have one key." if hottest * workers > ENOUGH else "."
+    return said
