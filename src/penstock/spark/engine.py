@@ -26,6 +26,7 @@ from penstock.routing.table import SUBS, Routing
 from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc
+from penstock.spark.dividing import LEAST_ROWS, SplitStages
 from penstock.spark.exchange import fits_pages, in_pages
 from penstock.spark.failures import plain
 from penstock.spark.logs import input_of
@@ -42,7 +43,7 @@ from penstock.state.files import resolve
 from penstock.types import HIDDEN, MASK, OFFSET, ORDER, PART_BITS, SUB, TIME
 from penstock.worker.batches import map_batch
 from penstock.worker.run import Assignment
-from penstock.worker.spec import OUT, PACKED_BITS, Port, RegionSpec, epoch_ports, key_columns, key_hashes
+from penstock.worker.spec import OUT, PACKED_BITS, Port, RegionSpec, epoch_ports, key_columns, key_hashes, split_stage
 
 Assign = Callable[[CompiledRegion, EpochOrders], Assignment]
 _BACKENDS: Final = count()
@@ -93,6 +94,8 @@ class SparkBackend:
         self._rows: dict[str, int] = {}
         self._named: dict[int, dict[int, str]] = {}
         self._kept: list[DataFrame] = []
+        counts = counts_of(spark.sparkContext)
+        self._stages = SplitStages(counts, self._counted_as, routing_sql, lambda stage, rows: port_frame(stage, 0, rows))
         self._from_region: dict[int, DataFrame] = {}  # by id; holding the frame keeps its id its own
 
     def control(self, known: Sequence[str]) -> list[tuple[str, Command]]:
@@ -170,12 +173,20 @@ class SparkBackend:
     def split(
         self, compiled: CompiledRegion, step: int, frame: DataFrame, work: EpochOrders
     ) -> tuple[DataFrame, DataFrame | None]:
-        del compiled, step, work
-        return frame, None
+        node = compiled.region.inputs[compiled.feeds[compiled.spec.steps[step].inputs[0][1]]]
+        if self._most_rows(node) < LEAST_ROWS:
+            return frame, None
+        if not p.by_sql(node):  # what users' functions and regions' tasks give is read several times
+            frame = self.keep(frame)
+        whole, parts = self._stages.split(split_stage(compiled.spec, step), compiled.region.distribute, frame, work)
+        return (self._mark(whole) if id(frame) in self._from_region else whole), parts
 
     def divided(self, compiled: CompiledRegion) -> Mapping[int, Divided]:
-        del compiled
-        return {}
+        return self._stages.divided(compiled.spec.name)
+
+    def _most_rows(self, *nodes: p.Node) -> int:
+        """So many records of sources, at most, came to nodes in this epoch."""
+        return sum(self._rows[source.name] for source in p.upstream_of(p.SourceNode, *nodes))
 
     def region(self, compiled: CompiledRegion, inputs: Sequence[DataFrame | None], work: EpochOrders) -> DataFrame:
         parts = parts_schema(compiled.spec.keys)
@@ -190,7 +201,7 @@ class SparkBackend:
         whole = ports[0]
         for other in ports[1:]:
             whole = whole.unionByName(other)
-        paged = times is not None or self._in_pages(compiled)
+        paged = times is not None or self._in_pages(compiled, spec)
         if paged:  # what runs in Python is left in by Spark, rows or not
             shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers, times)
         else:
@@ -216,13 +227,11 @@ class SparkBackend:
             spec.in_schema.names.index(timed_by),
         )
 
-    def _in_pages(self, compiled: CompiledRegion) -> bool:
+    def _in_pages(self, compiled: CompiledRegion, spec: RegionSpec) -> bool:
         """Whether rows go to the workers in pages in this epoch: to cut them costs a visit to Python, which pays for many."""
-        spec = compiled.spec
-        if any(port.partial_of is not None for port in spec.ports):
+        if any(by_sql(spec, i) for i in range(len(spec.ports))):
             return False
-        sources = p.upstream_of(p.SourceNode, *(compiled.region.inputs[feed] for feed in compiled.feeds))
-        rows = sum(self._rows[source.name] for source in sources)
+        rows = self._most_rows(*(compiled.region.inputs[feed] for feed in compiled.feeds))
         return rows >= PAGED_ROWS and fits_pages(self._slices.session, spec.in_schema)
 
     def _packed(self, compiled: CompiledRegion) -> RegionSpec:
@@ -354,7 +363,7 @@ def port_frame(spec: RegionSpec, index: int, frame: DataFrame, without: int | No
     if port.packed is not None:
         byte = f"{(1 << PACKED_BITS) - 1} & {quoted(port.packed)}"
         sent[len(port.own) + port.sent.index(OFFSET)] = f"(shiftleft({OFFSET}, {PACKED_BITS}) + ({byte}))"
-    if port.partial_of is not None:
+    if port.partial_of is not None and by_sql(spec, index):
         step = spec.steps[port.partial_of]
         partials = step.operator.partials(step.in_schemas[0])
         assert partials is not None
@@ -370,6 +379,12 @@ def port_frame(spec: RegionSpec, index: int, frame: DataFrame, without: int | No
         mine = field.name.startswith(f"{index}.")
         columns.append(f"cast({sent.pop(0) if mine else 'null'} as {field.dataType.simpleString()}) as c{i}")
     return select_sql(frame, columns)
+
+
+def by_sql(spec: RegionSpec, port: int) -> bool:
+    """Whether what comes by a port are partial results that Spark's SQL has computed."""
+    of = spec.ports[port].partial_of
+    return of is not None and spec.steps[of].parts != port
 
 
 def hash_sql(spec: RegionSpec) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.arrow.pages import PAGES, TO, encode_pages, is_paged, page_overhead
+from penstock.arrow.pages import BLOCK_ROWS, PAGES, TO, decode_pages, encode_pages, is_paged, page_overhead
 from penstock.routing.hashing import spark_xxhash64
 from penstock.spark.columns import named, select_sql, spark_schema
 from penstock.spark.memory import begin_task
@@ -88,4 +89,52 @@ def in_pages(
     return frame.mapInArrow(run, spark_schema(PAGES)).repartitionById(workers, named(TO))
 
 
-__all__ = ["by_key", "can_be_paged", "fits_pages", "in_pages"]
+Placed = Callable[[Iterable[pa.RecordBatch]], Iterable[tuple[pa.RecordBatch, Any]]]
+"""Gives, of the rows of a task, batches and the worker of each of their rows."""
+
+
+def spread(frame: DataFrame, schema: pa.Schema, placed: Placed, workers: int) -> tuple[DataFrame, bool]:
+    """Rows at their workers, each in a task of its own; in pages if they fit.
+
+    Args:
+        frame: What the tasks are given; its columns have plain names.
+        schema: The columns of the rows that `placed` gives.
+        placed: Runs in Python.
+        workers: The number of workers.
+
+    Returns:
+        What `spread_rows` reads, and whether it is pages.
+    """
+    paged, page_bytes = fits_pages(frame.sparkSession, schema), _page_bytes(frame.sparkSession)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begin_task()
+        for rows, to in placed(batches):
+            for at in range(0, rows.num_rows, BLOCK_ROWS):
+                some, theirs = rows.slice(at, BLOCK_ROWS), to[at : at + BLOCK_ROWS].astype(np.int32)
+                if paged:
+                    yield from encode_pages([some], partial(_given, theirs), workers, page_bytes)
+                else:
+                    yield pa.RecordBatch.from_arrays([pa.array(theirs), *some.columns], names=[TO, *some.schema.names])
+
+    columns = PAGES if paged else pa.schema([PAGES.field(TO), *(pa.field(f"c{i}", f.type) for i, f in enumerate(schema))])
+    return frame.mapInArrow(run, spark_schema(columns)).repartitionById(workers, named(TO)), paged
+
+
+def _given(to: Any, _: pa.RecordBatch) -> Any:
+    return to
+
+
+def spread_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, *, paged: bool) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows that came to one worker, with its number."""
+    for batch in batches:
+        if batch.num_rows:
+            worker = int(batch.column(0)[0].as_py())
+            if paged:
+                yield from ((worker, rows) for rows in decode_pages([batch], schema))
+            else:
+                arrays = [c if c.type == f.type else c.cast(f.type) for c, f in zip(batch.columns[1:], schema, strict=True)]
+                yield worker, pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+__all__ = ["by_key", "can_be_paged", "fits_pages", "in_pages", "spread", "spread_rows"]

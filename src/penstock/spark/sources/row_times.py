@@ -30,8 +30,8 @@ from penstock.spark.sources.readers import reader_of
 from penstock.types import ROW_BITS, TIME
 
 Mask = NDArray[np.bool_]
-Counts = dict[tuple[str, int], int]
-"""Late rows by (what they are counted under, number of a file)."""
+Counts = dict[tuple[str, Any], Any]
+"""Late rows by (what they are counted under, number of a file); split stages count likewise (`penstock.spark.dividing`)."""
 _IN_FILE: Final = (1 << ROW_BITS) - 1
 _counts: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 

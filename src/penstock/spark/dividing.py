@@ -1,0 +1,322 @@
+"""Split stages over Spark: the rows of hot keys divided over the workers of a region, and their partial results.
+
+A strategy that needs only counts (`penstock.routing.strategy.ByCounts`) gets those of the keys with many rows, from one job over the key and
+the position, and a second one if a worker has too much; all other rows go the usual way, by one shuffle. A key's rows are cut at
+blocks of positions, so what a row's worker is does not depend on tasks.
+
+Any other strategy routes one row after the other, as its sender's rows come: they are first brought to one task per sender.
+
+Read next: `penstock.worker.task.run_split_task`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.arrow.columns import coalesce_batches, concat_batches, to_indices
+from penstock.arrow.pages import BLOCK_ROWS
+from penstock.driver.engine import Divided, EpochOrders
+from penstock.operators.base import parts_schema
+from penstock.routing.hashing import spark_xxhash64
+from penstock.routing.memory import Remembered
+from penstock.routing.strategy import ByCounts, Parts, Strategy
+from penstock.spark.columns import select_sql, spark_schema
+from penstock.spark.exchange import Placed, spread, spread_rows
+from penstock.spark.memory import begin_task
+from penstock.sql_text.schema import quoted
+from penstock.types import OFFSET, PART, SUB
+from penstock.worker.spec import RegionSpec, key_columns, key_hashes
+from penstock.worker.task import run_split_task
+
+Ints = NDArray[np.int64]
+
+LEAST_ROWS: Final = 1 << 16
+"""In an epoch with fewer rows all keys stay whole: to divide them would take longer."""
+HOT_ROWS: Final = 1 << 10
+"""A key with fewer rows in an epoch stays whole."""
+UNEVEN: Final = 1.05
+"""All keys stay whole while the busiest worker has less than so many times the mean."""
+_SAMPLE: Final = 16
+_BLOCKS: Final = 256
+"""A worker's part of a key is cut to one in so many of its rows."""
+_TOP_BITS: Final = 54  # of offsets that are hashes: rows that a frontier triggered
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Where the rows of divided keys go, by their positions.
+
+    Attributes:
+        bits: An offset's block is ``offset >> bits``.
+        keys: By hash: the first (part, block) of all workers but the first, ascending, and the workers.
+    """
+
+    bits: int
+    keys: Mapping[int, tuple[Sequence[tuple[int, int]], Sequence[int]]]
+
+    def workers_of(self, hashes: Ints, part: Ints, offset: Ints) -> Ints:
+        """The worker of each row (int64, n); the rows are of divided keys."""
+        out = np.zeros(len(hashes), np.int64)
+        block = blocks_of(part, offset, self.bits)
+        for key, (firsts, workers) in self.keys.items():
+            mine = np.flatnonzero(hashes == key)
+            passed = np.zeros(len(mine), np.int64)
+            for at_part, at_block in firsts:
+                passed += (part[mine] > at_part) | ((part[mine] == at_part) & (block[mine] >= at_block))
+            out[mine] = np.array(workers, np.int64)[passed]
+        return out
+
+
+def blocks_of(part: Ints, offset: Ints, bits: int) -> Ints:
+    """The block of each position."""
+    return np.where(part < 0, offset >> _TOP_BITS, offset >> bits)
+
+
+def cut(blocks: Mapping[int, tuple[Ints, Ints, Ints]], divided: Mapping[int, Parts], bits: int) -> Cuts:
+    """Cut each divided key between blocks, as near as possible to where its parts end.
+
+    Args:
+        blocks: By hash, the key's blocks in order: part, block, rows.
+        divided: By hash, its parts (`penstock.routing.strategy.ByCounts.divide`).
+        bits: Of the blocks.
+    """
+    keys = {}
+    for key, parts in divided.items():
+        part, block, rows = blocks[key]
+        edges = np.concatenate(([0], np.cumsum(rows)))
+        ends = np.cumsum([size for _, size in parts])[:-1]
+        above = np.searchsorted(edges, ends)
+        nearest = np.where(edges[above] - ends <= ends - edges[np.maximum(above - 1, 0)], above, above - 1)
+        firsts, workers = [], [parts[0][0]]
+        for at, (worker, _) in zip(nearest.tolist(), parts[1:], strict=True):
+            if at < len(rows):
+                firsts.append((int(part[at]), int(block[at])))
+                workers.append(worker)
+        keys[key] = (firsts, workers)
+    return Cuts(bits, keys)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Reads the key's hash and the position from rows in the columns of a stage's input.
+
+    Attributes:
+        keys: As `key_columns` gives them.
+        part, offset, sub: The place of the column, or (for a known one) the value of all rows.
+    """
+
+    keys: list[list[int]]
+    part: tuple[bool, int]
+    offset: tuple[bool, int]
+    sub: tuple[bool, int]
+
+    @staticmethod
+    def of(stage: RegionSpec) -> Positions:
+        """Those of a stage."""
+        (port,), names = stage.ports, stage.in_schema.names
+        known = dict(port.known)
+        places = [(True, int(known[n])) if n in known else (False, names.index(n)) for n in (PART, OFFSET, SUB)]
+        return Positions(key_columns(stage), *places)
+
+    def hashes(self, rows: pa.RecordBatch) -> Ints:
+        """int64, n."""
+        found: Ints = key_hashes(self.keys, rows)
+        return found
+
+    def column(self, which: tuple[bool, int], rows: pa.RecordBatch) -> Ints:
+        """One of the position's columns (int64, n)."""
+        is_known, at = which
+        return np.full(rows.num_rows, at, np.int64) if is_known else rows.column(at).to_numpy()
+
+
+class SplitStages:
+    """The split stages of one epoch.
+
+    Args:
+        counts: Where tasks leave what they have counted (an accumulator, `penstock.spark.sources.row_times.counts_of`).
+        name: Makes what is counted the epoch's own.
+        home_sql: SQL of the worker of a key, given the table and SQL of its hash.
+        columns: Rows in the columns of a stage's input, given the stage and the rows.
+    """
+
+    def __init__(
+        self,
+        counts: Any,
+        name: str,
+        home_sql: Callable[[Any, str], str],
+        columns: Callable[[RegionSpec, DataFrame], DataFrame],
+    ) -> None:
+        self._counts, self._name, self._home_sql, self._columns = counts, name, home_sql, columns
+        self._made: dict[tuple[str, int], tuple[Strategy, EpochOrders, bool]] = {}
+        self._plans: dict[tuple[str, int], Cuts | None] = {}
+
+    def split(
+        self, stage: RegionSpec, strategy: Strategy, frame: DataFrame, work: EpochOrders
+    ) -> tuple[DataFrame, DataFrame | None]:
+        """See `penstock.driver.engine.Backend.split`."""
+        (port,) = stage.ports
+        router = work.routers.get(port.slot, Remembered()).router(strategy, work.workers, work.routing)
+        named, hashed = (stage.name, port.slot), _hash_sql(stage)
+        if isinstance(router, ByCounts):
+            if named not in self._plans:
+                self._plans[named] = self._planned(frame, hashed, router, work)
+            plan = self._plans[named]
+            if plan is None:
+                return frame, None
+            hot = f"{hashed} in ({', '.join(map(_bigint, plan.keys))})"
+            self._made[named] = strategy, work, False
+            placed = spread(self._columns(stage, frame.where(hot)), stage.in_schema, _by_cuts(stage, plan), work.workers)
+            return frame.where(f"not ({hot})"), self._parts(stage, named, *placed)
+        self._made[named] = strategy, work, True
+        return frame.limit(0), self._parts(stage, named, *self._routed(stage, named, frame, strategy, work))
+
+    def divided(self, region: str) -> dict[int, Divided]:
+        """See `penstock.driver.engine.Backend.divided`."""
+        out = {}
+        found = self._counts.value
+        for (name, slot), (strategy, work, remembers) in self._made.items():
+            if name == region:
+                mine = {at: found.pop((under, at)) for under, at in list(found) if under == self._under((name, slot))}
+                rows = [mine.get(("rows", worker), 0) for worker in range(work.workers)]
+                memory = {at[1]: arrays for at, arrays in mine.items() if at[0] == "memory"}
+                kept = Remembered.of(strategy, work.workers, memory) if remembers else Remembered()
+                before = work.routers.get(slot, Remembered())
+                if (before.strategy, before.workers) == (kept.strategy, kept.workers):
+                    kept = Remembered(kept.strategy, kept.workers, {**before.senders, **kept.senders})
+                out[slot] = Divided(tuple(rows), kept)
+        return out
+
+    def _under(self, named: tuple[str, int]) -> str:
+        return f"{self._name}{named[1]} {named[0]}"
+
+    def _planned(self, frame: DataFrame, hashed: str, router: ByCounts, work: EpochOrders) -> Cuts | None:
+        """Where rows of hot keys go; None: all keys stay whole."""
+        loads, hot = self._counted(frame, hashed, work)
+        total = int(loads.sum())
+        if total < LEAST_ROWS or loads.max() < UNEVEN * total / work.workers:
+            return None
+        most = max(HOT_ROWS, total // (64 * work.workers))
+        homes = work.routing.workers_of(np.array(list(hot), np.int64)) if hot else np.empty(0, np.int64)
+        candidates = [
+            key
+            for key, home in zip(hot, homes.tolist(), strict=True)
+            if 2 * hot[key] >= most and loads[home] * work.workers > total
+        ]
+        if not candidates:
+            return None
+        bits = max(0, (total // (work.workers * _BLOCKS)).bit_length() - 1)
+        blocks = _blocks(frame, hashed, candidates, bits)
+        sizes = {key: int(rows.sum()) for key, (_, _, rows) in blocks.items() if rows.sum() >= most}
+        divided = router.divide(np.array(list(sizes), np.int64), np.array(list(sizes.values()), np.int64), loads)
+        return cut(blocks, divided, bits) if divided else None
+
+    def _counted(self, frame: DataFrame, hashed: str, work: EpochOrders) -> tuple[Ints, dict[int, int]]:
+        """By worker, the rows at home there (exact); and by hash of a key with many rows, about how many it has."""
+        rate = _SAMPLE
+        sampled = f"pmod(xxhash64({PART}, {OFFSET}, {SUB}), {rate}) = 0"
+        seen = select_sql(
+            frame, [f"{self._home_sql(work.routing, hashed)} as home", f"case when {sampled} then {hashed} end as key"]
+        )
+        by_key = seen.groupBy("home", "key").agg(F.expr("count(*) as n"))
+        many = f"key is not null and n >= {HOT_ROWS // rate // 2}"
+        hot = f"filter(collect_list(case when {many} then struct(key, n) end), x -> x is not null)"
+        found = by_key.groupBy("home").agg(F.expr("sum(n) as n"), F.expr(f"{hot} as hot")).toArrow()
+        loads = np.zeros(work.workers, np.int64)
+        keys: dict[int, int] = {}
+        for row in found.to_pylist():
+            loads[row["home"]] += row["n"]
+            keys |= {each["key"]: each["n"] * rate for each in row["hot"]}
+        return loads, keys
+
+    def _routed(
+        self, stage: RegionSpec, named: tuple[str, int], frame: DataFrame, strategy: Strategy, work: EpochOrders
+    ) -> tuple[DataFrame, bool]:
+        """Rows at their workers, routed by one task for each sender, in the order of positions."""
+        where, schema, workers = Positions.of(stage), stage.in_schema, work.workers
+        rows, paged = spread(self._columns(stage, frame), schema, _by_sender(stage, workers), workers)
+        before, home, counts, under = (
+            work.routers.get(stage.ports[0].slot, Remembered()),
+            work.routing,
+            self._counts,
+            self._under(named),
+        )
+
+        def ordered(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Ints]]:
+            whole = concat_batches([rows for _, rows in spread_rows(batches, schema, paged=paged)], schema)
+            if not whole.num_rows:
+                return
+            part, offset, sub = (where.column(c, whole) for c in (where.part, where.offset, where.sub))
+            order = np.lexsort((sub, offset, part))
+            hashes, part = where.hashes(whole)[order], part[order]
+            cuts = np.flatnonzero(np.diff(part)) + 1
+            router = before.router(strategy, workers, home)
+            senders = dict(zip(part[np.append(0, cuts)].tolist(), np.split(hashes, cuts), strict=True))
+            to = np.concatenate([*router.route(senders).values()])
+            counts.add({(under, ("memory", sender)): router.memory[sender] for sender in senders if sender in router.memory})
+            yield whole.take(to_indices(order)), to
+
+        return spread(rows, schema, ordered, workers)
+
+    def _parts(self, stage: RegionSpec, named: tuple[str, int], rows: DataFrame, paged: bool) -> DataFrame:
+        """The partial results of rows at their workers."""
+        counts, under, schema = self._counts, self._under(named), parts_schema(stage.keys)
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            begin_task()
+            mine = [*spread_rows(batches, stage.in_schema, paged=paged)]
+            if mine:  # the number of the task is not that of the worker, as these rows are united with others
+                worker, rows = mine[0][0], [batch for _, batch in mine]
+                counts.add({(under, ("rows", worker)): sum(batch.num_rows for batch in rows)})
+                yield run_split_task(stage, worker, rows)
+
+        return rows.mapInArrow(run, spark_schema(schema))
+
+
+def _by_cuts(stage: RegionSpec, plan: Cuts) -> Placed:
+    where = Positions.of(stage)
+
+    def placed(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Ints]]:
+        for rows in coalesce_batches(batches, BLOCK_ROWS):
+            yield rows, plan.workers_of(where.hashes(rows), where.column(where.part, rows), where.column(where.offset, rows))
+
+    return placed
+
+
+def _by_sender(stage: RegionSpec, tasks: int) -> Placed:
+    where = Positions.of(stage)
+
+    def placed(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Ints]]:
+        for rows in coalesce_batches(batches, BLOCK_ROWS):
+            yield rows, spark_xxhash64([pa.array(where.column(where.part, rows))]) % tasks
+
+    return placed
+
+
+def _hash_sql(stage: RegionSpec) -> str:
+    return f"xxhash64({', '.join(map(quoted, stage.keys.names))})"
+
+
+def _bigint(number: int) -> str:
+    return f"bigint('{number}')"  # the least one is no literal
+
+
+def _blocks(frame: DataFrame, hashed: str, keys: Sequence[int], bits: int) -> dict[int, tuple[Ints, Ints, Ints]]:
+    """By hash, the blocks of some keys in the order of positions: part, block, rows."""
+    block = f"if({PART} < 0, shiftright({OFFSET}, {_TOP_BITS}), shiftright({OFFSET}, {bits}))"
+    theirs = frame.where(f"{hashed} in ({', '.join(map(_bigint, keys))})")
+    seen = select_sql(theirs, [f"{hashed} as key", f"{PART} as part", f"{block} as block"])
+    found = seen.groupBy("key", "part", "block").agg(F.expr("count(*) as n")).toArrow()
+    key, *columns = (found.column(name).to_numpy().astype(np.int64) for name in ("key", "part", "block", "n"))
+    order = np.lexsort((columns[1], columns[0], key))
+    key, columns = key[order], [column[order] for column in columns]
+    bounds = np.flatnonzero(np.diff(key)) + 1
+    parts = zip(*(np.split(column, bounds) for column in columns), strict=True)
+    return dict(zip(key[np.append(0, bounds)].tolist(), parts, strict=True)) if len(key) else {}
