@@ -11,6 +11,7 @@ Read next: `penstock.worker.task.run_split_task`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -155,7 +156,7 @@ class SplitStages:
         columns: Callable[[RegionSpec, DataFrame], DataFrame],
     ) -> None:
         self._counts, self._name, self._home_sql, self._columns = counts, name, home_sql, columns
-        self._made: dict[tuple[str, int], tuple[Strategy, EpochOrders, bool]] = {}
+        self._made: dict[tuple[str, int], tuple[Strategy, EpochOrders]] = {}
         self._plans: dict[tuple[str, int], Cuts | None] = {}
 
     def split(
@@ -172,26 +173,24 @@ class SplitStages:
             if plan is None:
                 return frame, None
             hot = f"{hashed} in ({', '.join(map(_bigint, plan.keys))})"
-            self._made[named] = strategy, work, False
+            self._made[named] = strategy, work
             placed = spread(self._columns(stage, frame.where(hot)), stage.in_schema, _by_cuts(stage, plan), work.workers)
             return frame.where(f"not ({hot})"), self._parts(stage, named, *placed)
-        self._made[named] = strategy, work, True
+        self._made[named] = strategy, work
         return frame.limit(0), self._parts(stage, named, *self._routed(stage, named, frame, strategy, work))
 
     def divided(self, region: str) -> dict[int, Divided]:
         """See `penstock.driver.engine.Backend.divided`."""
         out = {}
         found = self._counts.value
-        for (name, slot), (strategy, work, remembers) in self._made.items():
+        for (name, slot), (strategy, work) in self._made.items():
             if name == region:
                 mine = {at: found.pop((under, at)) for under, at in list(found) if under == self._under((name, slot))}
                 rows = [mine.get(("rows", worker), 0) for worker in range(work.workers)]
-                memory = {at[1]: arrays for at, arrays in mine.items() if at[0] == "memory"}
-                kept = Remembered.of(strategy, work.workers, memory) if remembers else Remembered()
-                before = work.routers.get(slot, Remembered())
-                if (before.strategy, before.workers) == (kept.strategy, kept.workers):
-                    kept = Remembered(kept.strategy, kept.workers, {**before.senders, **kept.senders})
-                out[slot] = Divided(tuple(rows), kept)
+                router = work.routers.get(slot, Remembered()).router(strategy, work.workers, work.routing)
+                router.memory.update({at[1]: arrays for at, arrays in mine.items() if at[0] == "memory"})
+                router.finished([1000 * mine.get(("seconds", worker), 0.0) for worker in range(work.workers)])
+                out[slot] = Divided(tuple(rows), Remembered.of(strategy, work.workers, router.memory))
         return out
 
     def _under(self, named: tuple[str, int]) -> str:
@@ -274,8 +273,10 @@ class SplitStages:
             mine = [*spread_rows(batches, stage.in_schema, paged=paged)]
             if mine:  # the number of the task is not that of the worker, as these rows are united with others
                 worker, rows = mine[0][0], [batch for _, batch in mine]
-                counts.add({(under, ("rows", worker)): sum(batch.num_rows for batch in rows)})
-                yield run_split_task(stage, worker, rows)
+                began, count = time.perf_counter(), sum(batch.num_rows for batch in rows)
+                parts = run_split_task(stage, worker, rows)
+                counts.add({(under, ("rows", worker)): count, (under, ("seconds", worker)): time.perf_counter() - began})
+                yield parts
 
         return rows.mapInArrow(run, spark_schema(schema))
 

@@ -187,6 +187,7 @@ class LocalBackend:
         away = np.unique(hashes[to != work.routing.workers_of(hashes)])
         whole = ~np.isin(hashes, away)
         loads = np.bincount(to[~whole], minlength=work.workers)
+        router.finished(loads.tolist())  # every row takes as long as any other
         done = Divided(tuple(loads.tolist()), Remembered.of(strategy, work.workers, router.memory))
         self._divided.setdefault(stage.name, {})[port.slot] = done
         parts = [
