@@ -1,0 +1,157 @@
+"""Hot keys divided over Spark: the rows of every strategy are those of a flow that keeps keys whole, and of what is divided."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from flow_runs import write_parquet
+
+import penstock as ps
+from penstock.checkpoint.folder import Checkpoint
+from penstock.spark import dividing, engine
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k double, at timestamp, v long, d decimal(12,2), w string"
+BEGIN = dt.datetime(2024, 3, 10, 6, 59, 50, tzinfo=dt.UTC)
+
+
+class Longest(ps.Aggregate):
+    type = "string"
+
+    def zero(self):
+        return ""
+
+    def add(self, state, value):
+        return self.merge(state, value)
+
+    def merge(self, a, b):
+        return max(a, b, key=lambda text: (len(text), text))
+
+    def finish(self, state):
+        return state
+
+
+@pytest.fixture
+def divides_early(monkeypatch):
+    """Small epochs are divided, too."""
+    for module in (dividing, engine):
+        monkeypatch.setattr(module, "LEAST_ROWS", 100)
+    monkeypatch.setattr(dividing, "HOT_ROWS", 32)
+
+
+@pytest.fixture(scope="module")
+def skewed(tmp_path_factory):
+    """Three files: the keys 0.0 and -0.0 have half of the rows, NaN a quarter, null and 60 others the rest."""
+    folder = tmp_path_factory.mktemp("skewed")
+    rng = np.random.default_rng(7)
+    schema = pa.schema([("k", pa.float64()), ("at", pa.timestamp("us", "UTC")), ("v", pa.int64()), ("d", pa.decimal128(12, 2))])
+    schema = schema.append(pa.field("w", pa.string()))
+    for order in range(3):
+        rows = []
+        for _ in range(4_000):
+            u = rng.random()
+            key = [0.0, -0.0][int(u * 100) % 2] if u < 0.5 else math.nan if u < 0.75 else None if u < 0.77 else float(rng.integers(1, 60))
+            at = BEGIN + dt.timedelta(seconds=order * 20 + float(rng.random()) * 22)
+            rows.append({"k": key, "at": at, "v": int(rng.integers(0, 500)), "d": Decimal(int(rng.integers(-999, 999))) / 100, "w": str(rng.integers(0, 50))})
+        write_parquet(folder, rows, schema, order)
+    return folder
+
+
+def windows(stream):
+    return stream.window(ps.tumbling("5 seconds")).aggregate(
+        n=ps.count(), s=ps.sum("v"), d=ps.sum("d"), u=ps.count_distinct("v"), f=ps.first("v"), c=ps.last("w"), w=Longest("w")
+    )
+
+
+def sessions(stream):
+    return stream.window(ps.session("1 second")).aggregate(n=ps.count(), u=ps.count_distinct("v"), d=ps.sum("d"))
+
+
+def two_steps(stream):
+    stream.window(ps.sliding("6 seconds", "4 seconds")).aggregate(w=Longest("w"), q=ps.count_distinct("d"))
+    first = stream.window(ps.tumbling("2 seconds")).aggregate(u=ps.count_distinct("v"))
+    return first.window(ps.tumbling("10 seconds")).aggregate(u=ps.sum("u"), c=ps.collect("u"))
+
+
+def run(spark, folder, checkpoint, strategy, steps, *, workers=4, files=2, before=lambda stream: stream):
+    out = ps.memory(f"{checkpoint}")
+    flow = ps.Flow("divided")
+    source = flow.source("s", ps.files(str(folder), SCHEMA, max_files_per_epoch=files), time="at", lateness="5 seconds")
+    steps(before(source).key_by("k", distribute=strategy)).sink(out)
+    done = flow.start(spark, checkpoint=str(checkpoint), workers=workers, trigger="available_now")
+    assert done.await_termination(600)
+    return sorted(map(repr, out.rows())), Checkpoint(str(checkpoint)).last()
+
+
+SPLITTING = [ps.Histogram(), ps.Histogram(slack=0.2), ps.PartialKeyGrouping(), ps.DChoices(), ps.WChoices(), ps.ConsistentGrouping(), ps.ByPartition()]
+
+
+@pytest.fixture(scope="module")
+def whole(spark, skewed, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return {steps: run(spark, skewed, folder / steps.__name__, None, steps)[0] for steps in (windows, sessions, two_steps)}
+
+
+@pytest.mark.usefixtures("divides_early")
+@pytest.mark.parametrize("strategy", SPLITTING, ids=repr)
+def test_flow_when_its_keys_are_divided_has_the_rows_of_whole_keys(strategy, spark, skewed, whole, tmp_path):
+    found, record = run(spark, skewed, tmp_path / "c", strategy, windows)
+    assert found == whole[windows]
+    (rows,) = record.regions["k"].divided.values()
+    assert len(rows) == 4
+    assert sum(rows) > 0
+
+
+@pytest.mark.usefixtures("divides_early")
+@pytest.mark.parametrize("steps", [sessions, two_steps])
+@pytest.mark.parametrize("strategy", [ps.Histogram(), ps.WChoices()], ids=repr)
+def test_steps_when_keys_are_divided_have_the_rows_of_whole_keys(strategy, steps, spark, skewed, whole, tmp_path):
+    assert run(spark, skewed, tmp_path / "c", strategy, steps, workers=3, files=1)[0] == whole[steps]
+
+
+@pytest.mark.usefixtures("divides_early")
+def test_flow_when_its_input_comes_from_a_users_function_or_a_region_is_divided_all_the_same(spark, skewed, whole, tmp_path):
+    def through_python(stream):
+        return stream.map_batches(lambda batch: batch, SCHEMA)
+
+    def through_a_region(stream):
+        return stream.key_by("v").deduplicate("k", "at", "d", "w").local()
+
+    found, record = run(spark, skewed, tmp_path / "c", ps.Histogram(), windows, before=through_python)
+    assert found == whole[windows]
+    assert any(map(sum, record.regions["k"].divided.values()))
+    by_key = run(spark, skewed, tmp_path / "a", None, windows, before=through_a_region)[0]
+    found, record = run(spark, skewed, tmp_path / "b", ps.Histogram(), windows, before=through_a_region)
+    assert found == by_key
+    assert any(map(sum, record.regions["k"].divided.values()))
+
+
+def test_flow_when_epochs_are_small_keeps_keys_whole(spark, skewed, whole, tmp_path):
+    found, record = run(spark, skewed, tmp_path / "c", ps.Histogram(), windows)
+    assert found == whole[windows]
+    assert record.regions["k"].divided == {}
+
+
+@pytest.mark.usefixtures("divides_early")
+def test_flow_when_the_jvm_combines_does_not_divide(spark, skewed, tmp_path):
+    def counted(stream):
+        return stream.window(ps.tumbling("5 seconds")).aggregate(n=ps.count(), d=ps.sum("d"))
+
+    found, record = run(spark, skewed, tmp_path / "c", ps.WChoices(), counted)
+    assert found == run(spark, skewed, tmp_path / "b", None, counted)[0]
+    assert record.regions["k"].divided == {}
+
+
+@pytest.mark.usefixtures("divides_early")
+def test_loads_when_half_of_the_rows_have_one_key_are_even(spark, skewed, tmp_path):
+    for at, strategy in enumerate((ps.Histogram(), ps.WChoices())):
+        _, record = run(spark, skewed, tmp_path / f"c{at}", strategy, windows, files=3)
+        figures = record.figures.regions["k"]
+        assert sum(figures.worker_rows) >= 12_000
+        assert max(figures.worker_rows) <= 1.1 * sum(figures.worker_rows) / 4
