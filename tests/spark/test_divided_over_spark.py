@@ -54,11 +54,27 @@ def skewed(tmp_path_factory):
     schema = schema.append(pa.field("w", pa.string()))
     for order in range(3):
         rows = []
-        for _ in range(4_000):
+        for i in range(4_000):
             u = rng.random()
-            key = [0.0, -0.0][int(u * 100) % 2] if u < 0.5 else math.nan if u < 0.75 else None if u < 0.77 else float(rng.integers(1, 60))
-            at = BEGIN + dt.timedelta(seconds=order * 20 + float(rng.random()) * 22)
-            rows.append({"k": key, "at": at, "v": int(rng.integers(0, 500)), "d": Decimal(int(rng.integers(-999, 999))) / 100, "w": str(rng.integers(0, 50))})
+            key = (
+                [0.0, -0.0][int(u * 100) % 2]
+                if u < 0.5
+                else math.nan
+                if u < 0.75
+                else None
+                if u < 0.77
+                else float(rng.integers(1, 60))
+            )
+            at = BEGIN + dt.timedelta(seconds=order * 20 + i / 200 + float(rng.random()) * 4)
+            rows.append(
+                {
+                    "k": key,
+                    "at": at,
+                    "v": int(rng.integers(0, 500)),
+                    "d": Decimal(int(rng.integers(-999, 999))) / 100,
+                    "w": str(rng.integers(0, 50)),
+                }
+            )
         write_parquet(folder, rows, schema, order)
     return folder
 
@@ -84,12 +100,26 @@ def run(spark, folder, checkpoint, strategy, steps, *, workers=4, files=2, befor
     flow = ps.Flow("divided")
     source = flow.source("s", ps.files(str(folder), SCHEMA, max_files_per_epoch=files), time="at", lateness="5 seconds")
     steps(before(source).key_by("k", distribute=strategy)).sink(out)
-    done = flow.start(spark, checkpoint=str(checkpoint), workers=workers, trigger="available_now")
+    figures = []
+
+    def keep(step):
+        if step == "committed":
+            figures.append(Checkpoint(str(checkpoint)).last().figures.regions["k"])
+
+    done = flow.start(spark, checkpoint=str(checkpoint), workers=workers, trigger="available_now", on_step=keep)
     assert done.await_termination(600)
-    return sorted(map(repr, out.rows())), Checkpoint(str(checkpoint)).last()
+    return sorted(map(repr, out.rows())), figures, done.changes
 
 
-SPLITTING = [ps.Histogram(), ps.Histogram(slack=0.2), ps.PartialKeyGrouping(), ps.DChoices(), ps.WChoices(), ps.ConsistentGrouping(), ps.ByPartition()]
+SPLITTING = [
+    ps.Histogram(),
+    ps.Histogram(slack=0.2),
+    ps.PartialKeyGrouping(),
+    ps.DChoices(),
+    ps.WChoices(),
+    ps.ConsistentGrouping(),
+    ps.ByPartition(),
+]
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +131,10 @@ def whole(spark, skewed, tmp_path_factory):
 @pytest.mark.usefixtures("divides_early")
 @pytest.mark.parametrize("strategy", SPLITTING, ids=repr)
 def test_flow_when_its_keys_are_divided_has_the_rows_of_whole_keys(strategy, spark, skewed, whole, tmp_path):
-    found, record = run(spark, skewed, tmp_path / "c", strategy, windows)
+    found, figures, changes = run(spark, skewed, tmp_path / "c", strategy, windows)
     assert found == whole[windows]
-    (rows,) = record.regions["k"].divided.values()
-    assert len(rows) == 4
-    assert sum(rows) > 0
+    assert sum(f.divided_rows for f in figures) > 1_000
+    assert changes == ()
 
 
 @pytest.mark.usefixtures("divides_early")
@@ -123,19 +152,19 @@ def test_flow_when_its_input_comes_from_a_users_function_or_a_region_is_divided_
     def through_a_region(stream):
         return stream.key_by("v").deduplicate("k", "at", "d", "w").local()
 
-    found, record = run(spark, skewed, tmp_path / "c", ps.Histogram(), windows, before=through_python)
+    found, figures, _ = run(spark, skewed, tmp_path / "c", ps.Histogram(), windows, before=through_python)
     assert found == whole[windows]
-    assert any(map(sum, record.regions["k"].divided.values()))
+    assert sum(f.divided_rows for f in figures) > 1_000
     by_key = run(spark, skewed, tmp_path / "a", None, windows, before=through_a_region)[0]
-    found, record = run(spark, skewed, tmp_path / "b", ps.Histogram(), windows, before=through_a_region)
+    found, figures, _ = run(spark, skewed, tmp_path / "b", ps.Histogram(), windows, before=through_a_region)
     assert found == by_key
-    assert any(map(sum, record.regions["k"].divided.values()))
+    assert sum(f.divided_rows for f in figures) > 1_000
 
 
 def test_flow_when_epochs_are_small_keeps_keys_whole(spark, skewed, whole, tmp_path):
-    found, record = run(spark, skewed, tmp_path / "c", ps.Histogram(), windows)
+    found, figures, _ = run(spark, skewed, tmp_path / "c", ps.Histogram(), windows)
     assert found == whole[windows]
-    assert record.regions["k"].divided == {}
+    assert not any(f.divided_rows for f in figures)
 
 
 @pytest.mark.usefixtures("divides_early")
@@ -143,15 +172,19 @@ def test_flow_when_the_jvm_combines_does_not_divide(spark, skewed, tmp_path):
     def counted(stream):
         return stream.window(ps.tumbling("5 seconds")).aggregate(n=ps.count(), d=ps.sum("d"))
 
-    found, record = run(spark, skewed, tmp_path / "c", ps.WChoices(), counted)
+    found, figures, changes = run(spark, skewed, tmp_path / "c", ps.WChoices(), counted)
     assert found == run(spark, skewed, tmp_path / "b", None, counted)[0]
-    assert record.regions["k"].divided == {}
+    assert not any(f.divided_rows for f in figures)
+    (sentence,) = changes
+    assert sentence.startswith("Region 'k' does not need WChoices(theta=None), and does not use it: Spark combines the rows")
 
 
 @pytest.mark.usefixtures("divides_early")
 def test_loads_when_half_of_the_rows_have_one_key_are_even(spark, skewed, tmp_path):
     for at, strategy in enumerate((ps.Histogram(), ps.WChoices())):
-        _, record = run(spark, skewed, tmp_path / f"c{at}", strategy, windows, files=3)
-        figures = record.figures.regions["k"]
-        assert sum(figures.worker_rows) >= 12_000
+        _, (figures, *_), _ = run(spark, skewed, tmp_path / f"c{at}", strategy, windows, files=3)
+        assert sum(figures.worker_rows) >= 11_000
         assert max(figures.worker_rows) <= 1.1 * sum(figures.worker_rows) / 4
+        assert figures.imbalance <= 0.025
+    _, (figures, *_), _ = run(spark, skewed, tmp_path / "whole", None, windows, files=3)
+    assert figures.imbalance > 0.25

@@ -96,7 +96,7 @@ class HotKeyFigures:
 class RegionFigures:
     """A region in an epoch; `first_skipped` is one of the records skipped, `phase` where it is in a rescale, `strategy` its distribution strategy.
 
-    `worker_rows` has the rows of each worker, `hot_keys` the hottest keys if the strategy asks for them.
+    `worker_rows` has the rows that each worker handled, those of divided keys included; `hot_keys` the hottest keys if the strategy asks for them.
     """
 
     workers: Annotated[int, Figure("gauge", "workers", "Workers of the next epoch", "workers")]
@@ -111,6 +111,10 @@ class RegionFigures:
     phase: str
     rescale: RescaleFigures | None = None
     last_rescale: Moved | None = None
+    divided_rows: Annotated[int, Figure("counter", "rows", "Rows of keys that the strategy divided over the workers")] = 0
+    imbalance: Annotated[
+        float, Figure("gauge", "share", "Rows that the busiest worker handled more than the mean, as a share of all rows")
+    ] = 0.0
     pinned_keys: Annotated[int, Figure("gauge", "keys", "Keys that users or the strategy have pinned to a worker")] = 0
     strategy: str = ""
     worker_rows: tuple[int, ...] = ()

@@ -255,6 +255,16 @@ def _goes_on(plan: Plan, region: Region, operator: int, errors: bool) -> bool:
     return any(n.region is region and n.operator == operator and n.errors == errors for n in upstream_of(RegionOutput, *passed))
 
 
+def undivided(flow: CompiledFlow) -> list[str]:
+    """A sentence for each region whose keys are not divided although its strategy would: a hot key costs nothing there."""
+    return [
+        f"Region {name!r} does not need {compiled.region.distribute!r}, and does not use it: Spark combines the rows of a key before they go "
+        "to its worker."
+        for name, compiled in flow.regions.items()
+        if compiled.region.distribute.splits_keys and all(step.parts is None for step in compiled.spec.steps)
+    ]
+
+
 def _count_consumers(plan: Plan, regions: dict[str, CompiledRegion]) -> dict[int, int]:
     """How often each node is read, so that a node that is read twice is kept."""
     counts: dict[int, int] = {}
@@ -275,4 +285,4 @@ def _count_consumers(plan: Plan, regions: dict[str, CompiledRegion]) -> dict[int
     return counts
 
 
-__all__ = ["CompiledFlow", "CompiledRegion", "Output", "compile_flow"]
+__all__ = ["CompiledFlow", "CompiledRegion", "Output", "compile_flow", "undivided"]

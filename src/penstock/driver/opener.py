@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from penstock.checkpoint.folder import CONTROL, Checkpoint, Identity
 from penstock.checkpoint.record import EpochRecord
-from penstock.driver.compile import CompiledFlow
+from penstock.driver.compile import CompiledFlow, undivided
 from penstock.driver.engine import Engine
 from penstock.driver.epoch import Settings
 from penstock.driver.rollback import ahead, commit_intent, roll_back, rollback_refusal
@@ -39,7 +39,7 @@ class RunOpener:
 
     Attributes:
         workers: Number of workers by region.
-        notices: From the last `open`, a sentence for each part that begins empty or is forgotten.
+        notices: From the last `open`, a sentence for each part that begins empty or is forgotten, and for each strategy that is not needed.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RunOpener:
         goes_on = found.kept if found else last
         if last.epoch < 0 and self.engine.has_begun(last.log):
             check_sources(checkpoint.sources(), sources_of(plan), checkpoint.uri)
-        self.notices = take_over(self.flow, goes_on, checkpoint.uri, self._forget)
+        self.notices = [*take_over(self.flow, goes_on, checkpoint.uri, self._forget), *undivided(self.flow)]
         plan = self.flow.plan
         if last.epoch < 0:  # from then on the records say it
             checkpoint.keep_sources(sources_of(plan))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Final
 
 from penstock.checkpoint.figures import HotKeyFigures, Moved, RegionFigures, RescaleFigures
@@ -41,7 +42,13 @@ def mark_frontier(sources: Iterable[SourceState], controls: Iterable[Placement])
 
 
 def region_figures(
-    state: RegionState, deltas: Deltas, now_us: int, limits: Limits, before: RegionFigures | None, strategy: Strategy
+    state: RegionState,
+    deltas: Deltas,
+    now_us: int,
+    limits: Limits,
+    before: RegionFigures | None,
+    strategy: Strategy,
+    divided: Iterable[Sequence[int]] = (),
 ) -> RegionFigures:
     """A region's figures of an epoch, for people.
 
@@ -52,7 +59,9 @@ def region_figures(
         limits: What bounds a step of a rescale.
         before: The figures of the epoch before.
         strategy: The region's.
+        divided: For each split stage, by worker, the rows that it handled.
     """
+    loads = worker_rows(deltas, divided)
     reports, control = [r for _, r in deltas.values()], state.control
     return RegionFigures(
         workers=state.workers,
@@ -69,9 +78,17 @@ def region_figures(
         last_rescale=None if control.goal else Moved(*control.last_moved),
         pinned_keys=len(control.pins),
         strategy=strategy.describe(),
-        worker_rows=tuple(deltas[w][1].rows_in if w in deltas else 0 for w in range(1 + max(deltas, default=-1))),
+        worker_rows=loads,
+        divided_rows=sum(map(sum, divided)),
+        imbalance=round((max(loads) - sum(loads) / len(loads)) / sum(loads), 6) if any(loads) else 0.0,
         hot_keys=_hot_keys(control, reports),
     )
+
+
+def worker_rows(deltas: Deltas, divided: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """By worker, the rows that it handled, of whole keys and of divided ones."""
+    own = [deltas[w][1].rows_in if w in deltas else 0 for w in range(1 + max(deltas, default=-1))]
+    return tuple(map(sum, zip_longest(own, *divided, fillvalue=0)))
 
 
 def _hot_keys(control: Placement, reports: Sequence[WorkerReport]) -> tuple[HotKeyFigures, ...]:
