@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import penstock as ps
 from penstock.driver.commands import CommandHandle
 from penstock.driver.run import Run
+from penstock.flow.distributed import DistributedStream
 from penstock.flow.keyed import WindowedStream
 from penstock.operators.aggregates import Kernel
 from penstock.operators.windows import Session, Sliding
@@ -64,6 +65,11 @@ def declared(spark: SparkSession, frame: DataFrame) -> ps.Flow:
     assert_type(events.union(events), ps.Stream)
     assert_type(events.split(late="delay > 0")["late"], ps.Stream)
     assert_type(events.late.sink(ps.console(limit=3), name="late"), ps.Stream)
+    assert_type(
+        events.distribute(ps.Shuffle(), workers=2, name="calls").where("delay > 0").distribute(ps.ByPartition()),
+        DistributedStream,
+    )
+    assert_type(events.distribute(ps.Shuffle()).local(), ps.Stream)
     keyed = events.key_by("tail", workers=2, name="tails", distribute=ps.KeyGrouping())
     assert_type(keyed, ps.KeyedStream)
     assert_type(events.key_by("tail", name="hot", distribute=ps.Isolate(above=0.4, rows=500)), ps.KeyedStream)

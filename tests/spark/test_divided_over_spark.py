@@ -188,3 +188,28 @@ def test_loads_when_half_of_the_rows_have_one_key_are_even(spark, skewed, tmp_pa
         assert figures.imbalance <= 0.025
     _, (figures, *_), _ = run(spark, skewed, tmp_path / "whole", None, windows, files=3)
     assert figures.imbalance > 0.25
+
+
+def test_stage_when_it_shares_rows_over_spark_is_even_and_has_the_rows_without_it(spark, skewed, whole, tmp_path):
+    def marked(batch):
+        return batch.set_column(2, "v", pa.array(batch.column(2).to_pylist(), pa.int64()))
+
+    for at, strategy in enumerate((ps.Shuffle(), ps.PowerOfTwoChoices())):
+        out, figures = ps.memory(f"{tmp_path}-{at}"), []
+        flow = ps.Flow("shared")
+        source = flow.source("s", ps.files(str(skewed), SCHEMA, max_files_per_epoch=1), time="at", lateness="5 seconds")
+        shared = source.distribute(strategy, workers=3).map_batches(marked, SCHEMA).local()
+        windows(shared.key_by("k")).sink(out)
+
+        def keep(step, at=at, figures=figures):
+            if step == "committed":
+                figures.append(Checkpoint(str(tmp_path / f"c{at}")).last().figures.regions["stage"].worker_rows)
+
+        run = flow.start(spark, checkpoint=str(tmp_path / f"c{at}"), workers=2, trigger="available_now", on_step=keep)
+        assert run.await_termination(600)
+        assert sorted(map(repr, out.rows())) == whole[windows]
+        loads = [rows for rows in figures if sum(rows)]
+        assert len(loads) == 3
+        for rows in loads:
+            assert sum(rows) >= 3_500
+            assert max(rows) <= 1.1 * sum(rows) / 3

@@ -251,6 +251,10 @@ def hashes_of(keys: Sequence[Any], schema: pa.Schema) -> np.typing.NDArray[np.in
     """
     if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
         raise DeclarationError(f"keys must be a list of keys, not {keys!r}; write [{keys!r}].")
+    if not schema.names:
+        raise DeclarationError(
+            "A stage without keys has none that could be moved; give it another number of workers with scale."
+        )
     rows = [k if isinstance(k, (tuple, list)) else (k,) for k in keys]
     columns = []
     for i, field in enumerate(schema):

@@ -155,7 +155,8 @@ def compile_region(
     entries: dict[int, int] = {}
     for own in (-1 - o for o, _ in wanted if o < 0):  # inputs that leave the region as they are
         kind = "entry" if region.distribute.splits_keys else "ordered"  # rows of divided keys come by no port of a step
-        entries[-1 - own] = port(own, kind, lambda n=own: plain(n, inputs[n], waits=region.timed))  # type: ignore[misc]
+        waits = region.timed and bool(region.keys.names)  # a stage without keys has no state, and no order
+        entries[-1 - own] = port(own, kind, lambda n=own, w=waits: plain(n, inputs[n], waits=w))  # type: ignore[misc]
     for i, step in enumerate(region.steps):
         operator = step.operator
         in_schemas = tuple(inputs[n] if k == "port" else steps[n].out_schema for k, n in step.inputs)
@@ -261,7 +262,9 @@ def undivided(flow: CompiledFlow) -> list[str]:
         f"Region {name!r} does not need {compiled.region.distribute!r}, and does not use it: Spark combines the rows of a key before they go "
         "to its worker."
         for name, compiled in flow.regions.items()
-        if compiled.region.distribute.splits_keys and all(step.parts is None for step in compiled.spec.steps)
+        if compiled.region.distribute.splits_keys
+        and compiled.spec.steps
+        and all(step.parts is None for step in compiled.spec.steps)
     ]
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
+from penstock.flow.distributed import DistributedStream
 from penstock.flow.keyed import KeyedStream
 from penstock.flow.stream import Stream
 from penstock.protocol.rescale import Limits
@@ -199,8 +200,15 @@ class Flow:
 
         return start(self, spark, checkpoint, workers, trigger, recover, drain, step_budget, forget, on_step)
 
-    def _in_region(self, region: p.Region, stream: Stream) -> KeyedStream:
+    def _in_region(self, region: p.Region) -> KeyedStream:
         """A stream's rows where a new region begins."""
+        return KeyedStream(self, self._begin(region))
+
+    def _in_stage(self, stage: p.Region) -> DistributedStream:
+        """A stream's rows where a stage of workers begins."""
+        return DistributedStream(self, self._begin(stage))
+
+    def _begin(self, region: p.Region) -> p.RegionOutput:
         if any(r.name == region.name for r in self._regions):
             raise DeclarationError(
                 f"Flow {self.name!r} has two regions named {region.name!r}; give one of them a name: key_by(..., name='…')."
@@ -210,4 +218,4 @@ class Flow:
             shown = f"{region.name[:40]}…" if too_long else region.name
             raise DeclarationError(f"A region cannot be named {shown!r}, because its state is kept in a folder of that name.")
         self._regions.append(region)
-        return KeyedStream(self, p.RegionOutput(stream.schema, stream._node.timed, region, -1))
+        return p.RegionOutput(region.inputs[0].schema, region.timed, region, -1)

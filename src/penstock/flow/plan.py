@@ -234,6 +234,11 @@ class Plan:
             lines.append(f"  source {s.name} ({s.connector.describe()}{time})")
         for r in self.regions:
             steps = " → ".join(s.operator.describe() for s in r.steps) or "nothing"
+            if not r.keys.names:
+                lines.append(
+                    f"  stage {r.name} by {r.distribute.describe()} from {', '.join(sorted(self.source_of(r.inputs[0])))}"
+                )
+                continue
             by = f"({', '.join(r.keys.names)})" + (f", {r.distribute.describe()}," if r.distribute != KeyGrouping() else "")
             lines.append(f"  region {r.name} by {by} from {', '.join(sorted(self.source_of(r.inputs[0])))}: {steps}")
         lines += [f"  sink {o.name}: {o.sink!r}" for o in self.outputs]

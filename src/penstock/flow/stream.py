@@ -31,6 +31,7 @@ from penstock.sql_text.schema import (
 )
 
 if TYPE_CHECKING:
+    from penstock.flow.distributed import DistributedStream
     from penstock.flow.flow import Flow
     from penstock.flow.keyed import KeyedStream
 
@@ -209,7 +210,36 @@ class Stream:
         region = p.Region(
             name or "_".join(f.name for f in fields), pa.schema(fields), [stream._node], workers=workers, distribute=distribute
         )
-        return self._flow._in_region(region, stream)
+        return self._flow._in_region(region)
+
+    def distribute(self, strategy: Strategy, workers: int | None = None, *, name: str | None = None) -> DistributedStream:
+        """Open a stage of workers for the stateless steps that follow, so that a slow `map_batches` is shared evenly.
+
+        Without it such steps run in the tasks that read, however many there are and however uneven their parts. The stage ends with
+        ``.local()``, ``key_by`` or a sink. `Run.scale` gives it another number of workers while data flows, by its name.
+
+        Args:
+            strategy: One that reads no keys: `Shuffle()`, `PowerOfTwoChoices()`, `ByPartition()`.
+            workers: Number of workers; None: as given to `start`.
+            name: The stage's name; ``stage``, ``stage-2`` … if not given.
+
+        Raises:
+            DeclarationError: A strategy that reads keys, or a name that is taken.
+        """
+        if not isinstance(strategy, Strategy):
+            raise DeclarationError(f"distribute({strategy!r}) needs a distribution strategy, such as penstock.Shuffle().")
+        if strategy.reads_keys:
+            raise DeclarationError(
+                f"distribute({strategy!r}): these rows have no key; use Shuffle(), PowerOfTwoChoices() or ByPartition(), or "
+                f"key_by(…, distribute={strategy!r})."
+            )
+        if workers is not None:
+            as_number(workers, "distribute's workers")
+        if name is not None:
+            as_text(name, "distribute's name")
+        taken = {r.name for r in self._flow._regions}
+        found = name or next(n for i in range(1, len(taken) + 2) if (n := f"stage-{i}" if i > 1 else "stage") not in taken)
+        return self._flow._in_stage(p.Region(found, pa.schema([]), [self._stateless()], workers=workers, distribute=strategy))
 
     @property
     def late(self) -> Stream:

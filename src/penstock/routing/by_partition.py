@@ -21,6 +21,7 @@ class ByPartition(Strategy):
     """
 
     splits_keys: ClassVar[bool] = True
+    reads_keys: ClassVar[bool] = False
     fits: ClassVar[str] = MERGING
 
     def router(self, workers: int) -> Router:

@@ -24,6 +24,7 @@ class PowerOfTwoChoices(Strategy):
     """
 
     splits_keys: ClassVar[bool] = True
+    reads_keys: ClassVar[bool] = False
     fits: ClassVar[str] = STATELESS
 
     def router(self, workers: int) -> Router:

@@ -16,6 +16,7 @@ class Shuffle(Strategy):
     """Every worker in turn. Keys do not matter, so it is for steps without state."""
 
     splits_keys: ClassVar[bool] = True
+    reads_keys: ClassVar[bool] = False
     fits: ClassVar[str] = STATELESS
 
     def router(self, workers: int) -> Router:

@@ -63,10 +63,12 @@ class Strategy:
 
     Attributes:
         splits_keys: Whether messages of one key go to several workers: each then has a partial result, and these must be merged.
+        reads_keys: Whether it reads messages' keys. If not, it is also for streams that have none: all hashes are 0.
         fits: Which steps it is for: `EVERY`, `MERGING` or `STATELESS`.
     """
 
     splits_keys: ClassVar[bool] = False
+    reads_keys: ClassVar[bool] = True
     fits: ClassVar[str] = EVERY
 
     @property

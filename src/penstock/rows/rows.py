@@ -323,7 +323,7 @@ def _in_runs(
     """As `group_rows`, for many rows in a few runs and a key of one whole number; None if they are not such."""
     from penstock.arrow.grouping import grouped_runs  # noqa: PLC0415  (numba takes a fifth of a second to load)
 
-    if len(keys) > 1 or not pa.types.is_integer(keys[0].type) or keys[0].null_count:
+    if len(keys) != 1 or not pa.types.is_integer(keys[0].type) or keys[0].null_count:
         return None
     values = hashes if chosen is None else hashes[chosen]
     found = grouped_runs(values, chosen, order.columns(), keys[0].cast(pa.int64()).to_numpy())

@@ -128,8 +128,8 @@ class Positions:
         return Positions(key_columns(stage), *places)
 
     def hashes(self, rows: pa.RecordBatch) -> Ints:
-        """int64, n."""
-        found: Ints = key_hashes(self.keys, rows)
+        """int64, n; 0 where there are no keys."""
+        found: Ints = key_hashes(self.keys, rows) if self.keys[0] else np.zeros(rows.num_rows, np.int64)
         return found
 
     def column(self, which: tuple[bool, int], rows: pa.RecordBatch) -> Ints:
@@ -178,6 +178,15 @@ class SplitStages:
             return frame.where(f"not ({hot})"), self._parts(stage, named, *placed)
         self._made[named] = strategy, work
         return frame.limit(0), self._parts(stage, named, *self._routed(stage, named, frame, strategy, work))
+
+    def shared(
+        self, stage: RegionSpec, strategy: Strategy, frame: DataFrame, work: EpochOrders
+    ) -> tuple[DataFrame, Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]]:
+        """The rows of a stage without keys at its workers, and what reads them there."""
+        named, schema = (stage.name, stage.ports[0].slot), stage.in_schema
+        self._made[named] = strategy, work
+        rows, paged = self._routed(stage, named, frame, strategy, work)
+        return rows, lambda batches: (rows for _, rows in spread_rows(batches, schema, paged=paged))
 
     def divided(self, region: str) -> dict[int, Divided]:
         """See `penstock.driver.engine.Backend.divided`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.arrow.columns import coalesce_batches
+from penstock.arrow.pages import decode_pages
 from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.compile import CompiledRegion, PartialSchema
 from penstock.driver.engine import Divided, EpochOrders, Scan, SourceFrames, shown_columns
@@ -190,25 +192,28 @@ class SparkBackend:
 
     def region(self, compiled: CompiledRegion, inputs: Sequence[DataFrame | None], work: EpochOrders) -> DataFrame:
         parts = parts_schema(compiled.spec.keys)
-        spec, inputs = epoch_ports(
+        spec, frames = epoch_ports(
             self._packed(compiled), inputs, lambda: empty_frame(self._spark, parts), releases=work.releases
         )
         if len(spec.ports) > 1:
-            inputs = [self._cut(i) for i in inputs]
+            frames = [self._cut(i) for i in frames]
         times = self._row_times(compiled, spec)
         without = None if times is None else times.column
-        ports = [port_frame(spec, i, frame, without) for i, frame in enumerate(inputs)]
+        ports = [port_frame(spec, i, frame, without) for i, frame in enumerate(frames)]
         whole = ports[0]
         for other in ports[1:]:
             whole = whole.unionByName(other)
-        paged = times is not None or self._in_pages(compiled, spec)
-        if paged:  # what runs in Python is left in by Spark, rows or not
+        read: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None
+        if not spec.keys.names:
+            shuffled, read = self._stages.shared(spec, compiled.region.distribute, never_without_rows(frames[0]), work)
+        elif times is not None or self._in_pages(compiled, spec):  # what runs in Python is left in by Spark, rows or not
             shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers, times)
+            read = partial(decode_pages, schema=spec.in_schema)
         else:
             to = F.expr(routing_sql(work.routing, hash_sql(spec)))
             shuffled = never_without_rows(whole).repartitionById(work.workers, to)
         assignment = replace(self._assign(compiled, work), spec=replace(spec, files=self._named))
-        return self._mark(shuffled.mapInArrow(task(assignment, paged=paged), spark_schema(spec.out_schema)))
+        return self._mark(shuffled.mapInArrow(task(assignment, read), spark_schema(spec.out_schema)))
 
     def _row_times(self, compiled: CompiledRegion, spec: RegionSpec) -> RowTimes | None:
         """What adds the event times to a region's rows, if that is left to its tasks."""

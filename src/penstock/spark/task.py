@@ -13,7 +13,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.arrow.pages import decode_pages
 from penstock.errors import StateError
 from penstock.sinks.base import Stager
 from penstock.spark.columns import to_utc
@@ -43,8 +42,13 @@ def local_folder() -> str:
     return os.environ.get("PENSTOCK_LOCAL_DIR") or str(Path(tempfile.gettempdir()) / f"penstock-{user}")
 
 
-def task(assignment: Assignment, *, paged: bool = False) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for ``mapInArrow`` of a region, whose rows come as they are or in pages."""
+Batches = Iterable[pa.RecordBatch]
+
+
+def task(
+    assignment: Assignment, read: Callable[[Batches], Batches] | None = None
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """The function for ``mapInArrow`` of a region. `read`: makes rows of what comes; None: it is rows."""
 
     def run(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -53,7 +57,7 @@ def task(assignment: Assignment, *, paged: bool = False) -> Callable[[Iterable[p
         context = TaskContext.get()
         assert context is not None
         worker = context.partitionId()
-        checked = _checked(decode_pages(rows, assignment.spec.in_schema) if paged else rows, worker, assignment)
+        checked = _checked(rows if read is None else read(rows), worker, assignment)
         yield from run_worker(assignment, worker, context.taskAttemptId(), local_states(boot_id()), checked)
 
     return run
@@ -83,6 +87,10 @@ def _checked(rows: Iterable[pa.RecordBatch], worker: int, assignment: Assignment
             f"Region {region!r} has {len(assignment.versions)} workers, but a task of it ran as number {worker}; report this as a bug."
         )
     for number, batch in enumerate(rows):
-        if number % _CHECKED_EVERY == 0 and (routing.workers_of(key_hashes(ports, batch.slice(0, 64))) != worker).any():
+        if (
+            assignment.spec.keys.names
+            and number % _CHECKED_EVERY == 0
+            and (routing.workers_of(key_hashes(ports, batch.slice(0, 64))) != worker).any()
+        ):
             raise StateError(f"Region {region!r}: worker {worker} got rows of another worker; report this as a bug.")
         yield batch

@@ -33,6 +33,7 @@ from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, Copied
 from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.memory import Remembered
+from penstock.routing.strategy import Router, Strategy
 from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
 from penstock.sql_text.schema import run_sql, to_duckdb
@@ -176,14 +177,7 @@ class LocalBackend:
         stage, strategy = split_stage(compiled.spec, step), compiled.region.distribute
         port = stage.ports[0]
         rows, hashes = _as_port(port, 0, stage.keys, frame, 1)
-        part, offset, sub = (rows.column(name).to_numpy() for name in (PART, OFFSET, SUB))
-        order = np.lexsort((sub, offset, part))
-        bounds = np.flatnonzero(np.diff(part[order])) + 1
-        senders = {int(part[at[0]]): at for at in np.split(order, bounds) if len(at)}
-        router = work.routers.get(port.slot, Remembered()).router(strategy, work.workers, work.routing)
-        to = np.empty(len(hashes), np.int64)
-        for sender, workers in router.route({s: hashes[at] for s, at in senders.items()}).items():
-            to[senders[sender]] = workers
+        to, router = self._routed(port, strategy, rows, hashes, work)
         away = np.unique(hashes[to != work.routing.workers_of(hashes)])
         whole = ~np.isin(hashes, away)
         loads = np.bincount(to[~whole], minlength=work.workers)
@@ -196,6 +190,18 @@ class LocalBackend:
         ]
         made = pa.Table.from_batches(parts)
         return frame.filter(pa.array(whole)), made if made.num_rows else None
+
+    def _routed(self, port: Port, strategy: Strategy, rows: pa.Table, hashes: Any, work: EpochOrders) -> tuple[Any, Router]:
+        """The worker of each row, and the router: sender by sender, in the order of positions."""
+        part, offset, sub = (rows.column(name).to_numpy() for name in (PART, OFFSET, SUB))
+        order = np.lexsort((sub, offset, part))
+        bounds = np.flatnonzero(np.diff(part[order])) + 1
+        senders = {int(part[at[0]]): at for at in np.split(order, bounds) if len(at)}
+        router = work.routers.get(port.slot, Remembered()).router(strategy, work.workers, work.routing)
+        to = np.empty(len(hashes), np.int64)
+        for sender, workers in router.route({s: hashes[at] for s, at in senders.items()}).items():
+            to[senders[sender]] = workers
+        return to, router
 
     def divided(self, compiled: CompiledRegion) -> Mapping[int, Divided]:
         return self._divided.get(compiled.spec.name, {})
@@ -210,6 +216,12 @@ class LocalBackend:
         assignment: Assignment = replace(self._assign(compiled, work), spec=spec)
         out: list[pa.RecordBatch] = []
         places = [(frame, work.routing.workers_of(hashes)) for frame, hashes in frames]
+        if not spec.keys.names:
+            (port,), ((rows, hashes),), strategy = spec.ports, frames, compiled.region.distribute
+            to, router = self._routed(port, strategy, rows, hashes, work)
+            places = [(rows, to)]
+            kept = Remembered.of(strategy, work.workers, router.memory)
+            self._divided[spec.name] = {port.slot: Divided((), kept)}
         for worker in range(work.workers):
             mine = []
             for frame, workers in places:
@@ -450,8 +462,8 @@ def _as_port(port: Port, index: int, keys: pa.Schema, table: pa.Table, ports: in
     """A port's columns, prefixed if there are several ports; and the hashes of the keys."""
     hashes = (
         spark_xxhash64([table.column(n).cast(keys.field(n).type) for n in keys.names])
-        if table.num_rows
-        else np.empty(0, np.int64)
+        if table.num_rows and keys.names
+        else np.zeros(table.num_rows, np.int64)
     )
     out = table.select([*port.schema.names, *(n for n in port.hidden if n != HASH)])
     if ports > 1:

@@ -341,7 +341,8 @@ class _Received:
             else:
                 column = arrays[self._columns.get_field_index(known)].cast(pa.int64())
             arrays.insert(at, column)
-        arrays.append(pa.array(spark_xxhash64([arrays[i] for i in self._keys])))
+        hashes = spark_xxhash64([arrays[i] for i in self._keys]) if self._keys else np.zeros(len(arrays[0]), np.int64)
+        arrays.append(pa.array(hashes))
         return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
 
 
