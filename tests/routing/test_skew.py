@@ -89,9 +89,9 @@ def test_advice_is_the_default_unless_a_worker_has_much_more_than_the_others():
     even = rng.integers(0, 100_000, 50_000)
     enough = r"KeyGrouping\(\), the default, is enough: the busiest of 8 workers has 1\.\d\d times the mean\."
     skewed = (
-        r"By key, the busiest of 8 workers has 4\.\d\d times the mean\. For steps that merge, such as aggregates and windows, take "
-        r"Histogram\(\): 1\.00 times the mean, with 1\.0\d partial results for each key on average\. For other steps take Isolate\(\): "
-        r"(3\.9|4\.0)\d times the mean, as (49|50)\.\d% of the rows have one key\."
+        r"By key, the busiest of 8 workers has 4\.\d\d times the mean\. Aggregates whose rows Spark combines first, such as count and sum, need "
+        r"nothing\. For session windows, quantile and aggregates of your own take Histogram\(\): 1\.00 times the mean, with 1\.0\d partial results "
+        r"for each key\. For other steps take Isolate\(\): (3\.9|4\.0)\d times the mean, as (49|50)\.\d% of the rows have one key\."
     )
     for share, wanted in ((0.0, enough), (0.01, enough), (0.5, skewed)):
         keys = np.where(rng.random(50_000) < share, 7, even)
@@ -100,5 +100,5 @@ def test_advice_is_the_default_unless_a_worker_has_much_more_than_the_others():
     assert three.endswith(" For other steps take Isolate(): 1.00 times the mean.")
     unlucky = np.repeat(np.arange(12), 1_000)  # no key is hot, but a worker has too many of them
     assert re.fullmatch(
-        r"By key, .* take Histogram\(\): 1\.00 times .* on average\.", ps.skew(unlucky, workers=3).attrs["advice"]
+        r"By key, .* take Histogram\(\): 1\.00 times .* for each key\.", ps.skew(unlucky, workers=3).attrs["advice"]
     )

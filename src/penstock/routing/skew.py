@@ -188,8 +188,8 @@ def advice(found: list[Skew], hottest: float) -> str:
     if best is by_key:
         return f"KeyGrouping(), the default, is enough: {now}."
     said = (
-        f"By key, {now}. For steps that merge, such as aggregates and windows, take {best.name}: {best.busiest:.2f} times the mean, "
-        f"with {best.copies_per_key:.2f} partial results for each key on average."
+        f"By key, {now}. Aggregates whose rows Spark combines first, such as count and sum, need nothing. For session windows, quantile and "
+        f"aggregates of your own take {best.name}: {best.busiest:.2f} times the mean, with {best.copies_per_key:.2f} partial results for each key."
     )
     if isolated.busiest < by_key.busiest:
         said += f" For other steps take {isolated.name}: {isolated.busiest:.2f} times the mean"
