@@ -28,6 +28,7 @@ DOCUMENTS = [
     "docs/guide-patterns.md",
     "docs/patterns-compared.md",
     "docs/guide-changing-flows.md",
+    "docs/guide-skew.md",
 ]
 _BLOCK = re.compile(r"((?:^<!-- [^\n]* -->\n)+)```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
