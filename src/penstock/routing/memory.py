@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from penstock.routing.strategy import Router, Strategy
+from penstock.routing.strategy import Router, Strategy, told
 from penstock.routing.table import Routing
 
 Arrays = dict[int, dict[str, npt.NDArray[np.int64]]]
@@ -36,9 +36,14 @@ class Remembered:
 
     @staticmethod
     def of(strategy: Strategy, workers: int, memory: Arrays) -> Remembered:
-        """What is to be kept."""
-        packed = {sender: {name: _pack(array) for name, array in arrays.items()} for sender, arrays in memory.items()}
-        return Remembered(strategy.describe(), workers, packed)
+        """What is to be kept.
+
+        Raises:
+            OperatorError: It is no memory.
+        """
+        with told(strategy):
+            packed = {sender: {name: _pack(array) for name, array in arrays.items()} for sender, arrays in memory.items()}
+            return Remembered(strategy.describe(), workers, packed)
 
     def router(self, strategy: Strategy, workers: int, home: Routing) -> Router:
         """A router that goes on from here, if it can.
@@ -47,8 +52,12 @@ class Remembered:
             strategy: The region's strategy.
             workers: Number of workers of the split stage.
             home: Where keys are at home.
+
+        Raises:
+            OperatorError: The strategy failed to make it.
         """
-        router = strategy.router(workers)
+        with told(strategy):
+            router = strategy.router(workers)
         router.home = home
         if (self.strategy, self.workers) == (strategy.describe(), workers):
             router.memory = {s: {name: _unpack(text) for name, text in arrays.items()} for s, arrays in self.senders.items()}

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.routing.hashing import spark_xxhash64
-from penstock.routing.strategy import Hashes, Strategy, Workers
+from penstock.routing.strategy import Hashes, Strategy, Workers, routed, told
 
 
 def route(strategy: Strategy, keys: Any, *, workers: int, senders: Any = None, epochs: Any = None) -> Workers:
@@ -31,6 +31,7 @@ def route(strategy: Strategy, keys: Any, *, workers: int, senders: Any = None, e
 
     Raises:
         DeclarationError: No strategy, fewer workers than one, keys of a type that has no hash, or arrays of other lengths.
+        OperatorError: A strategy of one's own failed, or gave something else than workers.
 
     Example:
         >>> import numpy as np
@@ -48,13 +49,15 @@ def route(strategy: Strategy, keys: Any, *, workers: int, senders: Any = None, e
     hashes = hashes_of(keys)
     sender, epoch = (_numbers(a, name, len(hashes)) for a, name in ((senders, "senders"), (epochs, "epochs")))
     order = np.lexsort((sender, epoch))
-    router = strategy.router(int(workers))
+    with told(strategy):
+        router = strategy.router(int(workers))
     names = np.unique(sender)
     out = np.empty(len(hashes), np.int32)
     for of_epoch in _runs(order, epoch):
         parts = dict(zip(names.tolist(), np.split(of_epoch, np.searchsorted(sender[of_epoch], names[1:])), strict=True))
-        for name, routed in router.route({name: hashes[rows] for name, rows in parts.items()}).items():
-            out[parts[name]] = routed
+        by_sender = {name: hashes[rows] for name, rows in parts.items()}
+        for name, to in routed(strategy, router, int(workers), by_sender).items():
+            out[parts[name]] = to
     return out
 
 

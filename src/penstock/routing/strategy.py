@@ -11,7 +11,8 @@ Read next: `penstock.routing.key_grouping`, `penstock.routing.table`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.errors import OperatorError, PenstockError, raised
 from penstock.routing.loads import Placed, Watch
 from penstock.routing.table import Routing
 
@@ -103,6 +105,44 @@ class Strategy:
         return ByTable(self.table(workers))
 
 
+def routed(strategy: Strategy, router: Router, workers: int, senders: Mapping[int, Hashes]) -> dict[int, Workers]:
+    """What a router gives, looked at: a row without a worker would be lost.
+
+    Args:
+        strategy: Whose router it is.
+        router: The router.
+        workers: Number of workers.
+        senders: As `Router.route` gets them.
+
+    Raises:
+        OperatorError: It raised, or gave something else than workers. What it remembers is then to be thrown away.
+    """
+    with told(strategy):
+        found = router.route(senders)
+        for sender, hashes in senders.items():
+            to = np.asarray(found[sender])
+            if to.shape != hashes.shape or to.dtype.kind not in "iu":
+                raise TypeError(f"for {len(hashes)} messages it gave {to.shape} of {to.dtype}, not a worker for each")
+            if len(to) and not 0 <= int(to.min()) <= int(to.max()) < workers:
+                raise ValueError(f"it gave worker {int(to.max() if to.min() >= 0 else to.min())} of {workers}")
+        return found
+
+
+@contextmanager
+def told(strategy: Strategy) -> Iterator[None]:
+    """Raise what fails in a strategy as a sentence that names it.
+
+    Raises:
+        OperatorError: Something failed.
+    """
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise OperatorError(f"Strategy {strategy.describe()} failed in routing: {raised(error)}; fix the strategy.") from error
+
+
 class ByTable(Router):
     """Every message goes to the one worker of its key."""
 
@@ -166,6 +206,21 @@ class ByCounts(Router):
             By hash of a key, where its messages go.
         """
 
+    def divided(self, keys: Hashes, counts: npt.NDArray[np.int64], loads: npt.NDArray[np.int64]) -> dict[int, Parts]:
+        """What `divide` gives, looked at.
+
+        Raises:
+            ValueError: A key has parts at workers that there are not, or parts of more or fewer messages than it has.
+        """
+        divided = self.divide(keys, counts, loads)
+        for at in np.flatnonzero(np.isin(keys, list(divided))).tolist() if divided else ():
+            parts, count = divided[int(keys[at])], int(counts[at])
+            if not all(0 <= worker < self.workers and size >= 0 for worker, size in parts) or count != sum(n for _, n in parts):
+                raise ValueError(
+                    f"of {count} messages of a key, and {self.workers} workers, it gave (worker, messages) {parts}"
+                )
+        return divided
+
     def route(self, senders: Mapping[int, Hashes]) -> dict[int, Workers]:
         """By the counts of all senders together; rows of a divided key are numbered by sender and position."""
         hashes = np.concatenate([*senders.values(), np.empty(0, np.int64)])
@@ -173,7 +228,7 @@ class ByCounts(Router):
         keys, found = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
         homes = self.home.workers_of(keys).astype(np.int32)
         out = homes[found]
-        divided = self.divide(keys, np.bincount(found, minlength=len(keys)), np.bincount(out, minlength=self.workers))
+        divided = self.divided(keys, np.bincount(found, minlength=len(keys)), np.bincount(out, minlength=self.workers))
         if divided:
             at = {key: i for i, key in enumerate(keys.tolist()) if key in divided}
             is_divided = np.zeros(len(keys), bool)

@@ -33,7 +33,7 @@ from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, Copied
 from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.memory import Remembered
-from penstock.routing.strategy import Router, Strategy
+from penstock.routing.strategy import Router, Strategy, routed
 from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
 from penstock.sql_text.schema import run_sql, to_duckdb
@@ -199,7 +199,8 @@ class LocalBackend:
         senders = {int(part[at[0]]): at for at in np.split(order, bounds) if len(at)}
         router = work.routers.get(port.slot, Remembered()).router(strategy, work.workers, work.routing)
         to = np.empty(len(hashes), np.int64)
-        for sender, workers in router.route({s: hashes[at] for s, at in senders.items()}).items():
+        by_sender = {s: hashes[at] for s, at in senders.items()}
+        for sender, workers in routed(strategy, router, work.workers, by_sender).items():
             to[senders[sender]] = workers
         return to, router
 

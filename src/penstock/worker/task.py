@@ -103,8 +103,8 @@ def run_split_task(stage: RegionSpec, worker: int, rows: Iterable[pa.RecordBatch
         return pa.RecordBatch.from_pylist([], schema=schema)
     task = _RegionTask(stage, worker, 0, Frontier(MIN_TIME, MAX_TIME), [received], MemoryState(), ())
     given = _due(stage, port, received, Frontier(MIN_TIME, MAX_TIME), 0, task.state)
-    made: Parts = task.call_operator(0, "lift", task.operators[0].lift, given)
-    return made.batch(worker, schema)
+    made: pa.RecordBatch = task.call_operator(0, "lift", lambda rows: task.operators[0].lift(rows).batch(worker, schema), given)
+    return made
 
 
 class _RegionTask:
@@ -136,7 +136,6 @@ class _RegionTask:
                 *about,
                 layouts=s.layouts,
                 files=spec.files,
-                divided=s.parts is not None,
             )
             for s in spec.steps
         ]
