@@ -200,7 +200,8 @@ class Drawing:
                     c
                     for c in choices
                     if (self.ties or not about.tied or c[0] not in r.ORDERED_AGGREGATES)
-                    and (c[0] != "concat" or (self.timed and not apart))
+                    and (c[0] != "concat" or self.timed)
+                    and not (apart and c[0] in ("concat", "fold"))  # refused: they do not say that they need no order
                 ]
                 if fit:
                     aggregates.append((name, *self.draw(st.sampled_from(fit))))

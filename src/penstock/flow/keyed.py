@@ -120,8 +120,9 @@ class KeyedStream(Stream):
         region = self._region
         if region.distribute.splits_keys and inputs[0][0] == "port" and not (operator.mergeable and len(inputs) == 1):
             raise DeclarationError(
-                f"{operator.describe()} cannot work on a part of a key's rows, and {region.distribute!r} divides them among workers; use "
-                "distribute=penstock.Isolate(), which gives a hot key a worker of its own, or leave distribute out."
+                f"{operator.describe()} cannot work on a part of a key's rows, and {region.distribute!r} divides them among workers; "
+                f"{operator.to_merge and f'{operator.to_merge}, or '}use distribute=penstock.Isolate(), which gives a hot key a worker of its "
+                "own, or leave distribute out."
             )
         if name is not None and (
             not as_text(name, "The name of a step") or "/" in name or name in [s.name for s in region.steps]

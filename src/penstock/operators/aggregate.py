@@ -99,7 +99,7 @@ def telling(step: Operator, key_of: Callable[[int], tuple[Keys, int]], rows: Row
         error = failed.__cause__ or failed
         raise OperatorError(
             f"{step.describe()} of region {step.context.region!r} failed in {failed.what} on key {key!r}{where}: "
-            f"{raised(error)}; {failed.remedy}."
+            f"{raised(error)}; fix the aggregate, or leave such records out before it with where(...)."
         ) from error
 
 
@@ -152,9 +152,14 @@ class Aggregating(Operator):
     reads_only = True
 
     def __post_init__(self) -> None:
-        own = [kernel.commutative for _, kernel in self.kernels if isinstance(kernel, Aggregate)]
-        self.ordered = not all(own)
-        self.mergeable = False not in own
+        in_order = [
+            type(kernel).__name__ for _, kernel in self.kernels if isinstance(kernel, Aggregate) and not kernel.commutative
+        ]
+        self.ordered, self.mergeable = bool(in_order), not in_order
+        if in_order:
+            self.to_merge = (
+                f"say commutative = True in {in_order[0]} if its result is the same in whatever order rows are added and merged"
+            )
         self.name = f"{self.kind}({', '.join(n for n, _ in self.kernels)})"
 
     def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
@@ -173,8 +178,6 @@ class Aggregating(Operator):
     def start(self, context: Context) -> None:
         super().start(context)
         self._bounds = bind_kernels(self.kernels, context.inputs[0])
-        if context.divided:
-            self._bounds = tuple(bound.in_any_order() for bound in self._bounds)
         self._codec = Codec([n for n, _ in self.kernels], self._bounds, context.layouts)
 
 

@@ -67,7 +67,6 @@ class Context:
         skipped: Records that were left out because a function raised, as (key, position, error, record as text).
         files: By the number of a file source, the names of files by number; missing ones are shown by their number.
         layouts: All layouts of stored values that the operator ever had in this checkpoint, the present one last.
-        divided: Whether rows of a key may be handled apart from one another, and their partial results merged in any order.
     """
 
     region: str
@@ -82,7 +81,6 @@ class Context:
     skipped: list[tuple[str, str, str, str]] = field(default_factory=list)
     layouts: tuple[Layout, ...] = ()
     files: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
-    divided: bool = False
 
     def position_text(self, order: Order, row: int) -> str:
         """A row's origin for people: ``source/partition @ offset``, or ``source: file row n``, from 1."""
@@ -285,6 +283,8 @@ class Operator:
     """What it is, in a word; empty: its class's name. Steps of one kind may take one another's state over when a flow has changed."""
     mergeable: bool = False
     """Whether a key's rows can be handled apart, by `lift`, and `on_parts` merges the results in any order to the same output."""
+    to_merge: str = ""
+    """What would make it mergeable, as the middle of a sentence; empty: nothing would."""
     passes: bool = False
     """Whether its output rows are rows that it was given, so that it may be taken away from a flow that has state."""
 

@@ -102,10 +102,6 @@ class Bound(ABC):
         """States of no rows, n of them: merging one changes nothing."""
         return tuple(objects([None] * n) if dtype == OBJECT else np.zeros(n, dtype) for dtype in self.fields)
 
-    def in_any_order(self) -> Bound:
-        """The same where states are merged in any order; one that may depend on it then sees to it that it does not."""
-        return self
-
     def lift_reduce(self, values: ArrowValues | None, order: Order | None, n: int, starts: Array) -> Columns:
         """``reduce(lift(values, order, n), starts)``, where possible by a shorter way."""
         return self.reduce(self.lift(values, order, n), starts)

@@ -6,9 +6,8 @@ Read next: `penstock.operators.aggregates.codec`.
 from __future__ import annotations
 
 import copy
-import pickle
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -58,16 +57,15 @@ class Aggregate(Kernel):
 
     ``merge`` must be associative, with ``zero()`` as its neutral element, and ``add(s, v)`` must equal ``merge(s, add(zero(),
     v))``: the division of a group's rows into partial states is not defined. Rows are added in the operator's order, so
-    ``merge`` need not be commutative if that order is defined (with event time) and a key's rows stay together. Where a strategy
-    divides them (``key_by(distribute=ps.Histogram())``), it must be: each merge is tried both ways, and other results end the run,
-    unless `commutative` says that they are the same. Values are Python objects; nulls are skipped. If `column` is None every row is
-    added with the value None. States must be picklable.
+    ``merge`` need not be commutative if that order is defined (with event time) and a key's rows stay together. Strategies that
+    divide them (``key_by(distribute=ps.Histogram())``) take only aggregates that say they are `commutative`. Values are Python
+    objects; nulls are skipped. If `column` is None every row is added with the value None. States must be picklable.
 
     Attributes:
         column: The column it reads, or None.
         type: Name of the result's type, in SQL (``"bigint"``, ``"array<double>"``) or Arrow (``"int64"``).
-        commutative: True: ``merge(a, b)`` and ``merge(b, a)`` give the same result, so rows need not wait to be put in order. False:
-            they need not, and a strategy that divides rows is refused. None: not known.
+        commutative: Whether the result is the same however a key's rows are divided and in whatever order they are added and merged, so
+            that they need not wait to be put in order. Nobody checks it.
 
     Example:
         >>> class Longest(Aggregate):
@@ -81,7 +79,7 @@ class Aggregate(Kernel):
     """
 
     type: ClassVar[str] = "double"
-    commutative: ClassVar[bool | None] = None
+    commutative: ClassVar[bool] = False
 
     def __init__(self, column: str | None = None) -> None:
         self.column = column
@@ -123,32 +121,21 @@ class UserFailed(Exception):  # noqa: N818  (never leaves the operators)
         what: The aggregate's class and the function.
         row: The index of the row, state or result.
         add: Whether it was a row.
-        remedy: What to do, as the end of a sentence.
     """
-
-    remedy: str = "fix the aggregate, or leave such records out before it with where(...)"
 
     def __init__(self, aggregate: Aggregate, function: str, row: int) -> None:
         super().__init__(f"{type(aggregate).__name__}.{function}", row)
         self.what, self.row, self.add = f"{type(aggregate).__name__}.{function}", row, function == "add"
 
 
-class OrderMatters(Exception):  # noqa: N818  (the cause of a `UserFailed`)
-    """Two states give other results when they are merged the other way round."""
-
-
 @dataclass(frozen=True)
 class UserBound(Bound):
-    """State: one object of the user's. Exceptions of its functions become `UserFailed`. `tries`: each merge is tried both ways."""
+    """State: one object of the user's. Exceptions of its functions become `UserFailed`."""
 
     aggregate: Aggregate
     kind: pa.DataType
     output_type: pa.DataType
-    tries: bool = False
     fields = (OBJECT,)
-
-    def in_any_order(self) -> Bound:
-        return self if self.aggregate.commutative else replace(self, tries=True)
 
     def zero(self, n: int) -> Columns:
         return (objects([self.aggregate.zero() for _ in range(n)]),)
@@ -180,30 +167,13 @@ class UserBound(Bound):
             for start, size in zip(starts.tolist(), lengths(starts, len(states)).tolist(), strict=True):
                 state = shared = states[start]
                 for other in states[start + 1 : start + size]:
-                    if self.tries:
-                        self._try(state, other)
                     if state is shared:  # several windows share it, and merge may change its first argument
                         state = copy.deepcopy(state)
                     state, shared = merge(state, other), other
                 out.append(state)
         except Exception as error:
-            failed = UserFailed(self.aggregate, "merge", start)
-            if isinstance(error, OrderMatters):
-                failed.remedy = "a strategy that divides a key's rows is not for it; use distribute=penstock.Isolate()"
-            raise failed from error
+            raise UserFailed(self.aggregate, "merge", start) from error
         return (objects(out),)
-
-    def _try(self, a: Any, b: Any) -> None:
-        """Merge both ways.
-
-        Raises:
-            OrderMatters: The results differ.
-        """
-        first, second = (
-            self.aggregate.finish(self.aggregate.merge(copy.deepcopy(x), copy.deepcopy(y))) for x, y in ((a, b), (b, a))
-        )
-        if first != second and pickle.dumps(first) != pickle.dumps(second):  # NaN is not equal to itself
-            raise OrderMatters(f"two partial results give {first!r} if merged in one order, and {second!r} in the other")
 
     def finish(self, columns: Columns) -> Any:
         given: list[Any] = []
