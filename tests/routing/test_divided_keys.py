@@ -180,6 +180,28 @@ def test_epoch_when_its_rows_come_in_another_order_is_routed_alike(strategy):
 
 
 @pytest.mark.parametrize("strategy", DIVIDING[1:], ids=name)
+def test_rows_that_a_frontier_triggered_are_routed_alike_whatever_workers_they_come_from(strategy):
+    """Windows of one key that close together have one position, and differ in their time."""
+    schema = pa.schema([*SCHEMA, ("at", pa.timestamp("us", "UTC"))])
+    rows = [row | {"at": dt.datetime.fromtimestamp(n // 2, dt.UTC)} for n, row in enumerate(itertools.chain(*some_epochs(2)))]
+    found = []
+    for workers in (1, 2, 7):
+        said = []
+        flow = ps.Flow("chained")
+        source = flow.source("s", Reader(schema), time="at", lateness="1 hour", position=("p", "o"), partitions=[0, 1, 2])
+        closed = source.key_by("k", name="first").window(ps.tumbling("5 seconds")).aggregate(v=ps.last("v"))
+        again = closed.select(j="v % 3").key_by("j", name="second", distribute=Watched(strategy, said))
+        again.aggregate(n=ps.count(), all=ps.collect("j")).sink(ps.memory(f"chained{next(NUMBERS)}"))
+        with Harness(flow, workers={"first": workers, "second": 5}) as harness:
+            for row in rows:
+                harness.push("s", [row])
+            harness.finish()
+        found.append(said)
+    assert sum(len(to) for senders in found[0] for to in senders.values()) > 50
+    assert found == [found[0]] * 3
+
+
+@pytest.mark.parametrize("strategy", DIVIDING[1:], ids=name)
 def test_router_when_the_number_of_workers_changes_begins_anew(strategy):
     epochs = some_epochs(5, 8, 80)
     scales = {n: [{"command": "scale", "region": "k", "workers": w}] for n, w in ((1, 49), (4, 50))}

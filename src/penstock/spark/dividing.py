@@ -28,12 +28,12 @@ from penstock.driver.engine import Divided, EpochOrders
 from penstock.operators.base import parts_schema
 from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.memory import Remembered
-from penstock.routing.strategy import ByCounts, Parts, Strategy
+from penstock.routing.strategy import ByCounts, Parts, Strategy, routed, told
 from penstock.spark.columns import select_sql, spark_schema
 from penstock.spark.exchange import Placed, spread, spread_rows
 from penstock.spark.memory import begin_task
 from penstock.sql_text.schema import quoted
-from penstock.types import OFFSET, PART, SUB
+from penstock.types import OFFSET, PART, SUB, TIME
 from penstock.worker.spec import RegionSpec, key_columns, key_hashes
 from penstock.worker.task import run_split_task
 
@@ -112,12 +112,14 @@ class Positions:
     Attributes:
         keys: As `key_columns` gives them.
         part, offset, sub: The place of the column, or (for a known one) the value of all rows.
+        time: The place of the event time, if rows that a frontier triggered may be among them: several of one key differ in nothing else.
     """
 
     keys: list[list[int]]
     part: tuple[bool, int]
     offset: tuple[bool, int]
     sub: tuple[bool, int]
+    time: tuple[bool, int]
 
     @staticmethod
     def of(stage: RegionSpec) -> Positions:
@@ -125,6 +127,7 @@ class Positions:
         (port,), names = stage.ports, stage.in_schema.names
         known = dict(port.known)
         places = [(True, int(known[n])) if n in known else (False, names.index(n)) for n in (PART, OFFSET, SUB)]
+        places.append((True, 0) if TIME in known else (False, names.index(TIME)))
         return Positions(key_columns(stage), *places)
 
     def hashes(self, rows: pa.RecordBatch) -> Ints:
@@ -168,7 +171,7 @@ class SplitStages:
         named, hashed = (stage.name, port.slot), _hash_sql(stage)
         if isinstance(router, ByCounts):
             if named not in self._plans:
-                self._plans[named] = self._planned(frame, hashed, router, work)
+                self._plans[named] = self._planned(frame, hashed, strategy, router, work)
             plan = self._plans[named]
             if plan is None:
                 return frame, None
@@ -198,14 +201,15 @@ class SplitStages:
                 rows = [mine.get(("rows", worker), 0) for worker in range(work.workers)]
                 router = work.routers.get(slot, Remembered()).router(strategy, work.workers, work.routing)
                 router.memory.update({at[1]: arrays for at, arrays in mine.items() if at[0] == "memory"})
-                router.finished([1000 * mine.get(("seconds", worker), 0.0) for worker in range(work.workers)])
+                with told(strategy):
+                    router.finished([1000 * mine.get(("seconds", worker), 0.0) for worker in range(work.workers)])
                 out[slot] = Divided(tuple(rows), Remembered.of(strategy, work.workers, router.memory))
         return out
 
     def _under(self, named: tuple[str, int]) -> str:
         return f"{self._name}{named[1]} {named[0]}"
 
-    def _planned(self, frame: DataFrame, hashed: str, router: ByCounts, work: EpochOrders) -> Cuts | None:
+    def _planned(self, frame: DataFrame, hashed: str, strategy: Strategy, router: ByCounts, work: EpochOrders) -> Cuts | None:
         """Where rows of hot keys go; None: all keys stay whole."""
         loads, hot = self._counted(frame, hashed, work)
         total = int(loads.sum())
@@ -223,7 +227,8 @@ class SplitStages:
         bits = max(0, (total // (work.workers * _BLOCKS)).bit_length() - 1)
         blocks = _blocks(frame, hashed, candidates, bits)
         sizes = {key: int(rows.sum()) for key, (_, _, rows) in blocks.items() if rows.sum() >= most}
-        divided = router.divide(np.array(list(sizes), np.int64), np.array(list(sizes.values()), np.int64), loads)
+        with told(strategy):
+            divided = router.divided(np.array(list(sizes), np.int64), np.array(list(sizes.values()), np.int64), loads)
         return cut(blocks, divided, bits) if divided else None
 
     def _counted(self, frame: DataFrame, hashed: str, work: EpochOrders) -> tuple[Ints, dict[int, int]]:
@@ -261,15 +266,16 @@ class SplitStages:
             whole = concat_batches([rows for _, rows in spread_rows(batches, schema, paged=paged)], schema)
             if not whole.num_rows:
                 return
-            part, offset, sub = (where.column(c, whole) for c in (where.part, where.offset, where.sub))
-            order = np.lexsort((sub, offset, part))
-            hashes, part = where.hashes(whole)[order], part[order]
+            part, offset, sub, at = (where.column(c, whole) for c in (where.part, where.offset, where.sub, where.time))
+            hashes = where.hashes(whole)
+            order = np.lexsort((hashes, at, sub, offset, part))
+            hashes, part = hashes[order], part[order]
             cuts = np.flatnonzero(np.diff(part)) + 1
             router = before.router(strategy, workers, home)
             senders = dict(zip(part[np.append(0, cuts)].tolist(), np.split(hashes, cuts), strict=True))
-            to = np.concatenate([*router.route(senders).values()])
+            to = routed(strategy, router, workers, senders)
             counts.add({(under, ("memory", sender)): router.memory[sender] for sender in senders if sender in router.memory})
-            yield whole.take(to_indices(order)), to
+            yield whole.take(to_indices(order)), np.concatenate([to[sender] for sender in senders])
 
         return spread(rows, schema, ordered, workers)
 

@@ -33,7 +33,7 @@ from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, Copied
 from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.memory import Remembered
-from penstock.routing.strategy import Router, Strategy, routed
+from penstock.routing.strategy import Router, Strategy, routed, told
 from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
 from penstock.sql_text.schema import run_sql, to_duckdb
@@ -181,7 +181,8 @@ class LocalBackend:
         away = np.unique(hashes[to != work.routing.workers_of(hashes)])
         whole = ~np.isin(hashes, away)
         loads = np.bincount(to[~whole], minlength=work.workers)
-        router.finished(loads.tolist())  # every row takes as long as any other
+        with told(strategy):
+            router.finished(loads.tolist())  # every row takes as long as any other
         done = Divided(tuple(loads.tolist()), Remembered.of(strategy, work.workers, router.memory))
         self._divided.setdefault(stage.name, {})[port.slot] = done
         parts = [
@@ -193,8 +194,8 @@ class LocalBackend:
 
     def _routed(self, port: Port, strategy: Strategy, rows: pa.Table, hashes: Any, work: EpochOrders) -> tuple[Any, Router]:
         """The worker of each row, and the router: sender by sender, in the order of positions."""
-        part, offset, sub = (rows.column(name).to_numpy() for name in (PART, OFFSET, SUB))
-        order = np.lexsort((sub, offset, part))
+        part, offset, sub, at = (rows.column(name).to_numpy() for name in (PART, OFFSET, SUB, TIME))
+        order = np.lexsort((hashes, at, sub, offset, part))
         bounds = np.flatnonzero(np.diff(part[order])) + 1
         senders = {int(part[at[0]]): at for at in np.split(order, bounds) if len(at)}
         router = work.routers.get(port.slot, Remembered()).router(strategy, work.workers, work.routing)
