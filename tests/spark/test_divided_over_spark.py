@@ -23,6 +23,7 @@ BEGIN = dt.datetime(2024, 3, 10, 6, 59, 50, tzinfo=dt.UTC)
 
 class Longest(ps.Aggregate):
     type = "string"
+    commutative = True
 
     def zero(self):
         return ""
