@@ -19,6 +19,7 @@ from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.loads import HotKey
 from penstock.serve.terminal import status_lines
 from penstock.testing import Crash, Harness
+from penstock.worker.task import MOST_TEXT
 
 BEGIN = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 STEPS = Limits(first_bytes=500, least_bytes=200, most_bytes=4_000, hold_bytes=2_000, measure_entries=50)
@@ -188,6 +189,17 @@ def test_progress_when_a_key_is_isolated_names_it_with_its_share_and_its_worker(
         harness.epoch()
         unseen = progress_of(harness.record)["regions"]["k"]["hot_keys"]
         assert [(k["key"], k["share"]) for k in unseen] == [("key1, None", 1.0), ("hot, None", 0.0)]
+
+
+def test_value_of_a_hot_key_when_it_is_long_is_cut():
+    flow = ps.Flow("long")
+    keyed = flow.source("s", ps.files("none", "k string")).key_by("k", name="k", distribute=ps.Isolate())
+    keyed.stateful_map(lambda k, e, s: ((k,), s), "k string").sink(ps.noop())
+    with Harness(flow) as harness:
+        harness.push("s", [{"k": "x" * MOST_TEXT}, {"k": "y" * (MOST_TEXT + 1)}])
+        harness.epoch()
+        shown = {k["key"] for k in progress_of(harness.record)["regions"]["k"]["hot_keys"]}
+    assert shown == {"x" * MOST_TEXT, "y" * (MOST_TEXT - 1) + "…"}
 
 
 def test_workers_when_nobody_asks_for_hot_keys_report_none():

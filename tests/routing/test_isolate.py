@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.errors import DeclarationError
+from penstock.protocol.commands import Move
+from penstock.protocol.controller import MOST_PLACED, refusal
 from penstock.protocol.rescale import STANDARD, Placement, pinned, scaled
 from penstock.protocol.rescale.own_pins import watched
 from penstock.routing.isolate import MOST_PINNED
-from penstock.routing.loads import MOST_REPORTED, HotKey, Watch, hottest
+from penstock.routing.loads import MOST_COUNTED, MOST_REPORTED, HotKey, Watch, hottest
 from penstock.routing.table import Routing
 
 BINS = 64
@@ -213,6 +215,26 @@ def test_keys_when_more_are_hot_than_can_be_pinned_are_pinned_in_the_order_of_th
         control = watched(control, control, strategy, rows, keys, STANDARD, 7)
     assert len(control.watch.own) <= MOST_PINNED - 1
     assert {*control.watch.own} == set(range(len(control.watch.own)))
+
+
+def test_watch_when_keys_are_many_counts_the_hottest_and_forgets_values_of_others():
+    watch = Watch(own=(7,), texts={7: "seven"})
+    for first in range(0, 3 * MOST_COUNTED, MOST_REPORTED):
+        hot = [HotKey(k, 1 + k, f"key {k}") for k in range(first, first + MOST_REPORTED)]
+        watch = watch.plus({0: 1}, hot)
+    last = first + MOST_REPORTED
+    assert watch.keys == {k: 1 + k for k in range(last - MOST_COUNTED, last)}
+    assert watch.texts == {7: "key 7", **{k: f"key {k}" for k in watch.keys}}
+    assert watch.anew({}).texts == {7: "key 7"}
+
+
+def test_move_when_the_strategy_has_pinned_many_keys_may_pin_as_many_as_without_it():
+    own = {k: k for k in range(900)}
+    control = replace(Placement.fresh(1000), pins=own, watch=Watch(own=tuple(own)))
+    control = replace(control, routing=control.routing.with_pinned(own))
+    most = tuple(range(800, 800 + MOST_PLACED))
+    assert refusal(Move("r", most, 3), {"r": control}, []) is None
+    assert "not 1001" in refusal(Move("r", (*most, -1), 3), {"r": control}, []).sentence
 
 
 @settings(max_examples=200, deadline=None)

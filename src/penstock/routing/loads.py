@@ -22,7 +22,7 @@ MOST_REPORTED: Final = 32
 """A worker reports at most so many keys of an epoch."""
 MOST_COUNTED: Final = 1_000
 """So many keys of a region are counted, the hottest."""
-_BUCKETS: Final = 1 << 16
+_BUCKET_BITS: Final = 16
 
 
 class HotKey(NamedTuple):
@@ -111,16 +111,16 @@ def hottest(hashes: npt.NDArray[np.int64], share: float) -> list[tuple[int, int,
         hashes: By row, its key's hash (int64, n).
         share: The share; at most `MOST_REPORTED` keys are given.
 
-    Cost: one pass over the rows, and a sort of those whose keys may be hot.
+    Cost: two passes over the rows, and a sort of those whose keys may be hot.
 
     Example:
         >>> hottest(np.array([5, 7, 5, 9]), 0.5)
         [(5, 2, 0)]
     """
-    least, rows = max(1, math.ceil(share * len(hashes))), np.arange(len(hashes))
-    if len(hashes) > _BUCKETS:
-        buckets = (hashes >> 16) & (_BUCKETS - 1)  # the lowest bits say which bin: a worker has few of these
-        rows = np.flatnonzero(np.bincount(buckets, minlength=_BUCKETS)[buckets] >= least)
-    keys, first, counts = np.unique(hashes[rows], return_index=True, return_counts=True)
-    found = [(int(keys[i]), int(counts[i]), int(rows[first[i]])) for i in np.flatnonzero(counts >= least)]
+    least, size = max(1, math.ceil(share * len(hashes))), 1 << min(len(hashes).bit_length(), _BUCKET_BITS)
+    buckets = (hashes >> 16) & (size - 1)  # the lowest bits say which bin: a worker has few of these
+    rows = np.flatnonzero(np.bincount(buckets, minlength=size)[buckets] >= least)
+    near = hashes[rows]
+    keys, counts = np.unique(near, return_counts=True)
+    found = [(int(keys[i]), int(counts[i]), int(rows[np.argmax(near == keys[i])])) for i in np.flatnonzero(counts >= least)]
     return sorted(found, key=lambda k: (-k[1], k[0]))[:MOST_REPORTED]

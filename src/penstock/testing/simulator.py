@@ -286,7 +286,8 @@ class World:
                 moves[number] = task.moves
             self.passed("task")
         after = self.finished(control, answers, moves, versions, before.copies, limits, stage.epoch, stage.frontier, kept)
-        after = self.look(stage, control, after, by_worker)
+        if self.schedule.strategy.report_above:
+            after = self.look(stage, control, after, by_worker)
         self.passed("advanced")
         if control.goal is not None:
             note_epoch(self.outcome.seen, stage.epoch, control, after, answers, moves)
