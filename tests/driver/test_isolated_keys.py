@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
+import pyarrow as pa
 import pytest
 
 import penstock as ps
@@ -185,6 +186,10 @@ def test_progress_when_a_key_is_isolated_names_it_with_its_share_and_its_worker(
         assert harness.record.regions["k"].control.routing.pinned_keys == {hot["hash"]: hot["worker"]}
         lines = status_lines(progress, {"flow": "skewed", "run": 1}, alive=True, now=BEGIN)
         assert f"region k: key hot, None has 60% of the rows and worker {hot['worker']} for itself" in lines
+        harness.push("s", [{"k": f"key{n % 6}", "d": None, "v": 1} for n in range(54)] + [{"k": "hot", "d": None, "v": 1}] * 6)
+        harness.epoch()
+        cooler = progress_of(harness.record)["regions"]["k"]["hot_keys"]
+        assert [k["share"] for k in cooler] == [0.15] * 5 + [0.1]
         harness.push("s", [{"k": "key1", "d": None, "v": 1}])
         harness.epoch()
         unseen = progress_of(harness.record)["regions"]["k"]["hot_keys"]
@@ -200,6 +205,19 @@ def test_value_of_a_hot_key_when_it_is_long_is_cut():
         harness.epoch()
         shown = {k["key"] for k in progress_of(harness.record)["regions"]["k"]["hot_keys"]}
     assert shown == {"x" * MOST_TEXT, "y" * (MOST_TEXT - 1) + "…"}
+
+
+def test_value_of_a_hot_key_when_it_comes_by_another_input_is_that_inputs():
+    flow = ps.Flow("two inputs")
+    a, b = (flow.source(n, ps.files("none", "k string, at timestamp"), time="at") for n in "ab")
+    left = a.key_by("k", name="k", distribute=ps.Isolate())
+    left.join(b.key_by("k", name="other", distribute=ps.Isolate()), within="3 seconds").sink(ps.noop())
+    with Harness(flow) as harness:
+        harness.push("a", [{"k": k, "at": BEGIN} for k in "xyz"])
+        harness.push("b", [{"k": k, "at": BEGIN} for k in "pqrs"])
+        harness.epoch()
+        shown = harness.record.regions["k"].control.watch.texts
+    assert {int(spark_xxhash64([pa.array([text])])[0]): text for text in "xyzpqrs"} == shown
 
 
 def test_workers_when_nobody_asks_for_hot_keys_report_none():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 
@@ -15,10 +16,12 @@ from penstock.errors import DeclarationError
 from penstock.protocol.commands import Move
 from penstock.protocol.controller import MOST_PLACED, refusal
 from penstock.protocol.rescale import STANDARD, Placement, pinned, scaled
+from penstock.protocol.rescale.interrogate import aimed
 from penstock.protocol.rescale.own_pins import watched
 from penstock.routing.isolate import MOST_PINNED
 from penstock.routing.loads import MOST_COUNTED, MOST_REPORTED, HotKey, Watch, hottest
 from penstock.routing.table import Routing
+from penstock.types import from_plain, plain
 
 BINS = 64
 
@@ -56,7 +59,8 @@ class Region:
     def round(self, rates, times=1, **options):
         """Epochs with enough rows for so many rounds."""
         for _ in range(times):
-            self.epoch({k: n * 100 * self.control.workers // sum(rates.values()) + 1 for k, n in rates.items()}, **options)
+            times_more = self.strategy.rows * self.control.workers // sum(rates.values()) + 1
+            self.epoch({k: n * times_more for k, n in rates.items()}, **options)
         return self
 
     @property
@@ -192,6 +196,77 @@ def test_workers_when_a_region_with_isolated_keys_is_scaled_are_left_alone_if_an
     assert control.goal.opened == {1: (0,), 2: (0, 1), 5: ()}[workers]
 
 
+def test_key_when_a_rescale_replaces_what_opens_its_former_worker_is_followed_by_bins_anyway():
+    region = Region(4).round({**cold(BINS), 5: 640}, 3)
+    during, rates = region.control, cold(BINS)
+    for _ in range(3):
+        hot = [HotKey(k, 10 * n, "") for k, n in rates.items()]
+        loads = {w: 10 * n for w, n in region.loads(rates).items()}
+        region.control = watched(region.control, during, region.strategy, loads, hot, STANDARD, 7)
+    assert region.control.goal.opened == (0,)
+    again = scaled(region.control, 6, STANDARD, 8)
+    assert (again.goal.opened, again.goal.base, again.watch.closed) == ((0,), 4, ())
+    assert 0 in aimed(again, replace(again.goal, bytes_by_bin=(1,) * BINS)).target
+    assert from_plain(Placement, json.loads(json.dumps(again, default=plain))) == again
+
+
+def test_bins_when_they_leave_an_isolated_key_go_where_rows_are_few():
+    rates = {k: 30 if 21 < k < 43 else 10 for k in range(BINS)}
+    region = Region(3).round({**rates, 5: 5_000}, 3)
+    assert region.own == {5: 0}
+    assert Counter(region.control.routing.owners)[1] == 21, "worker 1 has three times the rows of worker 2"
+
+
+def test_key_when_it_heats_up_beside_an_isolated_one_is_isolated_too():
+    rates = {**cold(BINS, 4), 5: 640}
+    region = Region(4).round(rates, 3)
+    assert region.own == {5: 0}
+    region.round({**rates, 40: 160}, 3)  # it would not be hot if the rows of the other hot key were spread
+    assert region.own.keys() == {5, 40}
+
+
+def test_key_when_its_own_worker_would_help_the_others_little_stays_at_home():
+    rates = dict.fromkeys(range(64), 10) | {5: 345}  # of two workers; it is hot: 345 of 345 + 315
+    assert not Region(2).round(rates, 5).changes
+
+
+def test_keys_when_a_worker_for_each_would_crowd_the_others_are_isolated_as_far_as_it_helps():
+    rates = {**dict.fromkeys(range(1, 64), 350), 100: 31_500, 40: 9_450}
+    region = Region(3, ps.Isolate(0.3, rows=100)).round(rates, 5)
+    assert region.own.keys() == {100}
+
+
+def test_worker_of_a_hot_key_when_a_users_key_is_there_is_the_idlest_without_one():
+    rates = {**cold(BINS), 5: 640, 20: 50}  # worker 1 has more rows than worker 2
+    region = Region(4)
+    for key, worker in ((1, 0), (50, 3)):
+        region.control = pinned(region.control, [key], worker, STANDARD, 0)
+        region.settle()
+    assert region.round(rates, 3).own == {5: 2}
+
+
+def test_room_for_hot_keys_when_a_users_key_is_hotter_is_not_taken_by_it():
+    region = Region(2)
+    region.control = pinned(region.control, [5], 0, STANDARD, 0)
+    region.settle()
+    rates = {**cold(BINS), 5: 9_000, 40: 14_000, 50: 7_000}
+    assert region.round(rates, 3).own == {40: 1}
+
+
+def test_key_when_it_is_hot_in_every_other_epoch_is_found_by_what_workers_report():
+    strategy, control = ps.Isolate(rows=100), Placement.fresh(4)
+    rng = np.random.default_rng(1)
+    for epoch in range(60):
+        hashes = np.where(rng.random(200) < (0.95, 0.1)[epoch % 2], 5, rng.integers(0, 4096, 200))
+        homes = control.routing.workers_of(hashes)
+        mine = {w: hashes[homes == w] for w in range(4)}
+        hot = [HotKey(k, n, "") for found in mine.values() for k, n, _ in hottest(found, strategy.report_above)]
+        control = watched(control, control, strategy, {w: len(h) for w, h in mine.items()}, hot, STANDARD, epoch)
+        if control.goal is not None:
+            break
+    assert control.watch.own == (5,)
+
+
 def test_keys_when_another_strategy_takes_over_go_home_and_users_keys_stay():
     region = Region(4).round({**cold(BINS), 5: 640}, 3)
     region.control = pinned(region.control, [30], 2, STANDARD, 0)
@@ -209,12 +284,11 @@ def test_keys_when_more_are_hot_than_can_be_pinned_are_pinned_in_the_order_of_th
     region.control = pinned(region.control, [2047], 5, STANDARD, 0)
     region.settle()
     strategy, control = region.strategy, region.control
-    rows = dict.fromkeys(range(workers), 1000000)
+    rows = {w: 1_000_000 if w < MOST_PINNED else 1_000 for w in range(workers)}
     keys = [HotKey(k, 1_000_000 - k, "") for k in range(MOST_PINNED)]
     for _ in range(3):
         control = watched(control, control, strategy, rows, keys, STANDARD, 7)
-    assert len(control.watch.own) <= MOST_PINNED - 1
-    assert {*control.watch.own} == set(range(len(control.watch.own)))
+    assert {*control.watch.own} == set(range(MOST_PINNED - 1)), "one is a user's"
 
 
 def test_watch_when_keys_are_many_counts_the_hottest_and_forgets_values_of_others():
@@ -286,6 +360,10 @@ def test_hottest_when_counted_one_by_one_are_the_same(rows, seed, share, near):
     found = hottest(hashes, share)
     assert [k[:2] for k in found] == wanted[:MOST_REPORTED]
     assert all(hashes[at] == key and not (hashes[:at] == key).any() for key, _, at in found)
+
+
+def test_hottest_when_many_have_the_share_are_as_many_as_are_reported():
+    assert hottest(np.arange(100, 200), 0.01) == [(100 + i, 1, i) for i in range(MOST_REPORTED)]
 
 
 @pytest.mark.parametrize(("wrong", "why"), [({"above": 0}, "above=0"), ({"above": 1.5}, "above=1.5"), ({"rows": 0}, "rows=0")])

@@ -45,7 +45,7 @@ def watched(
     watch = control.watch
     if not strategy.report_above and not watch.own and not watch.closed:
         return control if watch == Watch() else replace(control, watch=Watch())
-    if during.goal is not None or control.goal is not None:  # which there is as long as a key is on hold
+    if during.goal is not None:  # and so it is as long as a key is on hold
         return replace(control, watch=watch.anew({})) if watch.workers or watch.streaks else control
     own = {k: control.pins[k] for k in watch.own}
     users = {k: w for k, w in control.pins.items() if k not in own}
