@@ -249,7 +249,7 @@ def test_room_for_hot_keys_when_a_users_key_is_hotter_is_not_taken_by_it():
     region = Region(2)
     region.control = pinned(region.control, [5], 0, STANDARD, 0)
     region.settle()
-    rates = {**cold(BINS), 5: 9_000, 40: 14_000, 50: 7_000}
+    rates = {**cold(BINS), 5: 15_000, 40: 14_000, 50: 7_000}
     assert region.round(rates, 3).own == {40: 1}
 
 
