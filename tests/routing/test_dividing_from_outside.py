@@ -38,9 +38,9 @@ def name(strategy):
     return type(strategy).__name__
 
 
-def flow_of(strategy, then, sink=None, *, time="at"):
+def flow_of(strategy, then, sink=None, *, time="at", lateness="0 seconds"):
     flow = ps.Flow("outside")
-    made = then(flow.source("s", Reader(), time=time).key_by("k", name="k", distribute=strategy))
+    made = then(flow.source("s", Reader(), time=time, lateness=lateness).key_by("k", name="k", distribute=strategy))
     made.sink(ps.memory(f"outside{next(NUMBERS)}") if sink is None else sink, name="out")
     return flow
 
@@ -142,7 +142,8 @@ def test_aggregate_when_order_is_something_to_it_is_right_where_keys_stay_whole(
 @pytest.mark.parametrize("strategy", DIVIDING, ids=name)
 def test_rows_of_an_aggregate_that_says_so_do_not_wait(strategy):
     sink = ps.memory(f"said{next(NUMBERS)}")
-    with Harness(flow_of(strategy, lambda k: windows(k)[0].aggregate("update", o=Ones("v")), sink), workers=3) as harness:
+    flow = flow_of(strategy, lambda k: windows(k)[0].aggregate("update", o=Ones("v")), sink, lateness="1 hour")
+    with Harness(flow, workers=3) as harness:
         harness.push("s", rows(60))
         harness.epoch()
         assert {r["k"]: r["o"] for r in sink.rows()} == {k: v for k, (_, v) in sums(rows(60)).items()}
