@@ -37,13 +37,16 @@ def test_progress_when_a_region_rescales_has_the_figures_that_are_declared():
         calm = progress_of(harness.record)
         harness.scale("k", 3)
         moving = progress_of(harness.record)
-    named = {*FIGURES["region"], "phase", "first_skipped", "strategy", "worker_rows", "hot_keys"}
+    named = {*FIGURES["region"], "phase", "first_skipped", "strategy", "worker_rows", "worker_cpu_ms", "hot_keys"}
     assert (set(calm["regions"]["k"]), set(moving["regions"]["k"])) == (named | {"last_rescale"}, named | {"rescale"})
     assert set(moving["regions"]["k"]["rescale"]) == set(FIGURES["rescale"]) == {f.name for f in fields(RescaleFigures)}
     assert set(calm["sources"]["s"]) == set(FIGURES["source"])
     assert set(FIGURES["epoch"]) <= set(calm)
     assert (calm["rows_in"], calm["rows_out"], calm["frontier"]) == (100, {"out": 100}, "1970-01-01 00:00:00")
-    assert (sum(calm["regions"]["k"]["worker_rows"]), calm["regions"]["k"]["strategy"]) == (100, "KeyGrouping()")
+    assert (sum(calm["regions"]["k"]["worker_rows"]), calm["regions"]["k"]["strategy"]) == (
+        100,
+        "KeyGrouping()",
+    )
     assert (calm["sources"]["s"]["rows"], calm["regions"]["k"]["rows_in"], calm["regions"]["k"]["workers"]) == (100, 100, 2)
 
 

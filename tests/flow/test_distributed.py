@@ -122,8 +122,9 @@ def test_stage_when_it_is_declared_wrongly_or_its_keys_are_moved_is_refused():
 
 
 def test_stages_when_they_have_no_names_are_numbered():
-    stream = ps.Flow("f").source("s", ps.files("none", SCHEMA))
+    flow = ps.Flow("f")
+    stream = flow.source("s", ps.files("none", SCHEMA))
     for _ in range(2):
         stream = stream.distribute(ps.Shuffle()).map_batches(doubled, SCHEMA).local()
     stream.sink(ps.memory("numbered"))
-    assert [r.name for r in stream._flow.plan().regions] == ["stage", "stage-2"]
+    assert [r.name for r in flow.plan().regions] == ["stage", "stage-2"]

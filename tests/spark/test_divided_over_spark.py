@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from flow_runs import write_parquet
 
@@ -33,6 +34,23 @@ class Longest(ps.Aggregate):
 
     def merge(self, a, b):
         return max(a, b, key=lambda text: (len(text), text))
+
+    def finish(self, state):
+        return state
+
+
+class Total(ps.Aggregate):
+    type = "bigint"
+    commutative = True
+
+    def zero(self):
+        return 0
+
+    def add(self, state, value):
+        return state + value
+
+    def merge(self, a, b):
+        return a + b
 
     def finish(self, state):
         return state
@@ -214,3 +232,40 @@ def test_stage_when_it_shares_rows_over_spark_is_even_and_has_the_rows_without_i
         for rows in loads:
             assert sum(rows) >= 3_500
             assert max(rows) <= 1.1 * sum(rows) / 3
+
+
+@pytest.mark.usefixtures("divides_early")
+def test_histogram_when_keys_cool_down_and_others_get_hot_divides_those_and_counts_fewer_epochs_while_all_is_even(
+    spark, tmp_path, monkeypatch
+):
+    rng = np.random.default_rng(3)
+    hot = [5, 5, None, None, None, None, None, 9, 9, 9, 9, 9, None]
+    for order, key in enumerate(hot):
+        rows = [
+            {"k": key if key is not None and rng.random() < 0.6 else int(rng.integers(0, 4_000)), "v": int(rng.integers(0, 99))}
+            for _ in range(4_000)
+        ]
+        write_parquet(tmp_path / "in", rows, pa.schema([("k", pa.int64()), ("v", pa.int64())]), order)
+    counted, figures, jobs = dividing.count_rows, [], []
+    monkeypatch.setattr(dividing, "count_rows", lambda *given: jobs.append(len(given[3])) or counted(*given))
+    out = ps.memory(f"{tmp_path}")
+    flow = ps.Flow("drift")
+    source = flow.source("s", ps.files(str(tmp_path / "in"), "k long, v long", max_files_per_epoch=1))
+    source.key_by("k", distribute=ps.Histogram()).aggregate(u=Total("v"), n=ps.count()).sink(out)
+
+    def keep(step):
+        if step == "committed":
+            figures.append(Checkpoint(str(tmp_path / "c")).last().figures.regions["k"])
+
+    run = flow.start(spark, checkpoint=str(tmp_path / "c"), workers=4, trigger="available_now", on_step=keep)
+    assert run.await_termination(600)
+    divided = [f.divided_rows > 2_000 for f in figures[: len(hot)]]
+    assert divided[:3] == [True, True, False]
+    assert not any(divided[2:7])
+    assert divided[10:] == [True, True, False]
+    assert 1 in jobs
+    assert len(jobs) < len(hot)
+    read = pa.concat_tables([pq.read_table(path) for path in sorted((tmp_path / "in").iterdir())]).to_pandas()
+    last = {row["k"]: (row["u"], row["n"]) for row in out.rows()}
+    wanted = read.groupby("k")["v"].agg(["sum", "count"])
+    assert last == {k: (u, n) for k, u, n in wanted.itertuples()}

@@ -96,7 +96,7 @@ class HotKeyFigures:
 class RegionFigures:
     """A region in an epoch; `first_skipped` is one of the records skipped, `phase` where it is in a rescale, `strategy` its distribution strategy.
 
-    `worker_rows` has the rows that each worker handled, those of divided keys included; `hot_keys` the hottest keys if the strategy asks for them.
+    `worker_rows` has the rows that each worker handled, those of divided keys included, and `worker_cpu_ms` the CPU time it took; `hot_keys` the hottest keys if the strategy asks for them.
     """
 
     workers: Annotated[int, Figure("gauge", "workers", "Workers of the next epoch", "workers")]
@@ -118,6 +118,7 @@ class RegionFigures:
     pinned_keys: Annotated[int, Figure("gauge", "keys", "Keys that users or the strategy have pinned to a worker")] = 0
     strategy: str = ""
     worker_rows: tuple[int, ...] = ()
+    worker_cpu_ms: tuple[int, ...] = ()
     hot_keys: tuple[HotKeyFigures, ...] = ()
 
     def progress(self) -> dict[str, Any]:

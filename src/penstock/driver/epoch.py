@@ -297,7 +297,7 @@ class EpochDriver:
             regions[name] = self._advance(name, epoch, decision, work, deltas)
             before = self.last.figures.regions.get(name)
             now, strategy = self._settings.clock_us(), self._flow.regions[name].region.distribute
-            divided = [done.rows for done in decision.divided[name].values()]
+            divided = [*decision.divided[name].values()]
             figures[name] = region_figures(regions[name], deltas, now, self._settings.limits, before, strategy, divided)
         progress = EpochFigures(
             rows_in=sum(s.rows - self.last.sources.get(n, SourceState()).rows for n, s in decision.sources.items()),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.checkpoint.figures import HotKeyFigures, Moved, RegionFigures, RescaleFigures
 from penstock.checkpoint.record import RegionState
+from penstock.driver.engine import Divided
 from penstock.driver.estimates import left_ms
 from penstock.progress.source_state import SourceState
 from penstock.protocol.reports import WorkerReport
@@ -22,6 +23,7 @@ from penstock.types import MIN_TIME
 Deltas = Mapping[int, tuple[FileRef, WorkerReport]]
 """By worker, its delta and its report."""
 
+N = TypeVar("N", int, float)
 _HOTTEST: Final = 5
 """Of so many hot keys that are not pinned figures are kept."""
 
@@ -48,7 +50,7 @@ def region_figures(
     limits: Limits,
     before: RegionFigures | None,
     strategy: Strategy,
-    divided: Iterable[Sequence[int]] = (),
+    divided: Sequence[Divided] = (),
 ) -> RegionFigures:
     """A region's figures of an epoch, for people.
 
@@ -59,9 +61,10 @@ def region_figures(
         limits: What bounds a step of a rescale.
         before: The figures of the epoch before.
         strategy: The region's.
-        divided: For each split stage, by worker, the rows that it handled.
+        divided: What the split stages did.
     """
-    loads = worker_rows(deltas, divided)
+    loads = _by_worker({w: r.rows_in for w, (_, r) in deltas.items()}, [d.rows for d in divided])
+    cpu_ms = _by_worker({w: r.cpu_us / 1000 for w, (_, r) in deltas.items()}, [d.cpu_ms for d in divided])
     reports, control = [r for _, r in deltas.values()], state.control
     return RegionFigures(
         workers=state.workers,
@@ -79,16 +82,17 @@ def region_figures(
         pinned_keys=len(control.pins),
         strategy=strategy.describe(),
         worker_rows=loads,
-        divided_rows=sum(map(sum, divided)),
+        worker_cpu_ms=tuple(map(round, cpu_ms)),
+        divided_rows=sum(sum(d.rows) for d in divided),
         imbalance=round((max(loads) - sum(loads) / len(loads)) / sum(loads), 6) if any(loads) else 0.0,
         hot_keys=_hot_keys(control, reports),
     )
 
 
-def worker_rows(deltas: Deltas, divided: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """By worker, the rows that it handled, of whole keys and of divided ones."""
-    own = [deltas[w][1].rows_in if w in deltas else 0 for w in range(1 + max(deltas, default=-1))]
-    return tuple(map(sum, zip_longest(own, *divided, fillvalue=0)))
+def _by_worker(own: Mapping[int, N], divided: Iterable[Sequence[N]]) -> tuple[N, ...]:
+    """By worker, what it has in the region and in split stages."""
+    listed = [own.get(w, 0) for w in range(1 + max(own, default=-1))]
+    return tuple(map(sum, zip_longest(listed, *divided, fillvalue=0)))
 
 
 def _hot_keys(control: Placement, reports: Sequence[WorkerReport]) -> tuple[HotKeyFigures, ...]:

@@ -37,6 +37,7 @@ class WorkerReport:
         moves: State given up.
         answer: To the controller.
         hot: Its hottest keys, if the region's strategy asks for them.
+        cpu_us: CPU time of its thread (µs).
     """
 
     worker: int
@@ -50,6 +51,7 @@ class WorkerReport:
     moves: tuple[StateMove, ...]
     answer: Answer
     hot: tuple[HotKey, ...] = ()
+    cpu_us: int = 0
 
 
 def encode_report(report: WorkerReport) -> dict[str, Any]:

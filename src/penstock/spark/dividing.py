@@ -1,8 +1,9 @@
 """Split stages over Spark: the rows of hot keys divided over the workers of a region, and their partial results.
 
 A strategy that needs only counts (`penstock.routing.strategy.ByCounts`) gets those of the keys with many rows, from one job over the key and
-the position, and a second one if a worker has too much; all other rows go the usual way, by one shuffle. A key's rows are cut at
-blocks of positions, so what a row's worker is does not depend on tasks.
+the position, and a second one if a worker has too much because of keys that were not divided before; all other rows go the usual way, by one
+shuffle. A key's rows are cut at blocks of positions, so what a row's worker is does not depend on tasks. While the load is even, only some
+epochs are counted.
 
 Any other strategy routes one row after the other, as its sender's rows come: they are first brought to one task per sender.
 
@@ -18,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -28,12 +30,12 @@ from penstock.driver.engine import Divided, EpochOrders
 from penstock.operators.base import parts_schema
 from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.memory import Remembered
-from penstock.routing.strategy import ByCounts, Parts, Strategy, routed, told
+from penstock.routing.strategy import ByCounts, Parts, Router, Strategy, routed, told
 from penstock.spark.columns import select_sql, spark_schema
 from penstock.spark.exchange import Placed, spread, spread_rows
 from penstock.spark.memory import begin_task
 from penstock.sql_text.schema import quoted
-from penstock.types import OFFSET, PART, SUB, TIME
+from penstock.types import OFFSET, PART, SUB
 from penstock.worker.spec import RegionSpec, key_columns, key_hashes
 from penstock.worker.task import run_split_task
 
@@ -46,6 +48,10 @@ HOT_ROWS: Final = 1 << 10
 UNEVEN: Final = 1.05
 """All keys stay whole while the busiest worker has less than so many times the mean."""
 _SAMPLE: Final = 16
+_LONGEST: Final = 8
+"""While nothing is divided, an epoch is counted after 1, 2, 4 and from then on after every 8 epochs."""
+_MEMORY: Final = 0
+"""The sender under which a router keeps what is known of all."""
 _BLOCKS: Final = 256
 """A worker's part of a key is cut to one in so many of its rows."""
 _TOP_BITS: Final = 54  # of offsets that are hashes: rows that a frontier triggered
@@ -112,14 +118,12 @@ class Positions:
     Attributes:
         keys: As `key_columns` gives them.
         part, offset, sub: The place of the column, or (for a known one) the value of all rows.
-        time: The place of the event time, if rows that a frontier triggered may be among them: several of one key differ in nothing else.
     """
 
     keys: list[list[int]]
     part: tuple[bool, int]
     offset: tuple[bool, int]
     sub: tuple[bool, int]
-    time: tuple[bool, int]
 
     @staticmethod
     def of(stage: RegionSpec) -> Positions:
@@ -127,7 +131,6 @@ class Positions:
         (port,), names = stage.ports, stage.in_schema.names
         known = dict(port.known)
         places = [(True, int(known[n])) if n in known else (False, names.index(n)) for n in (PART, OFFSET, SUB)]
-        places.append((True, 0) if TIME in known else (False, names.index(TIME)))
         return Positions(key_columns(stage), *places)
 
     def hashes(self, rows: pa.RecordBatch) -> Ints:
@@ -159,7 +162,7 @@ class SplitStages:
         columns: Callable[[RegionSpec, DataFrame], DataFrame],
     ) -> None:
         self._counts, self._name, self._home_sql, self._columns = counts, name, home_sql, columns
-        self._made: dict[tuple[str, int], tuple[Strategy, EpochOrders]] = {}
+        self._made: dict[tuple[str, int], tuple[Strategy, EpochOrders, Router]] = {}
         self._plans: dict[tuple[str, int], Cuts | None] = {}
 
     def split(
@@ -172,14 +175,14 @@ class SplitStages:
         if isinstance(router, ByCounts):
             if named not in self._plans:
                 self._plans[named] = self._planned(frame, hashed, strategy, router, work)
+                self._made[named] = strategy, work, router
             plan = self._plans[named]
             if plan is None:
                 return frame, None
-            hot = f"{hashed} in ({', '.join(map(_bigint, plan.keys))})"
-            self._made[named] = strategy, work
+            hot = _among(hashed, [*plan.keys])
             placed = spread(self._columns(stage, frame.where(hot)), stage.in_schema, _by_cuts(stage, plan), work.workers)
             return frame.where(f"not ({hot})"), self._parts(stage, named, *placed)
-        self._made[named] = strategy, work
+        self._made[named] = strategy, work, router
         return frame.limit(0), self._parts(stage, named, *self._routed(stage, named, frame, strategy, work))
 
     def shared(
@@ -187,7 +190,8 @@ class SplitStages:
     ) -> tuple[DataFrame, Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]]:
         """The rows of a stage without keys at its workers, and what reads them there."""
         named, schema = (stage.name, stage.ports[0].slot), stage.in_schema
-        self._made[named] = strategy, work
+        router = work.routers.get(stage.ports[0].slot, Remembered()).router(strategy, work.workers, work.routing)
+        self._made[named] = strategy, work, router
         rows, paged = self._routed(stage, named, frame, strategy, work)
         return rows, lambda batches: (rows for _, rows in spread_rows(batches, schema, paged=paged))
 
@@ -195,59 +199,53 @@ class SplitStages:
         """See `penstock.driver.engine.Backend.divided`."""
         out = {}
         found = self._counts.value
-        for (name, slot), (strategy, work) in self._made.items():
+        for (name, slot), (strategy, work, router) in self._made.items():
             if name == region:
                 mine = {at: found.pop((under, at)) for under, at in list(found) if under == self._under((name, slot))}
                 rows = [mine.get(("rows", worker), 0) for worker in range(work.workers)]
-                router = work.routers.get(slot, Remembered()).router(strategy, work.workers, work.routing)
                 router.memory.update({at[1]: arrays for at, arrays in mine.items() if at[0] == "memory"})
+                took = [mine.get(("seconds", worker), (0.0, 0.0)) for worker in range(work.workers)]
                 with told(strategy):
-                    router.finished([1000 * mine.get(("seconds", worker), 0.0) for worker in range(work.workers)])
-                out[slot] = Divided(tuple(rows), Remembered.of(strategy, work.workers, router.memory))
+                    router.finished([1000 * wall for wall, _ in took])
+                kept = Remembered.of(strategy, work.workers, router.memory)
+                out[slot] = Divided(tuple(rows), kept, tuple(1000 * cpu for _, cpu in took))
         return out
 
     def _under(self, named: tuple[str, int]) -> str:
         return f"{self._name}{named[1]} {named[0]}"
 
     def _planned(self, frame: DataFrame, hashed: str, strategy: Strategy, router: ByCounts, work: EpochOrders) -> Cuts | None:
-        """Where rows of hot keys go; None: all keys stay whole."""
-        loads, hot = self._counted(frame, hashed, work)
-        total = int(loads.sum())
-        if total < LEAST_ROWS or loads.max() < UNEVEN * total / work.workers:
+        """Where rows of hot keys go; None: all keys stay whole. What the router remembers is changed."""
+        before = router.memory.get(_MEMORY, {})
+        quiet = int(before["quiet"][0]) if before else 0
+        if quiet and (quiet % _LONGEST if quiet >= _LONGEST else quiet & (quiet - 1)):
+            router.memory[_MEMORY] = {**before, "quiet": np.array([quiet + 1])}
             return None
-        most = max(HOT_ROWS, total // (64 * work.workers))
-        homes = work.routing.workers_of(np.array(list(hot), np.int64)) if hot else np.empty(0, np.int64)
-        candidates = [
-            key
-            for key, home in zip(hot, homes.tolist(), strict=True)
-            if 2 * hot[key] >= most and loads[home] * work.workers > total
-        ]
-        if not candidates:
-            return None
+        known, bits = (before["hot"], int(before["bits"][0])) if before else (np.empty(0, np.int64), 0)
+        found = count_rows(frame, hashed, self._home_sql(work.routing, hashed), known, bits, work.workers)
+        total = int(found.loads.sum())
+        plan = None
+        if total >= LEAST_ROWS and found.loads.max() >= UNEVEN * total / work.workers:
+            plan = self._cut(frame, hashed, strategy, router, found, bits)
+        hot = np.array([*plan.keys] if plan else [], np.int64)
         bits = max(0, (total // (work.workers * _BLOCKS)).bit_length() - 1)
-        blocks = _blocks(frame, hashed, candidates, bits)
+        router.memory[_MEMORY] = {"quiet": np.array([0 if plan else quiet + 1]), "hot": hot, "bits": np.array([bits])}
+        return plan
+
+    def _cut(
+        self, frame: DataFrame, hashed: str, strategy: Strategy, router: ByCounts, found: Counted, bits: int
+    ) -> Cuts | None:
+        total, blocks = int(found.loads.sum()), found.blocks
+        most = max(HOT_ROWS, total // (64 * router.workers))
+        full = set(np.flatnonzero(found.loads * router.workers > total).tolist())
+        new = [key for key, (home, rows) in found.sampled.items() if home in full and 2 * rows >= most]
+        if new:
+            bits = max(0, (total // (router.workers * _BLOCKS)).bit_length() - 1)
+            blocks = _blocks(frame, hashed, [*new, *blocks], bits)
         sizes = {key: int(rows.sum()) for key, (_, _, rows) in blocks.items() if rows.sum() >= most}
         with told(strategy):
-            divided = router.divided(np.array(list(sizes), np.int64), np.array(list(sizes.values()), np.int64), loads)
+            divided = router.divided(np.array(list(sizes), np.int64), np.array(list(sizes.values()), np.int64), found.loads)
         return cut(blocks, divided, bits) if divided else None
-
-    def _counted(self, frame: DataFrame, hashed: str, work: EpochOrders) -> tuple[Ints, dict[int, int]]:
-        """By worker, the rows at home there (exact); and by hash of a key with many rows, about how many it has."""
-        rate = _SAMPLE
-        sampled = f"pmod(xxhash64({PART}, {OFFSET}, {SUB}), {rate}) = 0"
-        seen = select_sql(
-            frame, [f"{self._home_sql(work.routing, hashed)} as home", f"case when {sampled} then {hashed} end as key"]
-        )
-        by_key = seen.groupBy("home", "key").agg(F.expr("count(*) as n"))
-        many = f"key is not null and n >= {HOT_ROWS // rate // 2}"
-        hot = f"filter(collect_list(case when {many} then struct(key, n) end), x -> x is not null)"
-        found = by_key.groupBy("home").agg(F.expr("sum(n) as n"), F.expr(f"{hot} as hot")).toArrow()
-        loads = np.zeros(work.workers, np.int64)
-        keys: dict[int, int] = {}
-        for row in found.to_pylist():
-            loads[row["home"]] += row["n"]
-            keys |= {each["key"]: each["n"] * rate for each in row["hot"]}
-        return loads, keys
 
     def _routed(
         self, stage: RegionSpec, named: tuple[str, int], frame: DataFrame, strategy: Strategy, work: EpochOrders
@@ -266,10 +264,9 @@ class SplitStages:
             whole = concat_batches([rows for _, rows in spread_rows(batches, schema, paged=paged)], schema)
             if not whole.num_rows:
                 return
-            part, offset, sub, at = (where.column(c, whole) for c in (where.part, where.offset, where.sub, where.time))
-            hashes = where.hashes(whole)
-            order = np.lexsort((hashes, at, sub, offset, part))
-            hashes, part = hashes[order], part[order]
+            part, offset, sub = (where.column(c, whole) for c in (where.part, where.offset, where.sub))
+            order = np.lexsort((sub, offset, part))
+            hashes, part = where.hashes(whole)[order], part[order]
             cuts = np.flatnonzero(np.diff(part)) + 1
             router = before.router(strategy, workers, home)
             senders = dict(zip(part[np.append(0, cuts)].tolist(), np.split(hashes, cuts), strict=True))
@@ -288,9 +285,10 @@ class SplitStages:
             mine = [*spread_rows(batches, stage.in_schema, paged=paged)]
             if mine:  # the number of the task is not that of the worker, as these rows are united with others
                 worker, rows = mine[0][0], [batch for _, batch in mine]
-                began, count = time.perf_counter(), sum(batch.num_rows for batch in rows)
+                began, cpu, count = time.perf_counter(), time.thread_time(), sum(batch.num_rows for batch in rows)
                 parts = run_split_task(stage, worker, rows)
-                counts.add({(under, ("rows", worker)): count, (under, ("seconds", worker)): time.perf_counter() - began})
+                took = time.perf_counter() - began, time.thread_time() - cpu
+                counts.add({(under, ("rows", worker)): count, (under, ("seconds", worker)): took})
                 yield parts
 
         return rows.mapInArrow(run, spark_schema(schema))
@@ -324,12 +322,63 @@ def _bigint(number: int) -> str:
     return f"bigint('{number}')"  # the least one is no literal
 
 
+@dataclass(frozen=True)
+class Counted:
+    """An epoch's rows, counted.
+
+    Attributes:
+        loads: By worker, the rows of keys at home there (int64).
+        sampled: By hash of a key with many rows, its home and about how many rows it has.
+        blocks: Of keys that were divided before, as from `_blocks`.
+    """
+
+    loads: Ints
+    sampled: dict[int, tuple[int, int]]
+    blocks: dict[int, tuple[Ints, Ints, Ints]]
+
+
+def count_rows(frame: DataFrame, hashed: str, home: str, known: Ints, bits: int, workers: int) -> Counted:
+    """Count rows by home, a sample of them by key, and those of known keys by block, in one job."""
+    is_known = _among(hashed, known.tolist()) if len(known) else "false"
+    is_sampled = f"pmod(xxhash64({PART}, {OFFSET}, {SUB}), {_SAMPLE}) = 0"
+    seen = select_sql(
+        frame,
+        [
+            f"{home} as home",
+            f"case when {is_known} or {is_sampled} then {hashed} end as key",
+            f"case when {is_known} then {PART} end as part",
+            f"case when {is_known} then {_block_sql(bits)} end as block",
+        ],
+    )
+    by_key = seen.groupBy("home", "key", "part", "block").agg(F.expr("count(*) as n"))
+    few = f"part is null and n < {HOT_ROWS // _SAMPLE // 2}"
+    merged = select_sql(by_key, ["home", f"case when not ({few}) then key end as key", "part", "block", "n"])
+    found = merged.groupBy("home", "key", "part", "block").agg(F.expr("sum(n) as n")).toArrow()
+    homes, rows = found.column("home").to_numpy(), found.column("n").to_numpy()
+    loads = np.bincount(homes, weights=rows, minlength=workers).astype(np.int64)
+    one_by_one = found.filter(found.column("key").is_valid())
+    of_known = one_by_one.column("part").is_valid()
+    sampled = one_by_one.filter(pc.invert(of_known)).to_pylist()
+    return Counted(loads, {r["key"]: (r["home"], r["n"] * _SAMPLE) for r in sampled}, _by_block(one_by_one.filter(of_known)))
+
+
+def _among(hashed: str, keys: Sequence[int]) -> str:
+    return f"{hashed} in ({', '.join(map(_bigint, keys))})"
+
+
+def _block_sql(bits: int) -> str:
+    return f"if({PART} < 0, shiftright({OFFSET}, {_TOP_BITS}), shiftright({OFFSET}, {bits}))"
+
+
 def _blocks(frame: DataFrame, hashed: str, keys: Sequence[int], bits: int) -> dict[int, tuple[Ints, Ints, Ints]]:
     """By hash, the blocks of some keys in the order of positions: part, block, rows."""
-    block = f"if({PART} < 0, shiftright({OFFSET}, {_TOP_BITS}), shiftright({OFFSET}, {bits}))"
-    theirs = frame.where(f"{hashed} in ({', '.join(map(_bigint, keys))})")
-    seen = select_sql(theirs, [f"{hashed} as key", f"{PART} as part", f"{block} as block"])
-    found = seen.groupBy("key", "part", "block").agg(F.expr("count(*) as n")).toArrow()
+    theirs = select_sql(
+        frame.where(_among(hashed, keys)), [f"{hashed} as key", f"{PART} as part", f"{_block_sql(bits)} as block"]
+    )
+    return _by_block(theirs.groupBy("key", "part", "block").agg(F.expr("count(*) as n")).toArrow())
+
+
+def _by_block(found: pa.Table) -> dict[int, tuple[Ints, Ints, Ints]]:
     key, *columns = (found.column(name).to_numpy().astype(np.int64) for name in ("key", "part", "block", "n"))
     order = np.lexsort((columns[1], columns[0], key))
     key, columns = key[order], [column[order] for column in columns]

@@ -124,7 +124,7 @@ def run_worker(
     fs, root = resolve(a.checkpoint)
     identity = f"{a.flow}/{a.spec.name}/{worker}"
     messages, version = a.messages[worker], a.versions[worker]
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.thread_time_ns()
     with seldom_collecting(), states(a, worker, identity) as state:
         cost = (time.perf_counter() - began) * _share_moved(version, a.epoch - 1)
         came = _acquired(a.spec, messages, fs, root, version)
@@ -136,7 +136,8 @@ def run_worker(
             moves = [] if given is None else _write_moves(a, worker, attempt, given, fs, root, identity)
             cost += 0.0 if given is None else time.perf_counter() - began
             answer = replace(report.answer, cost_us=report.answer.cost_us + int(cost * 1e6))
-            about = encode_report(replace(report, rows=changes.num_rows, moves=tuple(moves), answer=answer))
+            cpu_us = (time.thread_time_ns() - cpu) // 1000
+            about = encode_report(replace(report, rows=changes.num_rows, moves=tuple(moves), answer=answer, cpu_us=cpu_us))
             path = delta_path(a.spec.name, worker, a.epoch, a.run, attempt)
             metadata = Metadata("delta", identity, a.epoch, about)
             write = partial(write_file, fs, root, path, [changes] if changes.num_rows else [], metadata, str(attempt))
