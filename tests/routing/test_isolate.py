@@ -311,12 +311,12 @@ def test_move_when_the_strategy_has_pinned_many_keys_may_pin_as_many_as_without_
     assert "not 1001" in refusal(Move("r", (*most, -1), 3), {"r": control}, []).sentence
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(1, 12), st.sampled_from([0.0, 0.8, 1.2, 1.6, 2.5]), st.integers(0, 2**32), st.sampled_from([0.2, 0.5, 0.8]))
 def test_load_when_keys_are_skewed_is_never_worse_than_before_and_the_strategy_comes_to_rest(workers, z, seed, above):
     rng = np.random.default_rng(seed)
-    shares = np.arange(1, 301) ** -z
-    hashes = rng.choice(1 << 40, 300, replace=False).tolist()
+    shares = np.arange(1, 121) ** -z
+    hashes = rng.choice(1 << 40, 120, replace=False).tolist()
     rates = {k: int(n) + 1 for k, n in zip(hashes, 100_000 * shares / shares.sum(), strict=True)}
     users = {int(k): int(rng.integers(workers)) for k in rng.choice(hashes[:20], int(rng.integers(3)), replace=False)}
     region = Region(workers, ps.Isolate(above, rows=100))
@@ -325,9 +325,9 @@ def test_load_when_keys_are_skewed_is_never_worse_than_before_and_the_strategy_c
         region.settle()
     region.changes = 0
     before, total = max(region.loads(rates).values()), sum(rates.values())
-    region.round(rates, 40)
+    region.round(rates, 20)
     changes, own, loads = region.changes, region.own, region.loads(rates)
-    assert region.round(rates, 12).changes == changes <= 4, "it comes to rest"
+    assert region.round(rates, 8).changes == changes <= 4, "it comes to rest"
     assert len({*own.values()}) == len(own) < workers or not own
     assert users.items() <= region.control.pins.items()
     assert own.keys().isdisjoint(users)

@@ -73,11 +73,13 @@ class _Load:
     def __init__(self, watch: Watch, placed: Placed) -> None:
         self.workers, self.keys, self.placed = watch.workers, watch.keys, placed
         self.total = sum(watch.workers.values())
+        self.by_rows = self.hottest_first(watch.keys)
+        self.own = sum(watch.keys.get(k, 0) for k in placed.own)
 
     def share(self, key: int) -> float:
         """A key's share of its worker's rows, if those of all keys that the strategy has not pinned were spread evenly over the workers."""
         rows = self.keys.get(key, 0)
-        others = self.total - sum(self.keys.get(k, 0) for k in {*self.placed.own, key})
+        others = self.total - self.own - (0 if key in self.placed.own else rows)
         return rows / max(rows + others / self.placed.workers, 1)
 
     def hottest_first(self, keys: Iterable[int]) -> list[int]:
@@ -86,13 +88,15 @@ class _Load:
 
     def left(self, alone: Collection[int]) -> float:
         """The rows of the busiest of the other workers, if these keys had workers of their own and all others but the hottest were spread evenly."""
-        hottest = max((n for k, n in self.keys.items() if k not in alone), default=0)
+        kept = set(alone)
+        hottest = next((self.keys[k] for k in self.by_rows if k not in kept), 0)
         rest = self.total - sum(self.keys.get(k, 0) for k in alone) - hottest
         return hottest + rest / (self.placed.workers - len(alone))
 
     def best(self, stays: list[int], ready: list[int], room: int) -> list[int]:
         """The keys to be pinned: those that stay, and so many new ones, the hottest, as help most. The least hot leave where room is short."""
-        choices = [self.hottest_first([*stays, *ready[:n]])[: max(room, 0)] for n in range(len(ready) + 1)]
+        room = max(room, 0)
+        choices = [self.hottest_first([*stays, *ready[:n]])[:room] for n in range(min(len(ready), room) + 1)]
         better = min(choices, key=self.left)
         return better if self.left(better) <= _GAIN * self.left(choices[0]) else choices[0]
 
