@@ -1,4 +1,4 @@
-"""A distribution strategy that penstock does not know: where a region's keys are at first, and what the checkpoint keeps of it."""
+"""A distribution strategy that penstock does not know: where a region's keys are at first, which it pins, and what the checkpoint keeps of it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from changing import Changing, counted, row
 
 import penstock as ps
 from penstock.checkpoint.shape import FlowShape
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, OperatorError
+from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.strategy import Strategy
 from penstock.routing.table import Routing
 from penstock.types import BINS, from_plain, plain
@@ -63,6 +66,42 @@ def test_region_when_its_strategy_changed_goes_on_with_keys_where_they_lie(after
         assert Counter(harness.epoch().regions["k"].control.routing.owners) == {0: BINS}
         harness.finish()
     assert sorted((r["x"], r["n"]) for r in changing.rows()) == [*((i, 1) for i in range(9)), (9, 2)]
+
+
+@dataclass(frozen=True)
+class Favourite(Strategy):
+    """One key has a worker for itself, whatever the load."""
+
+    worker: object = 1
+    report_above = 0.1
+
+    def pin_keys(self, watch, placed):
+        return watch, {int(spark_xxhash64([pa.array(["a"])])[0]): self.worker}
+
+
+def test_key_when_a_strategy_from_outside_pins_it_is_alone_at_its_worker_and_rows_are_the_same(changing):
+    rows = [row(i, k="abc"[i % 3]) for i in range(40)]
+    with changing.harness(by(Favourite(np.int64(1)))) as harness:
+        harness.push("s", rows[:20])
+        harness.epoch()
+        harness.settle()
+        control = harness.record.regions["k"].control
+        assert [control.pins[k] for k in control.watch.own] == [1]
+        assert set(control.routing.owners) == {0}
+        harness.push("s", rows[20:])
+        harness.finish()
+    assert sorted((r["x"], r["n"]) for r in changing.rows()) == [(i, i // 3 + 1) for i in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("worker", "why"), [(2, "it pinned a key to worker 2 of 2"), (-1, "worker -1 of 2"), ("x", "ValueError")]
+)
+def test_epoch_when_a_strategy_from_outside_pins_to_no_worker_ends_in_a_sentence(worker, why, changing):
+    with changing.harness(by(Favourite(worker))) as harness:
+        harness.push("s", [row(1)])
+        with pytest.raises(OperatorError, match=rf"Strategy Favourite\(.*\) failed in routing: .*{why}.*; fix the strategy"):
+            harness.epoch()
+        assert harness.record.epoch == -1
 
 
 def test_region_when_its_strategy_is_given_as_the_default_goes_on(changing):

@@ -19,7 +19,7 @@ from penstock.protocol.rescale.bin_plan import spread
 from penstock.protocol.rescale.machine import Limits, reserved, settled
 from penstock.protocol.rescale.placement import Placement, RescaleGoal
 from penstock.routing.loads import HotKey, Placed, Watch
-from penstock.routing.strategy import Strategy
+from penstock.routing.strategy import Strategy, told
 
 
 def watched(
@@ -41,6 +41,9 @@ def watched(
         hot: What its workers report of their keys.
         limits: What bounds a step.
         epoch: The epoch's number.
+
+    Raises:
+        OperatorError: A strategy of one's own failed, or pinned a key to a worker that there is not.
     """
     watch = control.watch
     if not strategy.report_above and not watch.own and not watch.closed:
@@ -50,9 +53,12 @@ def watched(
     own = {k: control.pins[k] for k in watch.own}
     users = {k: w for k, w in control.pins.items() if k not in own}
     seen = watch.plus(rows, hot)
-    watch, asked = strategy.pin_keys(seen, Placed(control.workers, control.routing, own, users))
-    wanted = {k: w for k, w in asked.items() if k not in users}
-    watch = replace(watch, own=tuple(wanted))
+    with told(strategy):
+        watch, asked = strategy.pin_keys(seen, Placed(control.workers, control.routing, own, users))
+        wanted = {int(k): int(w) for k, w in asked.items() if k not in users}
+        watch = replace(watch, own=tuple(wanted))
+        if wrong := [w for w in wanted.values() if not 0 <= w < control.workers]:
+            raise ValueError(f"it pinned a key to worker {wrong[0]} of {control.workers}")
     routing = control.routing.with_pinned({k: control.routing.worker_of(k) for k in wanted})
     after = replace(control, routing=routing, pins={**users, **wanted}, watch=watch)
     after, opened = reserved(after, control.workers)
