@@ -51,7 +51,7 @@ test-fast: $(STAMP)  ## The tests that need neither Spark nor patience
 soak: $(STAMP)  ## The long, random tests (minutes)
 	HYPOTHESIS_PROFILE=soak $(BIN)/pytest -m soak --timeout=3600
 
-demo: $(STAMP)  ## Show it: a year of flights, rescaled twice on the way, and every row compared with pandas
+demo: $(STAMP)  ## Show it: a year of flights, rescaled and balanced on the way, and every row compared with pandas
 	$(BIN)/penstock demo
 
 bench: $(STAMP)  ## Measure, and write JSON with machine and commit

@@ -83,20 +83,32 @@ def _key_of(name, rows):
 @pytest.mark.slow
 def test_months_end_to_end_are_equal_to_pandas_and_an_altered_row_is_found(spark, tmp_path, capsys):
     flights = data.read_flights()
-    flights = flights[flights["heard_at"] < "2013-04-15"]
+    flights = flights[flights["heard_at"] < "2013-05-15"]
     run_on(flights, tmp_path, 2)
     shown = capsys.readouterr().out
     stored = stored_tables(tmp_path / "flights.db")
     total = sum(map(len, stored.values()))
-    assert f"Checked: all {total:,} rows of 5 tables are equal to pandas." in shown
+    assert f"Checked: all {total:,} rows of 6 tables are equal to pandas." in shown
     assert min(map(len, stored.values())) > 0
-    assert max(map(len, shown.splitlines()[5:-5])) <= 80
+    assert max(map(len, shown.splitlines()[6:-5])) <= 80
     turns = [line for line in shown.splitlines() if line.startswith("Live ")]
     told = r"Live   (\d) to (\d) workers in epochs (\d+) to (\d+): ([\d,]+) aircraft, ([\d,]+) KiB"
     up, down = (re.fullmatch(told, line) for line in turns)
     assert (up[1], up[2], down[1], down[2]) == ("2", "4", "4", "2")
     assert int(up[3]) < int(up[4]) < int(down[3]) < int(down[4])
     assert all(int(turn[i].replace(",", "")) > 0 for turn in (up, down) for i in (5, 6))
+
+    loads = re.findall(r"^(\d)  +(\d+)%  +(\d+)%  (.*?) *$", shown, re.MULTILINE)
+    assert [(worker, carrier) for worker, _, _, carrier in loads] == [
+        ("0", "UA United Air Lines Inc."),
+        ("1", "EV ExpressJet Airlines Inc."),
+        ("2", ""),
+    ]
+    before, after = ([int(load[i]) for load in loads] for i in (1, 2))
+    assert max(before) > 50
+    assert max(after) < 40
+    assert min(before) < 5
+    assert min(after) > 20
 
     with sqlite3.connect(tmp_path / "flights.db") as database:
         database.execute("UPDATE airlines SET flights = flights + 1 WHERE carrier = 'UA'")

@@ -56,6 +56,10 @@ DECLARATIONS = {
         lambda s: s.key_by("k").deduplicate("v").where("v > 0").stateful_map(keeps, "v long"),
         r"have left region 'k'; key them again: .key_by\('k', name='…'\).stateful_map",
     ),
+    "left a stage that has no key": (
+        lambda s: s.distribute(ps.Shuffle()).where("v > 0").stateful_map(keeps, "v long"),
+        r"have left region 'stage'; key them again: .key_by\('column', name='…'\).stateful_map",
+    ),
     "window function": (
         lambda s: s.select("row_number() over (order by v) AS r"),
         "depends on other rows, and an epoch has only some of them",

@@ -205,6 +205,10 @@ def test_route_when_keys_are_of_any_type_sends_equal_keys_to_one_worker_and_take
         (lambda: ps.DChoices(epsilon=2), "DChoices(epsilon=2): give a number between 0 and 1."),
         (lambda: ps.ConsistentGrouping(virtual=0), "ConsistentGrouping(virtual=0): give a number from 1 to 1000."),
         (lambda: ps.Histogram(slack=-1), "Histogram(slack=-1): give a number from 0 on."),
+        (lambda: ps.Histogram(slack="1%"), "Histogram(slack='1%'): give a number from 0 on."),
+        (lambda: ps.WChoices(theta="1%"), "WChoices(theta='1%'): give a number between 0 and 1."),
+        (lambda: ps.Isolate(above="half"), "Isolate(above='half'): give a number between 0 and 1."),
+        (lambda: ps.Isolate(rows="many"), "Isolate(rows='many'): give a number of rows, 1 or more."),
         (lambda: ps.Histogram(slack=float("nan")), "Histogram(slack=nan): give a number from 0 on."),
     ],
 )  # fmt: skip

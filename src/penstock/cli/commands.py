@@ -274,7 +274,7 @@ def state(
 
 def demo(
     folder: Annotated[str | None, typer.Option(help="Where to keep the demo's files; a temporary folder if not given.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Workers per region.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Workers per region, but of Newark's airlines.")] = 2,
 ) -> None:
     """Run a flow on real data: a year of flights from New York, checked against pandas."""
     from penstock.demo.flights import run_demo

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from penstock.demo.flow import AWFUL_MINUTES, DAYS, LATE_MINUTES, LATENESS
+from penstock.demo.flow import AWFUL_MINUTES, DAYS, LATE_MINUTES, LATENESS, LEAST_IN_A_ROW
 
 _LEFT: Final = {"left_only": "is missing", "right_only": "should not be there"}
 
@@ -41,6 +41,7 @@ class Table:
 
 TABLES: Final = {
     "cascades": Table(("tailnum", "started"), ("started", "ended", "broken_at")),
+    "late_in_a_row": Table(("carrier", "started"), ("started", "ended")),
     "airport_hours": Table(("origin", "window_start"), ("window_start", "window_end"), {"mean_delay": 1e-9, "p90_delay": 0.01}),
     "cascade_days": Table(("origin", "window_start"), ("window_start", "window_end")),
     "airlines": Table(("carrier",), (), {"mean_delay": 1e-9}),
@@ -61,6 +62,7 @@ def expected_tables(flights: pd.DataFrame) -> dict[str, pd.DataFrame]:
     cascades = find_cascades(known)
     return {
         "cascades": cascades,
+        "late_in_a_row": _late_in_a_row(known),
         "airport_hours": _airport_hours(known),
         "cascade_days": _cascade_days(cascades),
         "airlines": _airlines(known),
@@ -87,6 +89,17 @@ def find_cascades(flights: pd.DataFrame) -> pd.DataFrame:
                 route = {"origin": chain["origin"].iloc[0], "route": " ".join(chain["origin"])}
                 found.append({"tailnum": tailnum, "nth": nth, "links": len(chain), **times, **delays, **route})
     return pd.DataFrame(found)
+
+
+def _late_in_a_row(flights: pd.DataFrame) -> pd.DataFrame:
+    """Newark's late flights of an airline, between two that were on time; those after the last one on time are not told."""
+    newark = flights[(flights["origin"] == "EWR") & flights["dep_delay"].notna()].copy()
+    newark["late"] = newark["dep_delay"] > LATE_MINUTES
+    newark["on_time"] = (~newark["late"]).groupby(newark["carrier"]).cumsum()
+    newark = newark[newark["late"] & (newark["on_time"] < newark.groupby("carrier")["on_time"].transform("max"))]
+    by = newark.groupby(["carrier", "on_time"], sort=False)
+    found = by.agg(started=("at", "first"), ended=("at", "last"), flights=("at", "size"), lost_minutes=("dep_delay", "sum"))
+    return found[found["flights"] >= LEAST_IN_A_ROW].reset_index().drop(columns="on_time")
 
 
 def _airport_hours(flights: pd.DataFrame) -> pd.DataFrame:

@@ -15,10 +15,11 @@ from typing import Any, Final
 import pandas as pd
 from rich.console import Console
 
+from penstock.demo.balance import Balance
 from penstock.demo.check import differences, expected_tables, stored_tables
 from penstock.demo.data import read_flights, write_replay
 from penstock.demo.flow import declare
-from penstock.demo.report import Watch, print_findings, print_places, print_rescales, print_speed
+from penstock.demo.report import Watch, print_balance, print_findings, print_places, print_rescales, print_speed
 from penstock.demo.rescale import Rescale
 from penstock.errors import PenstockError
 from penstock.serve.terminal import watch
@@ -27,8 +28,9 @@ _SHOWN: Final = 20
 _INTRODUCTION: Final = """\
 {flights:,} flights that left New York in 2013, in the order in which they left, go
 through a flow in {files} pieces. It follows each aircraft, airport and airline and
-keeps five tables in SQLite, which are then compared with pandas. Under way the
-number of workers that follow the aircraft is changed twice, live."""
+keeps six tables in SQLite, which are then compared with pandas. Under way the
+number of workers that follow the aircraft is changed twice, live, and Newark's
+largest airlines get workers of their own."""
 
 
 def run_demo(folder: str | None = None, workers: int = 2) -> None:
@@ -74,18 +76,20 @@ def run_on(flights: pd.DataFrame, folder: Path, workers: int) -> None:
             spark, checkpoint=str(checkpoint), workers=workers, trigger="available_now"
         )
     laps.lap("start")
-    rescale = None if resumed else Rescale(run, files)
+    rescale, balance = (None, None) if resumed else (Rescale(run, files), Balance(run))
     try:
         watch(run)
     except KeyboardInterrupt:
         raise PenstockError(f"Interrupted; to continue: penstock demo --folder {folder}") from None
     turns = rescale.finish() if rescale is not None else []
+    loads = balance.finish() if balance is not None else None
     laps.lap("epochs")
     with _doing("Comparing with pandas"):
         expected, stored = expected_tables(flights), stored_tables(database)
         different = differences(expected, stored)
     laps.lap("pandas")
     print_findings(console, stored)
+    print_balance(console, loads)
     print_speed(console, run.progress, laps.laps_s, resumed=resumed)
     print_rescales(console, turns, rescale.missed if rescale is not None else "")
     _judge(console, different, stored)

@@ -1,4 +1,4 @@
-"""The demo's final report: findings, speed, next commands. At most 80 columns wide."""
+"""The demo's final report: findings, load, speed, next commands. At most 80 columns wide."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from penstock.checkpoint.figures import FIGURES
+from penstock.demo.balance import Loads
 from penstock.demo.data import read_airlines
 from penstock.demo.flow import LATENESS
 from penstock.demo.rescale import Turn
@@ -43,7 +44,12 @@ def print_findings(console: Console, tables: Mapping[str, pd.DataFrame]) -> None
         console: The output.
         tables: The stored tables by name.
     """
-    for shown in (_cascades(tables["cascades"]), _worst_hours(tables["airport_hours"]), _airlines(tables["airlines"])):
+    for shown in (
+        _cascades(tables["cascades"]),
+        _worst_hours(tables["airport_hours"]),
+        _airlines(tables["airlines"]),
+        _late_in_a_row(tables["late_in_a_row"]),
+    ):
         console.print(shown)
         console.print()
 
@@ -76,6 +82,37 @@ def _airlines(airlines: pd.DataFrame) -> Table:
         mean, airline = f"{row['mean_delay']:.1f} min", f"{row['carrier']} {names.get(row['carrier'], '')}"
         shown.add_row(airline, f"{row['flights']:,}", f"{row['aircraft']:,}", mean, _minutes(row["worst_delay"]))
     return shown
+
+
+def _late_in_a_row(streaks: pd.DataFrame) -> Table:
+    title = f"Most late departures of an airline in a row, at Newark: 3 of {len(streaks):,}"
+    shown = _table(title, ("airline", "first late (UTC)"), ("flights", "in all"))
+    names = read_airlines()
+    for row in _worst_first(streaks, "flights").head(3).to_dict("records"):
+        airline, when = f"{row['carrier']} {names.get(row['carrier'], '')}", f"{row['started']:%Y-%m-%d %H:%M}"
+        shown.add_row(airline, when, str(row["flights"]), _minutes(row["lost_minutes"]))
+    return shown
+
+
+def print_balance(console: Console, loads: tuple[Loads, Loads] | None) -> None:
+    """The load of the workers that follow Newark's airlines.
+
+    Args:
+        console: The output.
+        loads: Before hot airlines had workers of their own, and after; None: nothing is shown.
+    """
+    if loads is None:
+        return
+    before, after = loads
+    title = "Share of Newark's flights by worker, balanced live by Isolate()"
+    shown = _table(title, ("worker",), tuple(f"epochs {each.first} to {each.last}" for each in loads))
+    shown.add_column("then has for itself")
+    names, alone = read_airlines(), {worker: carrier for carrier, worker in after.alone.items()}
+    for worker, shares in enumerate(zip(before.shares, after.shares, strict=True)):
+        carrier = alone.get(worker, "")
+        shown.add_row(str(worker), *(f"{share:.0%}" for share in shares), f"{carrier} {names.get(carrier, '')}".strip())
+    console.print(shown)
+    console.print()
 
 
 def print_speed(console: Console, progress: Mapping[str, Any], laps_s: Mapping[str, float], *, resumed: bool) -> None:

@@ -10,7 +10,7 @@ from penstock.errors import PenstockError, ReplacedError
 
 REGION: Final = "tailnum"
 _MORE: Final = 2
-_POLL_S: Final = 0.1
+POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Rescale:
             self.missed = "The flow ended before its first epoch."
 
     def _wait(self, epoch: int) -> None:
-        while self._run.progress["epoch"] < epoch and not self._run.await_termination(_POLL_S):
+        while self._run.progress["epoch"] < epoch and not self._run.await_termination(POLL_S):
             pass
 
     def _scale(self, before: int, after: int) -> None:

@@ -297,7 +297,7 @@ class Stream:
         if attribute in self._needing_a_key:
             left = next((n.region for n in p.upstream_of(p.RegionOutput, self._node)), None)
             if left is not None:
-                key = ", ".join(repr(n) for n in left.keys.names)
+                key = ", ".join(repr(n) for n in left.keys.names) or "'column'"
                 raise DeclarationError(
                     f".{attribute}(...) keeps state and so needs a key, but these rows have left region {left.name!r}; "
                     f"key them again: .key_by({key}, name='…').{attribute}(...)."

@@ -51,7 +51,7 @@ class DChoices(Strategy):
 
 def check_share(share: float | None, name: str, strategy: Strategy) -> None:
     """Refuse what is no share of the messages."""
-    if share is not None and not 0 < share < 1:
+    if share is not None and not (isinstance(share, (int, float)) and 0 < share < 1):
         raise DeclarationError(f"{type(strategy).__name__}({name}={share!r}): give a number between 0 and 1.")
 
 

@@ -23,7 +23,8 @@ Ints = npt.NDArray[np.int64]
 class Histogram(Strategy):
     """Each key has one worker, but of the largest keys of workers with more than their part, some messages go to workers with room.
 
-    Of n workers none gets more than ceil((1 + slack) · m / n) of the m messages of an epoch, whatever the keys.
+    Of n workers none gets more than ceil((1 + slack) · m / n) of the m messages of an epoch, whatever the keys. It is for steps that
+    merge: windows and aggregates. Over Spark, keys with few rows stay whole, and so do all keys in an epoch with fewer than 65,536 records.
 
     Args:
         slack: By which share a worker may have more than its part; more slack splits fewer keys.
@@ -35,7 +36,7 @@ class Histogram(Strategy):
     fits: ClassVar[str] = MERGING
 
     def __post_init__(self) -> None:
-        if not 0 <= self.slack < float("inf"):
+        if not isinstance(self.slack, (int, float)) or not 0 <= self.slack < float("inf"):
             raise DeclarationError(f"Histogram(slack={self.slack!r}): give a number from 0 on.")
 
     def router(self, workers: int) -> Router:

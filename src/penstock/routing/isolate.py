@@ -39,9 +39,9 @@ class Isolate(Strategy):
     rounds: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
-        if not 0 < self.above < 1:
+        if not isinstance(self.above, (int, float)) or not 0 < self.above < 1:
             raise DeclarationError(f"Isolate(above={self.above!r}): give a number between 0 and 1.")
-        if self.rows < 1:
+        if not isinstance(self.rows, (int, float)) or self.rows < 1:
             raise DeclarationError(f"Isolate(rows={self.rows!r}): give a number of rows, 1 or more.")
 
     @property
