@@ -60,7 +60,7 @@ bench: $(STAMP)  ## Measure, and write JSON with machine and commit
 bench-rescale: $(STAMP)  ## Measure the latency of a live rescale (several minutes)
 	$(PY) benchmarks/rescale.py
 
-bench-skew: $(STAMP)  ## Measure how evenly each strategy spreads skewed keys (about half an hour)
+bench-skew: $(STAMP)  ## Measure how evenly each strategy spreads skewed keys (half an hour to an hour)
 	$(PY) benchmarks/skew.py
 
 bench-cer: $(STAMP)  ## Measure pattern recognition (several minutes)

@@ -1,6 +1,6 @@
 """How evenly each distribution strategy spreads skewed keys over workers, beside what is known of it.
 
-    python benchmarks/skew.py                                 the issue's figures: about 25 minutes on two cores
+    python benchmarks/skew.py                                 all figures: half an hour on two cores, an hour beside other work
     python benchmarks/skew.py --salts 2 --messages 1000000    a look
 
 Keys are Zipf-distributed with exponent z; a salt gives them other names, and so other workers. Each cell (z, n) routes the same messages by each
