@@ -10,10 +10,10 @@ ARCHIVE := $(VENV)/spark.jsa
 SRC := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-skew bench-cer bench-flink lock clean
+.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-skew bench-skewed-flows bench-cer bench-flink lock clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP)  ## Make .venv and install everything into it; does nothing when that is up to date
 
@@ -62,6 +62,9 @@ bench-rescale: $(STAMP)  ## Measure the latency of a live rescale (several minut
 
 bench-skew: $(STAMP)  ## Measure how evenly each strategy spreads skewed keys (half an hour to an hour)
 	$(PY) benchmarks/skew.py
+
+bench-skewed-flows: $(STAMP)  ## Measure flows with a hot key, divided and isolated, beside plain Spark (about eight minutes)
+	$(PY) benchmarks/skewed_flows.py
 
 bench-cer: $(STAMP)  ## Measure pattern recognition (several minutes)
 	$(PY) benchmarks/cer.py
