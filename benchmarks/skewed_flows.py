@@ -36,7 +36,6 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.checkpoint.figures import RegionFigures
 from penstock.checkpoint.folder import Checkpoint
 from penstock.spark.session.local import session
 
@@ -45,7 +44,6 @@ WORKERS, KEYS, VALUES, FILES = 8, 10_000, 1_000, 4
 BEGIN_S, WINDOW_S = 1_700_000_000, 10
 """The rows of an epoch, which are in the order of their times, fill one window."""
 WINDOW, EPOCHS = f"{WINDOW_S} seconds", 3
-WORK, CPU = ("worker_cpu_ms", "CPU ms") if hasattr(RegionFigures, "worker_cpu_ms") else ("worker_rows", "rows")
 Declare = Callable[[ps.Stream], ps.Stream]
 
 
@@ -87,8 +85,8 @@ class Ran:
     rows: pa.Table | None = None
 
     def work(self, at: int) -> np.ndarray[Any, Any]:
-        """What each worker did in an epoch."""
-        return np.array(getattr(self.figures[at], WORK), float)
+        """The CPU time of each worker in an epoch (ms)."""
+        return np.array(self.figures[at].worker_cpu_ms, float)
 
 
 class Bench:
@@ -199,13 +197,13 @@ def divided(bench: Bench) -> None:
             of, splits = f"{stream}: {name}", name != "KeyGrouping"
             bench.line(f"{of}, epoch s", statistics.median(took[name]))
             even = statistics.median(float(w.max() / w.mean()) for w in work[name])
-            bench.line(f"{of}, heaviest worker's {CPU} / mean", even, "needed <= 1.1" if splits and hot == "yes" else "")
-            bench.line(f"{of}, {CPU} of all workers", statistics.median(float(w.sum()) for w in work[name]))
+            bench.line(f"{of}, heaviest worker's CPU / mean", even, "needed <= 1.1" if splits and hot == "yes" else "")
+            bench.line(f"{of}, CPU ms of all workers", statistics.median(float(w.sum()) for w in work[name]))
             if splits and hot == "yes":
                 beside = f"needed >= 1.6; with {bench.cores} cores arithmetic allows {allowed:.2f}"
                 bench.line(f"{of}, epoch of KeyGrouping / epoch", ratio(took["KeyGrouping"], took[name]), beside)
                 gain = heaviest["KeyGrouping"] / heaviest[name]
-                bench.line(f"{of}, heaviest worker's {CPU} with KeyGrouping / its", gain, "needed >= 1.6, a core per worker")
+                bench.line(f"{of}, heaviest worker's CPU with KeyGrouping / its", gain, "needed >= 1.6, a core per worker")
             elif splits:
                 bench.line(f"{of}, epoch / epoch of KeyGrouping", ratio(took[name], took["KeyGrouping"]), "needed <= 1.1")
 
@@ -230,12 +228,12 @@ def isolate(bench: Bench) -> None:
             loads.append(float(np.delete(ran.work(at), own).max()))
             alone += [len(own) == 1 and not ran.figures[at].rescale] if name == "Isolate" else []
         heaviest[name] = statistics.median(loads)
-        bench.line(f"{name}: {CPU} of the heaviest worker that has other keys", heaviest[name])
+        bench.line(f"{name}: CPU ms of the heaviest worker that has other keys", heaviest[name])
         bench.line(f"{name}: epoch s", statistics.median(s for ran in runs for s in ran.seconds[-4:]))
     bench.line("Isolate: share of these epochs in which the key was alone", sum(alone) / len(alone), "needed: 1")
-    bench.line(f"KeyGrouping / no hot key: that worker's {CPU}", heaviest["KeyGrouping"] / heaviest["no hot key"])
+    bench.line("KeyGrouping / no hot key: that worker's CPU", heaviest["KeyGrouping"] / heaviest["no hot key"])
     allowed = f"arithmetic allows {WORKERS / (WORKERS - 1):.2f}, as they have a worker fewer"
-    bench.line(f"Isolate / no hot key: that worker's {CPU}", heaviest["Isolate"] / heaviest["no hot key"], allowed)
+    bench.line("Isolate / no hot key: that worker's CPU", heaviest["Isolate"] / heaviest["no hot key"], allowed)
 
 
 def spark(bench: Bench) -> None:
