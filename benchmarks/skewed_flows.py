@@ -97,15 +97,15 @@ class Bench:
         self.lines: list[tuple[str, str, float, str]] = []
         self.part = ""
 
-    def write(self, name: str, epochs: int, rows: int, hot: str = "no", files: int = FILES, *, close: bool = False) -> Path:
+    def write(self, name: str, epochs: int, rows: float, hot: str = "no", files: int = FILES, *, close: bool = False) -> Path:
         """A folder. hot: half of the rows have one key ("yes"), or are of other keys all ("no"), or are left out ("left out").
 
         close: A last epoch has one record that comes a day later, so that all windows before it are complete.
         """
-        rng, rows, folder = np.random.default_rng(7), int(rows * self.scale), self.work / name
+        rng, size, folder = np.random.default_rng(7), round(rows * self.scale), self.work / name
         folder.mkdir()
         for epoch in range(epochs + close):
-            count, start = (rows, epoch * WINDOW_S) if epoch < epochs else (1, 86_400)
+            count, start = (size, epoch * WINDOW_S) if epoch < epochs else (1, 86_400)
             at = ((BEGIN_S + start) * 1_000_000 + np.arange(count) * WINDOW_S * 1_000_000 // count).astype("datetime64[us]")
             half, keys = rng.random(count) < 0.5, rng.integers(1, KEYS, count)
             columns = {"k": np.where(half & (hot == "yes"), 0, keys), "at": pa.array(at, pa.timestamp("us", "UTC"))}
@@ -185,9 +185,12 @@ def divided(bench: Bench) -> None:
         return bench.flow(folder, lambda s: s.key_by("k", distribute=strategy).window(ps.tumbling(WINDOW)).aggregate(**state))
 
     for stream, hot in (("half", "yes"), ("uniform", "no")):
-        folder, small = bench.write(stream, EPOCHS, 1_000_000, hot), bench.write(f"{stream} small", 2, 100_000, hot)
+        folder, small = (
+            bench.write(stream, EPOCHS, 1_000_000, hot),
+            bench.write(f"{stream} small", 2, 100_000 / bench.scale, hot),
+        )
         for strategy in strategies.values():
-            run(small, strategy)  # compiles kernels, and starts Spark's processes
+            run(small, strategy)  # compiles kernels, and starts Spark's processes; large enough to be divided
         found = bench.in_turn({name: lambda s=s, f=folder: run(f, s) for name, s in strategies.items()})
         work = {name: [ran.work(at) for ran in runs for at in range(1, EPOCHS)] for name, runs in found.items()}
         heaviest = {name: statistics.median(float(w.max()) for w in each) for name, each in work.items()}
