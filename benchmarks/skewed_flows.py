@@ -186,7 +186,7 @@ def divided(bench: Bench) -> None:
 
     for stream, hot in (("half", "yes"), ("uniform", "no")):
         folder, small = (
-            bench.write(stream, EPOCHS, 1_000_000, hot),
+            bench.write(stream, EPOCHS, 2_000_000, hot),
             bench.write(f"{stream} small", 2, 100_000 / bench.scale, hot),
         )
         for strategy in strategies.values():
