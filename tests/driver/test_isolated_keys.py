@@ -91,7 +91,7 @@ def play(data, distribute, plan=None, seed=0, **options):
                 harness.push(source, part)
             commands = [*harness.copy(), *(plan(dice, harness, happened) if plan else ())]
             if plan and dice.random() < 0.25:
-                crashes.append(dice.choice(["decide", "compute", "during", "stored", "commit"]))
+                crashes[:] = [dice.choice(["decide", "compute", "during", "stored", "commit"])]
             try:
                 harness.epoch(*commands)
             except Crash:
