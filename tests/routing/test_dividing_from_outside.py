@@ -344,11 +344,14 @@ class NoRouter(Turns):
         raise RuntimeError("no")
 
 
-class BadMemory(Turns):
-    def route(self, senders):
-        found = super().route(senders)
-        self.memory = {0: {"loads": "many"}}
-        return found
+def remembering(memory):
+    class Remembering(Turns):
+        def route(self, senders):
+            found = super().route(senders)
+            self.memory = memory
+            return found
+
+    return Remembering
 
 
 def parts(what):
@@ -362,7 +365,10 @@ def parts(what):
 BROKEN = {
     "raises": (Raising, "KeyError"),
     "no router": (NoRouter, "RuntimeError: no"),
-    "memory": (BadMemory, "AttributeError"),
+    "memory of text": (remembering({0: {"loads": "many"}}), "AttributeError"),
+    "memory of fractions": (remembering({0: {"loads": np.array([0.5])}}), "it remembers .* of float64"),
+    "memory of a table": (remembering({0: {"loads": np.zeros((2, 2), np.int64)}}), "it remembers .2, 2. of int64"),
+    "memory of no sender": (remembering({"me": {"loads": np.zeros(1, np.int64)}}), "ValueError"),
     "too great": (broken(lambda to, n: {s: w + 1 for s, w in to.items()}), "it gave worker 3 of 3"),
     "negative": (broken(lambda to, n: {s: w - 1 for s, w in to.items()}), "it gave worker -1 of 3"),
     "too few": (broken(lambda to, n: {s: w[1:] for s, w in to.items()}), "for 30 messages it gave"),
@@ -388,10 +394,74 @@ def test_strategy_from_outside_when_it_is_broken_is_told_of_in_a_sentence_and_no
             harness.finish()
         assert harness.record.epoch == -1
         assert not sink.rows()
-    if what != "memory":  # which is not kept
+    if not what.startswith("memory"):  # which is not kept
         with pytest.raises(OperatorError, match=sentence):
             ps.route(Mine(how), pa.array([row["k"] for row in given]), workers=3)
     with Harness(flow_of(ps.Histogram(), summed, sink), workers=3, checkpoint=str(tmp_path)) as harness:
         harness.push("s", given)
         harness.finish()
     assert {r["k"]: (r["n"], r["v"]) for r in sink.rows()} == sums(given)
+
+
+@dataclass(frozen=True)
+class Whole(Strategy):
+    """Keys stay whole; where they begin, and whom the strategy pins, is given."""
+
+    where: ClassVar = None
+    pins: ClassVar = None
+
+    def describe(self):
+        return type(self).__name__
+
+    @property
+    def report_above(self):
+        return 0.1
+
+    def table(self, workers):
+        return self.where(workers) if self.where else super().table(workers)
+
+    def pin_keys(self, watch, placed):
+        return self.pins(watch, placed) if self.pins else super().pin_keys(watch, placed)
+
+
+class Beyond(Whole):
+    def where(self, workers):
+        return Routing.even(workers + 2)
+
+
+class FewBins(Whole):
+    def where(self, workers):
+        return Routing.even(workers, bins=64)
+
+
+class NoTable(Whole):
+    def where(self, workers):
+        return None
+
+
+class PinsBeyond(Whole):
+    def pins(self, watch, placed):
+        return watch, dict.fromkeys(watch.keys, placed.workers)
+
+
+class PinsNothing(Whole):
+    def pins(self, watch, placed):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (Beyond(), r"its table gives keys to the workers \[3, 4\] of 3"), (FewBins(), "its table has 64 bins, not 4096"), (NoTable(), "AttributeError"),
+        (PinsBeyond(), "it pinned a key to worker 3 of 3"), (PinsNothing(), "TypeError"),
+    ],
+    ids=name,
+)  # fmt: skip
+def test_strategy_that_leaves_keys_whole_when_it_is_broken_is_told_of_in_a_sentence(strategy, said):
+    with Harness(flow_of(strategy, summed), workers=3) as harness:
+        harness.push("s", rows(30))
+        with pytest.raises(
+            OperatorError, match=rf"^Strategy {name(strategy)} failed in routing: .*{said}.*; fix the strategy\.$"
+        ):
+            harness.epoch()
+        assert harness.record.epoch == -1

@@ -39,6 +39,7 @@ from penstock.protocol.rescale import STANDARD, Limits, Placement, messages
 from penstock.protocol.rescale.own_pins import watched
 from penstock.protocol.rescale.transfer import finished, started
 from penstock.routing.hashing import spark_xxhash64
+from penstock.routing.strategy import first_table
 from penstock.state.deltas import FileRef
 from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, ORDER, PART_BITS, PART_MASK, Mark, Refusal
 
@@ -210,7 +211,7 @@ class EpochDriver:
         return {
             r.name: self.last.regions[r.name].control
             if r.name in self.last.regions
-            else Placement.fresh(workers[r.name], r.distribute.table(workers[r.name]))
+            else Placement.fresh(workers[r.name], first_table(r.distribute, workers[r.name]))
             for r in self._flow.plan.regions
         }
 

@@ -42,7 +42,7 @@ class Remembered:
             OperatorError: It is no memory.
         """
         with told(strategy):
-            packed = {sender: {name: _pack(array) for name, array in arrays.items()} for sender, arrays in memory.items()}
+            packed = {int(sender): {name: _pack(array) for name, array in arrays.items()} for sender, arrays in memory.items()}
             return Remembered(strategy.describe(), workers, packed)
 
     def router(self, strategy: Strategy, workers: int, home: Routing) -> Router:
@@ -58,13 +58,15 @@ class Remembered:
         """
         with told(strategy):
             router = strategy.router(workers)
-        router.home = home
+            router.home = home
         if (self.strategy, self.workers) == (strategy.describe(), workers):
             router.memory = {s: {name: _unpack(text) for name, text in arrays.items()} for s, arrays in self.senders.items()}
         return router
 
 
 def _pack(numbers: npt.NDArray[np.int64]) -> str:
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise TypeError(f"it remembers {numbers.shape} of {numbers.dtype}, and not whole numbers one after the other")
     return base64.b64encode(zlib.compress(numbers.astype("<i8").tobytes(), 1)).decode()
 
 

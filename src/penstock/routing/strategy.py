@@ -23,6 +23,7 @@ import pyarrow as pa
 from penstock.errors import OperatorError, PenstockError, raised
 from penstock.routing.loads import Placed, Watch
 from penstock.routing.table import Routing
+from penstock.types import BINS
 
 STATELESS: Final = "steps without state"
 MERGING: Final = "steps that merge"
@@ -103,6 +104,22 @@ class Strategy:
     def router(self, workers: int) -> Router:
         """A router that has seen nothing yet; by the table if not said otherwise."""
         return ByTable(self.table(workers))
+
+
+def first_table(strategy: Strategy, workers: int) -> Routing:
+    """The table with which a region of so many workers begins, looked at: a key without a worker would be lost.
+
+    Raises:
+        OperatorError: The strategy raised, or its table is none of these workers. Nothing was changed.
+    """
+    with told(strategy):
+        table = strategy.table(workers)
+        if len(table.owners) != BINS:
+            raise ValueError(f"its table has {len(table.owners)} bins, not {BINS}")
+        beyond = {*table.owners, *table.pinned_keys.values()}.difference(range(workers))
+        if beyond:
+            raise ValueError(f"its table gives keys to the workers {sorted(beyond)} of {workers}")
+        return table
 
 
 def routed(strategy: Strategy, router: Router, workers: int, senders: Mapping[int, Hashes]) -> dict[int, Workers]:
