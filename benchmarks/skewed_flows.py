@@ -97,7 +97,9 @@ class Bench:
         self.lines: list[tuple[str, str, float, str]] = []
         self.part = ""
 
-    def write(self, name: str, epochs: int, rows: float, hot: str = "no", files: int = FILES, *, close: bool = False) -> Path:
+    def write(
+        self, name: str, epochs: int, rows: float, hot: str = "no", files: int = FILES, *, keys: int = KEYS, close: bool = False
+    ) -> Path:
         """A folder. hot: half of the rows have one key ("yes"), or are of other keys all ("no"), or are left out ("left out").
 
         close: A last epoch has one record that comes a day later, so that all windows before it are complete.
@@ -107,8 +109,8 @@ class Bench:
         for epoch in range(epochs + close):
             count, start = (size, epoch * WINDOW_S) if epoch < epochs else (1, 86_400)
             at = ((BEGIN_S + start) * 1_000_000 + np.arange(count) * WINDOW_S * 1_000_000 // count).astype("datetime64[us]")
-            half, keys = rng.random(count) < 0.5, rng.integers(1, KEYS, count)
-            columns = {"k": np.where(half & (hot == "yes"), 0, keys), "at": pa.array(at, pa.timestamp("us", "UTC"))}
+            half, others = rng.random(count) < 0.5, rng.integers(1, keys, count)
+            columns = {"k": np.where(half & (hot == "yes"), 0, others), "at": pa.array(at, pa.timestamp("us", "UTC"))}
             table = pa.table({**columns, "v": rng.integers(0, VALUES, count)})
             table = table.filter(pa.array(~half)) if hot == "left out" else table
             each = -(-len(table) // files)
@@ -243,7 +245,7 @@ def spark(bench: Bench) -> None:
     """The exact number of distinct values per key and window, by penstock and by Spark, on the same files in one session."""
     from benchmarks import skewed_spark  # noqa: PLC0415  (found once the path is set)
 
-    folder = bench.write("both", EPOCHS, 1_000_000, "yes", close=True)
+    folder = bench.write("both", EPOCHS, 1_000_000, "yes", close=True, keys=KEYS // 5)  # Spark's Python takes long for each key
     bench.spark.conf.set("spark.sql.shuffle.partitions", str(WORKERS))
     state = "org.apache.spark.sql.execution.streaming.state"
     bench.spark.conf.set("spark.sql.streaming.stateStore.providerClass", f"{state}.RocksDBStateStoreProvider")
