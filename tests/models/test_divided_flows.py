@@ -73,7 +73,7 @@ many_workers = st.sampled_from([1, 2, 3, 5, 8, 50])
 
 
 @pytest.mark.parametrize("timed", [True, False])
-@examples(6)
+@examples(4)
 @given(data=st.data())
 def test_results_when_keys_are_divided_and_anything_happens_equal_one_sequential_pass(timed, data):
     check(*any_flow(data, timed=timed))
@@ -98,7 +98,7 @@ def any_flow(data: Any, *, timed: bool, steps: int = 5) -> tuple[r.Recipe, oracl
 
 
 @pytest.mark.parametrize("timed", [True, False])
-@examples(6)
+@examples(4)
 @given(data=st.data())
 def test_results_when_strategies_change_between_runs_equal_one_sequential_pass(timed, data):
     check_in_versions(data, *any_flow(data, timed=timed))
@@ -157,7 +157,7 @@ def restless(draw: Any, *, timed: bool) -> tuple[r.Recipe, oracle.Records, drawi
 
 
 @pytest.mark.parametrize("timed", [True, False])
-@examples(6)
+@examples(4)
 @given(data=st.data())
 def test_results_when_divided_keys_are_put_on_hold_equal_one_sequential_pass(timed, data):
     recipe, records, course = data.draw(restless(timed=timed))
@@ -165,7 +165,7 @@ def test_results_when_divided_keys_are_put_on_hold_equal_one_sequential_pass(tim
 
 
 @pytest.mark.parametrize("timed", [True, False])
-@examples(6)
+@examples(4)
 @given(data=st.data())
 def test_results_when_strategies_change_while_keys_are_put_on_hold_equal_one_sequential_pass(timed, data):
     check_in_versions(data, *data.draw(restless(timed=timed)))

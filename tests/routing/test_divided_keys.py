@@ -155,7 +155,7 @@ def routed_by_epoch(strategy, epochs, *, crash_at=None, again="the same harness"
     return out, steps
 
 
-@pytest.mark.parametrize("strategy", DIVIDING[::2], ids=name)
+@pytest.mark.parametrize("strategy", DIVIDING[:4:3], ids=name)
 def test_epoch_when_it_runs_again_after_a_crash_at_any_step_is_routed_alike(strategy, tmp_path):
     epochs = some_epochs()
     calm, steps = routed_by_epoch(strategy, epochs)
@@ -228,7 +228,7 @@ print(digest())
 
 def digest():
     """Of all that is routed and remembered of some rows."""
-    found = [repr(routed_by_epoch(strategy, some_epochs(7, 3))[0]) for strategy in DIVIDING[1:4]]
+    found = [repr(routed_by_epoch(strategy, some_epochs(7, 3))[0]) for strategy in DIVIDING[1:3]]
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
