@@ -50,6 +50,18 @@ def test_progress_when_a_region_rescales_has_the_figures_that_are_declared():
     assert (calm["sources"]["s"]["rows"], calm["regions"]["k"]["rows_in"], calm["regions"]["k"]["workers"]) == (100, 100, 2)
 
 
+def test_load_when_one_key_has_all_rows_counts_the_workers_without_any():
+    flow = ps.Flow("hot")
+    keyed = flow.source("s", ps.files("none", "k string, v long")).key_by("k", distribute=ps.Isolate())
+    keyed.stateful_map(lambda k, e, s: ((k, e.v), None), "k string, v long").sink(ps.memory("hot"))
+    with Harness(flow, workers=5) as harness:
+        harness.push("s", [{"k": None, "v": i} for i in range(30)])
+        region = progress_of(harness.epoch())["regions"]["k"]
+    assert sorted(region["worker_rows"]) == [0, 0, 0, 0, 30]
+    assert region["imbalance"] == 0.8
+    assert [(key["key"], key["share"]) for key in region["hot_keys"]] == [("null", 1.0)]
+
+
 @pytest.mark.parametrize(
     ("unit", "value", "text"),
     [

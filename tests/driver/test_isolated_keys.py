@@ -180,12 +180,12 @@ def test_progress_when_a_key_is_isolated_names_it_with_its_share_and_its_worker(
         progress = progress_of(harness.record)
         region = progress["regions"]["k"]
         hot = region["hot_keys"][0]
-        assert (hot["key"], hot["share"], hot["isolated"]) == ("hot, None", 0.6, True)
+        assert (hot["key"], hot["share"], hot["isolated"]) == ("hot, null", 0.6, True)
         assert region["worker_rows"][hot["worker"]] == 60
         assert (region["pinned_keys"], region["strategy"]) == (1, "Hasty(above=0.5, rows=10)")
         assert harness.record.regions["k"].control.routing.pinned_keys == {hot["hash"]: hot["worker"]}
         lines = status_lines(progress, {"flow": "skewed", "run": 1}, alive=True, now=BEGIN)
-        assert f"region k: key hot, None has 60% of the rows and worker {hot['worker']} for itself" in lines
+        assert f"region k: key hot, null has 60% of the rows and worker {hot['worker']} for itself" in lines
         harness.push("s", [{"k": f"key{n % 6}", "d": None, "v": 1} for n in range(54)] + [{"k": "hot", "d": None, "v": 1}] * 6)
         harness.epoch()
         cooler = progress_of(harness.record)["regions"]["k"]["hot_keys"]
@@ -193,7 +193,7 @@ def test_progress_when_a_key_is_isolated_names_it_with_its_share_and_its_worker(
         harness.push("s", [{"k": "key1", "d": None, "v": 1}])
         harness.epoch()
         unseen = progress_of(harness.record)["regions"]["k"]["hot_keys"]
-        assert [(k["key"], k["share"]) for k in unseen] == [("key1, None", 1.0), ("hot, None", 0.0)]
+        assert [(k["key"], k["share"]) for k in unseen] == [("key1, null", 1.0), ("hot, null", 0.0)]
 
 
 def test_value_of_a_hot_key_when_it_is_long_is_cut():

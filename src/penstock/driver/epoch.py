@@ -298,8 +298,8 @@ class EpochDriver:
             regions[name] = self._advance(name, epoch, decision, work, deltas)
             before = self.last.figures.regions.get(name)
             now, strategy = self._settings.clock_us(), self._flow.regions[name].region.distribute
-            divided = [*decision.divided[name].values()]
-            figures[name] = region_figures(regions[name], deltas, now, self._settings.limits, before, strategy, divided)
+            divided, limits = [*decision.divided[name].values()], self._settings.limits
+            figures[name] = region_figures(regions[name], deltas, now, limits, before, strategy, divided, work.workers)
         progress = EpochFigures(
             rows_in=sum(s.rows - self.last.sources.get(n, SourceState()).rows for n, s in decision.sources.items()),
             rows_out=decision.counts,

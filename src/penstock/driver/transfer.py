@@ -50,7 +50,8 @@ def region_figures(
     limits: Limits,
     before: RegionFigures | None,
     strategy: Strategy,
-    divided: Sequence[Divided] = (),
+    divided: Sequence[Divided],
+    workers: int,
 ) -> RegionFigures:
     """A region's figures of an epoch, for people.
 
@@ -62,9 +63,10 @@ def region_figures(
         before: The figures of the epoch before.
         strategy: The region's.
         divided: What the split stages did.
+        workers: Number of workers in the epoch, with those that had nothing to do.
     """
-    loads = _by_worker({w: r.rows_in for w, (_, r) in deltas.items()}, [d.rows for d in divided])
-    cpu_ms = _by_worker({w: r.cpu_us / 1000 for w, (_, r) in deltas.items()}, [d.cpu_ms for d in divided])
+    loads = _by_worker({w: r.rows_in for w, (_, r) in deltas.items()}, [d.rows for d in divided], workers)
+    cpu_ms = _by_worker({w: r.cpu_us / 1000 for w, (_, r) in deltas.items()}, [d.cpu_ms for d in divided], workers)
     reports, control = [r for _, r in deltas.values()], state.control
     return RegionFigures(
         workers=state.workers,
@@ -89,9 +91,9 @@ def region_figures(
     )
 
 
-def _by_worker(own: Mapping[int, N], divided: Iterable[Sequence[N]]) -> tuple[N, ...]:
+def _by_worker(own: Mapping[int, N], divided: Iterable[Sequence[N]], workers: int) -> tuple[N, ...]:
     """By worker, what it has in the region and in split stages."""
-    listed = [own.get(w, 0) for w in range(1 + max(own, default=-1))]
+    listed = [own.get(w, 0) for w in range(workers)]
     return tuple(map(sum, zip_longest(listed, *divided, fillvalue=0)))
 
 

@@ -354,7 +354,8 @@ def _hot_keys(spec: RegionSpec, received: list[list[pa.RecordBatch]]) -> tuple[H
     for key, rows, first in hottest(hashes, spec.report_above):
         at = int(np.searchsorted(ends, first, "right"))
         batch, row = batches[at], first - int(ends[at]) + batches[at].num_rows
-        text = ", ".join(str(batch.column(name)[row].as_py()) for name in spec.keys.names)
+        values = [batch.column(name)[row].as_py() for name in spec.keys.names]
+        text = ", ".join("null" if value is None else str(value) for value in values)
         out.append(HotKey(key, rows, text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"))
     return tuple(out)
 
