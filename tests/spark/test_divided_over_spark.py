@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import importlib
 import math
 from decimal import Decimal
 
@@ -234,6 +235,40 @@ def test_stage_when_it_shares_rows_over_spark_is_even_and_has_the_rows_without_i
             assert max(rows) <= 1.1 * sum(rows) / 3
 
 
+FROM_OUTSIDE = """
+from dataclasses import dataclass
+import numpy as np
+from penstock.routing.strategy import MERGING, Memory, Strategy
+
+class Turns(Memory):
+    def begin(self, sender):
+        return {"next": np.zeros(1, np.int64)}
+
+    def route_sender(self, hashes, memory, out):
+        out[:] = (memory["next"][0] + np.arange(len(hashes))) % self.workers
+        memory["next"][0] += len(hashes)
+
+@dataclass(frozen=True)
+class InTurn(Strategy):
+    splits_keys = True
+    fits = MERGING
+
+    def router(self, workers):
+        return Turns(workers)
+"""
+
+
+@pytest.mark.usefixtures("divides_early")
+def test_strategy_from_outside_when_only_the_driver_can_import_it_divides_keys(spark, skewed, whole, tmp_path, monkeypatch):
+    (tmp_path / "of_a_strategist.py").write_text(FROM_OUTSIDE)
+    monkeypatch.syspath_prepend(tmp_path)  # of this process, not of the workers
+    strategy = importlib.import_module("of_a_strategist").InTurn()
+    found, figures, _ = run(spark, skewed, tmp_path / "c", strategy, windows)
+    assert found == whole[windows]
+    assert sum(f.divided_rows for f in figures) == 12_000
+    assert max(f.imbalance for f in figures) < 0.02
+
+
 @pytest.mark.usefixtures("divides_early")
 def test_histogram_when_keys_cool_down_and_others_get_hot_divides_those_and_counts_fewer_epochs_while_all_is_even(
     spark, tmp_path, monkeypatch
@@ -269,3 +304,28 @@ def test_histogram_when_keys_cool_down_and_others_get_hot_divides_those_and_coun
     last = {row["k"]: (row["u"], row["n"]) for row in out.rows()}
     wanted = read.groupby("k")["v"].agg(["sum", "count"])
     assert last == {k: (u, n) for k, u, n in wanted.itertuples()}
+
+
+@pytest.mark.usefixtures("divides_early")
+@pytest.mark.parametrize("strategy", [ps.Histogram(), ps.WChoices()], ids=repr)
+def test_epoch_that_is_repeated_after_a_failure_is_routed_alike(strategy, spark, skewed, whole, tmp_path):
+    run(spark, skewed, tmp_path / "undisturbed", strategy, windows, files=1)
+    wanted = Checkpoint(str(tmp_path / "undisturbed")).last().regions["k"].routers
+    out, steps = ps.memory(f"{tmp_path}"), []
+    flow = ps.Flow("divided")
+    source = flow.source("s", ps.files(str(skewed), SCHEMA, max_files_per_epoch=1), time="at", lateness="5 seconds")
+    windows(source.key_by("k", distribute=strategy)).sink(out)
+
+    def fail(step):
+        steps.append(step)
+        if steps.count("commit") == 2 and step == "commit":
+            raise RuntimeError("on purpose")
+
+    started = flow.start(spark, checkpoint=str(tmp_path / "c"), workers=4, trigger="available_now", on_step=fail)
+    with pytest.raises(ps.PenstockError, match="on purpose"):
+        started.await_termination(600)
+    again = flow.start(spark, checkpoint=str(tmp_path / "c"), trigger="available_now")
+    assert again.await_termination(600)
+    assert sorted(map(repr, out.rows())) == whole[windows]
+    assert Checkpoint(str(tmp_path / "c")).last().regions["k"].routers == wanted
+    assert wanted

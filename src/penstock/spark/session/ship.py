@@ -1,4 +1,4 @@
-"""Send users' functions to Spark's workers together with their modules.
+"""Send users' functions and strategies to Spark's workers together with their modules.
 
 A function of an installed package is sent by name. A worker cannot import a script, a notebook or a test module, so functions
 of these are sent by value.
@@ -26,6 +26,7 @@ def ship_user_code(plan: Plan) -> None:
 
 def _functions(plan: Plan) -> Iterator[Any]:
     for region in plan.regions:
+        yield type(region.distribute)
         for step in region.steps:
             yield from step.operator.user_functions()
     for node in upstream_of(StepNode, *readers(plan.regions, plan.outputs)):
