@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import itertools
 import random
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import ClassVar
@@ -110,22 +111,28 @@ def windows(keyed):
 
 
 @pytest.mark.parametrize("strategy", DIVIDING, ids=name)
-def test_aggregate_when_it_does_not_say_that_order_is_nothing_to_it_is_refused_before_anything_runs(strategy):
+def test_aggregate_when_it_does_not_say_that_order_is_nothing_to_it_keeps_keys_whole_and_the_flow_says_so(strategy):
+    for at in range(3):
+        flow = flow_of(
+            strategy, lambda k, at=at: windows(k)[at].aggregate(o=Ones("v"), c=Changes("v")), ps.memory(f"said{next(NUMBERS)}")
+        )
+        with Harness(flow, workers=3) as harness:
+            (sentence,) = harness.notices
+            assert re.search(
+                r"does not use .* for .*aggregate\(o, c\), so a hot key may slow down its worker; say commutative = True in Changes if its "
+                r"result is the same in whatever order rows are added and merged, or use Isolate\(\)\.",
+                sentence,
+            )
+            harness.push("s", rows(60))
+            assert harness.epoch().figures.regions["k"].divided_rows == 0
     keyed = ps.Flow("f").source("s", Reader(), time="at").key_by("k", distribute=strategy)
-    for stream in (keyed, *windows(keyed)):
-        with pytest.raises(
-            DeclarationError,
-            match=r"aggregate\(o, c\) cannot work on a part of a key's rows, and .* divides them among workers; say commutative = True in "
-            r"Changes if its result is the same in whatever order rows are added and merged, or use distribute=penstock.Isolate\(\)",
-        ):
-            stream.aggregate(o=Ones("v"), c=Changes("v"))
     with pytest.raises(DeclarationError, match=r"divides them among workers; use distribute=penstock.Isolate\(\)"):
         keyed.stateful_map(lambda *_: (None, None), "v long")
     behind = keyed.window(ps.tumbling("1 hour")).aggregate(o=Ones("v"))
     behind.window(ps.tumbling("2 hours")).aggregate(c=Changes("o"))  # rows of a key are together again
 
 
-@pytest.mark.parametrize("strategy", [None, ps.Isolate()])
+@pytest.mark.parametrize("strategy", [None, ps.Isolate(), *DIVIDING])
 def test_aggregate_when_order_is_something_to_it_is_right_where_keys_stay_whole(strategy):
     sink, given = ps.memory(f"order{next(NUMBERS)}"), rows(60)
     with Harness(flow_of(strategy, lambda k: windows(k)[0].aggregate(c=Changes("v")), sink), workers=3) as harness:

@@ -178,7 +178,7 @@ def compile_region(
         steps.append(Step(operator, tuple(sources), in_schemas, out_schema))
     for i, found in enumerate(steps if region.distribute.splits_keys else ()):  # after all others: often there are no parts
         (kind, n), *_ = found.inputs
-        if kind == "port" and ports[n].partial_of is None:
+        if kind == "port" and ports[n].partial_of is None and found.operator.mergeable:
             parts = Port(parts_schema(keys), i, waits=False)
             steps[i] = replace(found, parts=port(feeds[n], f"parts {i}", lambda p=parts: p))  # type: ignore[misc]
     outs = []
@@ -256,16 +256,23 @@ def _goes_on(plan: Plan, region: Region, operator: int, errors: bool) -> bool:
     return any(n.region is region and n.operator == operator and n.errors == errors for n in upstream_of(RegionOutput, *passed))
 
 
-def undivided(flow: CompiledFlow) -> list[str]:
-    """A sentence for each region whose keys are not divided although its strategy would: a hot key costs nothing there."""
-    return [
-        f"Region {name!r} does not need {compiled.region.distribute!r}, and does not use it: Spark combines the rows of a key before they go "
-        "to its worker."
-        for name, compiled in flow.regions.items()
-        if compiled.region.distribute.splits_keys
-        and compiled.spec.steps
-        and all(step.parts is None for step in compiled.spec.steps)
-    ]
+def undivided(flow: CompiledFlow) -> list[tuple[str, bool]]:
+    """A sentence for each step whose keys stay whole although the region's strategy would divide them, and whether a hot key matters."""
+    out = []
+    for name, compiled in flow.regions.items():
+        strategy, spec = compiled.region.distribute, compiled.spec
+        if not strategy.splits_keys:
+            continue
+        for step in spec.steps:
+            (kind, n), *_ = step.inputs
+            what = step.operator.describe()
+            if kind == "port" and spec.ports[n].partial_of is not None:
+                said = f"does not need {strategy!r} for {what}, and does not use it: Spark combines the rows of a key before they go to its worker"
+                out.append((f"Region {name!r} {said}.", False))
+            elif kind == "port" and step.parts is None:
+                said = f"does not use {strategy!r} for {what}, so a hot key may slow down its worker; {step.operator.to_merge}, or use Isolate()"
+                out.append((f"Region {name!r} {said}.", True))
+    return out
 
 
 def _count_consumers(plan: Plan, regions: dict[str, CompiledRegion]) -> dict[int, int]:

@@ -87,7 +87,10 @@ class RunOpener:
         goes_on = found.kept if found else last
         if last.epoch < 0 and self.engine.has_begun(last.log):
             check_sources(checkpoint.sources(), sources_of(plan), checkpoint.uri)
-        self.notices = [*take_over(self.flow, goes_on, checkpoint.uri, self._forget), *undivided(self.flow)]
+        self.notices = [
+            *take_over(self.flow, goes_on, checkpoint.uri, self._forget),
+            *(sentence for sentence, _ in undivided(self.flow)),
+        ]
         plan = self.flow.plan
         if last.epoch < 0:  # from then on the records say it
             checkpoint.keep_sources(sources_of(plan))

@@ -284,7 +284,7 @@ class Operator:
     mergeable: bool = False
     """Whether a key's rows can be handled apart, by `lift`, and `on_parts` merges the results in any order to the same output."""
     to_merge: str = ""
-    """What would make it mergeable, as the middle of a sentence; empty: nothing would."""
+    """What would make it mergeable, as the end of a sentence; empty: nothing would. A strategy that divides keys leaves them whole for it."""
     passes: bool = False
     """Whether its output rows are rows that it was given, so that it may be taken away from a flow that has state."""
 

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.checkpoint.folder import CONTROL, Checkpoint
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.background import LOOK_S
-from penstock.driver.compile import CompiledFlow, CompiledRegion, compile_flow
+from penstock.driver.compile import CompiledFlow, CompiledRegion, compile_flow, undivided
 from penstock.driver.engine import EpochOrders
 from penstock.driver.loop import Loop
 from penstock.driver.opener import RunOpener
@@ -89,6 +89,9 @@ def start(
         reader_of(source).check(source)
     compiled = compile_flow(plan, schema_of(ours), partial_schema(ours), only_partition(plan))
     check_patterns(compiled, ours)
+    for sentence, matters in undivided(compiled):
+        if matters:
+            complain(sentence)
     limits = replace(step_limits(step_budget), slots=max(1, spark.sparkContext.defaultParallelism))
     opened, by_region, forgotten = Checkpoint(str(checkpoint)), workers_of(plan, workers), names_to_forget(forget)
     engine = SparkEngine(compiled, ours, spark, opened, interval, sum(by_region.values()))

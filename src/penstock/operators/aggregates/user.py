@@ -57,8 +57,8 @@ class Aggregate(Kernel):
 
     ``merge`` must be associative, with ``zero()`` as its neutral element, and ``add(s, v)`` must equal ``merge(s, add(zero(),
     v))``: the division of a group's rows into partial states is not defined. Rows are added in the operator's order, so
-    ``merge`` need not be commutative if that order is defined (with event time) and a key's rows stay together. Strategies that
-    divide them (``key_by(distribute=ps.Histogram())``) take only aggregates that say they are `commutative`. Values are Python
+    ``merge`` need not be commutative if that order is defined (with event time) and a key's rows stay together. A strategy that
+    divides them (``key_by(distribute=ps.Histogram())``) leaves keys whole for aggregates that do not say they are `commutative`. Values are Python
     objects; nulls are skipped. If `column` is None every row is added with the value None. States must be picklable.
 
     Attributes:
