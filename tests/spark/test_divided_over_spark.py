@@ -196,7 +196,9 @@ def test_flow_when_the_jvm_combines_does_not_divide(spark, skewed, tmp_path):
     assert found == run(spark, skewed, tmp_path / "b", None, counted)[0]
     assert not any(f.divided_rows for f in figures)
     (sentence,) = changes
-    assert sentence.startswith("Region 'k' does not need WChoices(theta=None), and does not use it: Spark combines the rows")
+    assert sentence.startswith(
+        "Region 'k' does not need WChoices(theta=None) for aggregate(n, d), and does not use it: Spark combines"
+    )
 
 
 @pytest.mark.usefixtures("divides_early")

@@ -72,7 +72,7 @@ def test_matches_do_not_depend_on_whether_rows_come_in_pages(spark, tmp_path, mo
     monkeypatch.setattr("penstock.spark.run.sources_alone", lambda _: {})  # these always come in pages
     whether, number = engine.SparkBackend._in_pages, iter(range(100))
     monkeypatch.setattr(engine, "PAGED_ROWS", 1)
-    monkeypatch.setattr(engine.SparkBackend, "_in_pages", lambda own, region: next(number) % 3 != 1 and whether(own, region))
+    monkeypatch.setattr(engine.SparkBackend, "_in_pages", lambda *given: next(number) % 3 != 1 and whether(*given))
     # Of each event there is a match, so that none can be lost unseen.
     queries = ["SELECT * WHERE A OR B OR C OR other {}", "SELECT a[at], c[at] WHERE A AS a ; B ; C AS c {} WITHIN 0.3 SECONDS"]
     queries = queries[:ports]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,8 @@ def test_empty_name_and_long_file_are_found():
     ]
     assert complaints("src/penstock/common/table.py", 500) != []
     assert complaints("src/penstock/routing/table.py", 500) == []
+
+
+def test_modules_of_tests_have_names_of_their_own():
+    names = Counter(path.stem for path in Path(__file__).parents[1].rglob("test_*.py"))
+    assert [name for name, n in names.items() if n > 1] == []  # pytest could collect only one of them

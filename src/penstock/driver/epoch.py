@@ -298,7 +298,7 @@ class EpochDriver:
             regions[name] = self._advance(name, epoch, decision, work, deltas)
             before = self.last.figures.regions.get(name)
             now, strategy = self._settings.clock_us(), self._flow.regions[name].region.distribute
-            divided, limits = [*decision.divided[name].values()], self._settings.limits
+            divided, limits = [*decision.divided.get(name, {}).values()], self._settings.limits
             figures[name] = region_figures(regions[name], deltas, now, limits, before, strategy, divided, work.workers)
         progress = EpochFigures(
             rows_in=sum(s.rows - self.last.sources.get(n, SourceState()).rows for n, s in decision.sources.items()),
@@ -367,7 +367,7 @@ class EpochDriver:
             after.copies,
             {w: [f.path for f in files] for w, files in after.acquired.items()},
             0 if control.goal is None else (before.rescale_us if before else 0) or now,
-            {**work.routers, **{slot: done.router for slot, done in decision.divided[name].items()}},
+            {**work.routers, **{slot: done.router for slot, done in decision.divided.get(name, {}).items()}},
         )
 
 
