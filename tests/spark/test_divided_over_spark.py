@@ -165,18 +165,21 @@ def test_steps_when_keys_are_divided_have_the_rows_of_whole_keys(strategy, steps
 
 
 @pytest.mark.usefixtures("divides_early")
-def test_flow_when_its_input_comes_from_a_users_function_or_a_region_is_divided_all_the_same(spark, skewed, whole, tmp_path):
+@pytest.mark.parametrize("strategy", [ps.Histogram(), ps.WChoices()], ids=repr)
+def test_flow_when_its_input_comes_from_a_users_function_or_a_region_is_divided_all_the_same(
+    strategy, spark, skewed, whole, tmp_path
+):
     def through_python(stream):
         return stream.map_batches(lambda batch: batch, SCHEMA)
 
     def through_a_region(stream):
         return stream.key_by("v").deduplicate("k", "at", "d", "w").local()
 
-    found, figures, _ = run(spark, skewed, tmp_path / "c", ps.Histogram(), windows, before=through_python)
+    found, figures, _ = run(spark, skewed, tmp_path / "c", strategy, windows, before=through_python)
     assert found == whole[windows]
     assert sum(f.divided_rows for f in figures) > 1_000
     by_key = run(spark, skewed, tmp_path / "a", None, windows, before=through_a_region)[0]
-    found, figures, _ = run(spark, skewed, tmp_path / "b", ps.Histogram(), windows, before=through_a_region)
+    found, figures, _ = run(spark, skewed, tmp_path / "b", strategy, windows, before=through_a_region)
     assert found == by_key
     assert sum(f.divided_rows for f in figures) > 1_000
 

@@ -163,20 +163,24 @@ class SplitStages:
     ) -> None:
         self._counts, self._name, self._home_sql, self._columns = counts, name, home_sql, columns
         self._made: dict[tuple[str, int], tuple[Strategy, EpochOrders, Router]] = {}
-        self._plans: dict[tuple[str, int], Cuts | None] = {}
+        self._plans: dict[tuple[str, int], tuple[Cuts | None, DataFrame]] = {}
 
     def split(
-        self, stage: RegionSpec, strategy: Strategy, frame: DataFrame, work: EpochOrders
+        self,
+        stage: RegionSpec,
+        strategy: Strategy,
+        frame: DataFrame,
+        work: EpochOrders,
+        keep: Callable[[DataFrame], DataFrame],
     ) -> tuple[DataFrame, DataFrame | None]:
-        """See `penstock.driver.engine.Backend.split`."""
-        (port,) = stage.ports
-        router = work.routers.get(port.slot, Remembered()).router(strategy, work.workers, work.routing)
-        named, hashed = (stage.name, port.slot), _hash_sql(stage)
+        """See `penstock.driver.engine.Backend.split`. `keep`: applied to the frame before it is read several times."""
+        named, hashed = _named(stage), _hash_sql(stage)
+        router = _router(stage, strategy, work)
         if isinstance(router, ByCounts):
             if named not in self._plans:
-                self._plans[named] = self._planned(frame, hashed, strategy, router, work)
+                self._plans[named] = self._planned(frame, hashed, strategy, router, work, keep)
                 self._made[named] = strategy, work, router
-            plan = self._plans[named]
+            plan, frame = self._plans[named]
             if plan is None:
                 return frame, None
             hot = _among(hashed, [*plan.keys])
@@ -189,9 +193,8 @@ class SplitStages:
         self, stage: RegionSpec, strategy: Strategy, frame: DataFrame, work: EpochOrders
     ) -> tuple[DataFrame, Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]]:
         """The rows of a stage without keys at its workers, and what reads them there."""
-        named, schema = (stage.name, stage.ports[0].slot), stage.in_schema
-        router = work.routers.get(stage.ports[0].slot, Remembered()).router(strategy, work.workers, work.routing)
-        self._made[named] = strategy, work, router
+        named, schema = _named(stage), stage.in_schema
+        self._made[named] = strategy, work, _router(stage, strategy, work)
         rows, paged = self._routed(stage, named, frame, strategy, work)
         return rows, lambda batches: (rows for _, rows in spread_rows(batches, schema, paged=paged))
 
@@ -214,23 +217,31 @@ class SplitStages:
     def _under(self, named: tuple[str, int]) -> str:
         return f"{self._name}{named[1]} {named[0]}"
 
-    def _planned(self, frame: DataFrame, hashed: str, strategy: Strategy, router: ByCounts, work: EpochOrders) -> Cuts | None:
-        """Where rows of hot keys go; None: all keys stay whole. What the router remembers is changed."""
+    def _planned(
+        self,
+        frame: DataFrame,
+        hashed: str,
+        strategy: Strategy,
+        router: ByCounts,
+        work: EpochOrders,
+        keep: Callable[[DataFrame], DataFrame],
+    ) -> tuple[Cuts | None, DataFrame]:
+        """Where rows of hot keys go (None: all keys stay whole), and the frame to read. What the router remembers is changed."""
         before = router.memory.get(_MEMORY, {})
         quiet = int(before["quiet"][0]) if before else 0
         if quiet and (quiet % _LONGEST if quiet >= _LONGEST else quiet & (quiet - 1)):
             router.memory[_MEMORY] = {**before, "quiet": np.array([quiet + 1])}
-            return None
+            return None, frame
+        frame = keep(frame)
         known, bits = (before["hot"], int(before["bits"][0])) if before else (np.empty(0, np.int64), 0)
         found = count_rows(frame, hashed, self._home_sql(work.routing, hashed), known, bits, work.workers)
         total = int(found.loads.sum())
         plan = None
         if total >= LEAST_ROWS and found.loads.max() >= UNEVEN * total / work.workers:
             plan = self._cut(frame, hashed, strategy, router, found, bits)
-        hot = np.array([*plan.keys] if plan else [], np.int64)
-        bits = max(0, (total // (work.workers * _BLOCKS)).bit_length() - 1)
-        router.memory[_MEMORY] = {"quiet": np.array([0 if plan else quiet + 1]), "hot": hot, "bits": np.array([bits])}
-        return plan
+        hot, quiet = np.array([*plan.keys] if plan else [], np.int64), 0 if plan else quiet + 1
+        router.memory[_MEMORY] = {"quiet": np.array([quiet]), "hot": hot, "bits": np.array([_bits(found.loads)])}
+        return plan, frame
 
     def _cut(
         self, frame: DataFrame, hashed: str, strategy: Strategy, router: ByCounts, found: Counted, bits: int
@@ -240,7 +251,7 @@ class SplitStages:
         full = set(np.flatnonzero(found.loads * router.workers > total).tolist())
         new = [key for key, (home, rows) in found.sampled.items() if home in full and 2 * rows >= most]
         if new:
-            bits = max(0, (total // (router.workers * _BLOCKS)).bit_length() - 1)
+            bits = _bits(found.loads)
             blocks = _blocks(frame, hashed, [*new, *blocks], bits)
         sizes = {key: int(rows.sum()) for key, (_, _, rows) in blocks.items() if rows.sum() >= most}
         with told(strategy):
@@ -312,6 +323,21 @@ def _by_sender(stage: RegionSpec, tasks: int) -> Placed:
             yield rows, spark_xxhash64([pa.array(where.column(where.part, rows))]) % tasks
 
     return placed
+
+
+def _named(stage: RegionSpec) -> tuple[str, int]:
+    """A stage's region, and the slot of its input."""
+    return stage.name, stage.ports[0].slot
+
+
+def _router(stage: RegionSpec, strategy: Strategy, work: EpochOrders) -> Router:
+    """The router of a stage, with what it remembers."""
+    return work.routers.get(stage.ports[0].slot, Remembered()).router(strategy, work.workers, work.routing)
+
+
+def _bits(loads: Ints) -> int:
+    """The bits of blocks for an epoch with these rows by worker."""
+    return max(0, (int(loads.sum()) // (len(loads) * _BLOCKS)).bit_length() - 1)
 
 
 def _hash_sql(stage: RegionSpec) -> str:

@@ -178,9 +178,11 @@ class SparkBackend:
         node = compiled.region.inputs[compiled.feeds[compiled.spec.steps[step].inputs[0][1]]]
         if self._most_rows(node) < LEAST_ROWS:
             return frame, None
-        if not p.by_sql(node):  # what users' functions and regions' tasks give is read several times
-            frame = self.keep(frame)
-        whole, parts = self._stages.split(split_stage(compiled.spec, step), compiled.region.distribute, frame, work)
+        keep = (
+            (lambda rows: rows) if p.by_sql(node) else self.keep
+        )  # what users' functions and regions' tasks give is made once
+        stage, strategy = split_stage(compiled.spec, step), compiled.region.distribute
+        whole, parts = self._stages.split(stage, strategy, frame, work, keep)
         return (self._mark(whole) if id(frame) in self._from_region else whole), parts
 
     def divided(self, compiled: CompiledRegion) -> Mapping[int, Divided]:

@@ -217,8 +217,9 @@ class LocalBackend:
         ]
         assignment: Assignment = replace(self._assign(compiled, work), spec=spec)
         out: list[pa.RecordBatch] = []
-        places = [(frame, work.routing.workers_of(hashes)) for frame, hashes in frames]
-        if not spec.keys.names:
+        if spec.keys.names:
+            places = [(frame, work.routing.workers_of(hashes)) for frame, hashes in frames]
+        else:
             (port,), ((rows, hashes),), strategy = spec.ports, frames, compiled.region.distribute
             to, router = self._routed(port, strategy, rows, hashes, work)
             places = [(rows, to)]
