@@ -157,6 +157,7 @@ class Mark:
         epoch: The last epoch whose rows the sink holds; −1 for none.
         frontier: Frontier of that epoch in µs.
         positions: Source partition (``"source/partition"``) → last offset that is reflected.
+        trail: Text that the sink keeps and gives back as it is.
     """
 
     flow: str
@@ -165,6 +166,7 @@ class Mark:
     epoch: int = -1
     frontier: int = MIN_TIME
     positions: dict[str, int] = field(default_factory=dict)
+    trail: str = ""
 
     def to_json(self) -> str:
         """The mark as one line of JSON."""

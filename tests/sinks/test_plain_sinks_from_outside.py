@@ -45,6 +45,9 @@ class Plain:
         held, kept.mark = kept.mark, kept.mark or replace(claim, epoch=-1)
         return held
 
+    def held(self, output):
+        return KEPT[self.name].mark
+
     def write(self, batches, mark):
         return self._store((r for b in batches for r in b.to_pylist()), mark)
 

@@ -57,12 +57,30 @@ class Sink(Protocol):
         """
         ...
 
+    def held(self, output: str) -> Mark | None:
+        """The mark of an output, read from the storage itself; claims, changes and creates nothing.
+
+        May be called before `open`, after `close`, and beside a run that writes: then it is the mark of the last finished write.
+
+        Args:
+            output: Name of the output, as in `Mark`.
+
+        Returns:
+            The mark, also if it is another flow's; `Mark.run` is that of the last run that claimed it. None: the output was never
+            written, though a run may have claimed it, or nothing is there.
+
+        Raises:
+            SinkError: As `open`: the storage cannot be used, or has lost what the mark says it held.
+        """
+        ...
+
     def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
         """Store an epoch's rows and its mark atomically.
 
         Args:
             batches: The rows, in order; may be empty. Consumed at most once, and not at all if the sink holds the epoch.
             mark: The mark after this epoch. ``mark.epoch`` at or below the one held: nothing is stored (``<=``, never ``==``).
+                All of its fields are stored, `Mark.trail` up to some 100 KB.
 
         Returns:
             Number of rows stored now (0 if the epoch was held already).

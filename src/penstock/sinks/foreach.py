@@ -79,6 +79,10 @@ class ForeachSink:
         self._mark = replace(held or claim, run=claim.run, epoch=held.epoch if held else -1)
         return held if held and held.epoch >= 0 else None
 
+    def held(self, output: str) -> Mark | None:
+        """See `Sink.held`; knows only what this object was given."""
+        return self._mark if self._mark and self._mark.output == output and self._mark.epoch >= 0 else None
+
     def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
         """See `Sink.write`; whether the rows are stored with the mark is up to the function.
 

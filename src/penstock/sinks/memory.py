@@ -125,6 +125,11 @@ class MemorySink:
             self._held.mark = replace(held, flow=claim.flow, run=claim.run)
             return held if held.epoch >= 0 else None
 
+    def held(self, output: str) -> Mark | None:
+        """See `Sink.held`; does not wait for a writer."""
+        mark = self._held.mark
+        return mark if mark and mark.output == output and mark.epoch >= 0 else None
+
     def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
         """See `Sink.write`.
 

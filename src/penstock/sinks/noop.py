@@ -27,6 +27,11 @@ class Noop:
         del claim, schema
         return None
 
+    def held(self, output: str) -> Mark | None:
+        """Nothing is held."""
+        del output
+        return None
+
     def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
         """Nothing is stored."""
         del batches, mark

@@ -171,6 +171,17 @@ class ParquetSink:
         self._schema = schema
         return held.mark if held and held.mark.epoch >= 0 else None
 
+    def held(self, output: str) -> Mark | None:
+        """See `Sink.held`; waits for no writer.
+
+        Raises:
+            SinkError: As in the contract; also if the manifest is damaged.
+        """
+        with reported(self._target, f"read the mark of output {output!r}"):
+            self._locate()
+            found = self._manifest(_file_name(output))
+        return found.mark if found and found.mark.epoch >= 0 else None
+
     def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
         """See `Sink.write`.
 
@@ -340,12 +351,16 @@ class ParquetSink:
 
     # -- storage
 
-    def _connect(self, output: str) -> None:
+    def _locate(self) -> None:
         if "://" in self._path:
             self._files, root = fs.FileSystem.from_uri(self._path)
         else:
             self._files, root = fs.LocalFileSystem(), _resolved(self._path)
-        self._root, self._output = root.rstrip("/"), _file_name(output)
+        self._root = root.rstrip("/")
+
+    def _connect(self, output: str) -> None:
+        self._locate()
+        self._output = _file_name(output)
         for folder in ("staging", self._output):
             self._files.create_dir(f"{self._root}/_penstock/{folder}", recursive=True)
 

@@ -15,9 +15,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import pyarrow as pa
 
@@ -63,6 +64,10 @@ class Database(Protocol):
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """A transaction that is committed at the end of the block, and rolled back if the block raises."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[Transaction | None]:
+        """Queries that see one state of the database and change nothing; None if there is no such database, which is not made."""
         ...
 
     def close(self) -> None:
@@ -173,6 +178,19 @@ class _Alchemy:
         with self._connected().begin() as connection:
             yield _AlchemyTransaction(connection, self.name)
 
+    @contextmanager
+    def snapshot(self) -> Iterator[Transaction | None]:
+        engine = self._connected()
+        if self.name == "sqlite":
+            engine = _sqlite_reader(imported("sqlalchemy", "sqlalchemy"), engine)
+            if engine is None:
+                yield None
+                return
+        else:
+            engine = engine.execution_options(isolation_level="REPEATABLE READ")
+        with engine.begin() as connection:
+            yield _AlchemyTransaction(connection, self.name)
+
     def close(self) -> None:
         if self._engine is not None:
             self._engine.dispose()
@@ -190,6 +208,20 @@ def _sqlite_engine(alchemy: Any, url: str) -> Any:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     alchemy.event.listen(engine, "begin", begin)
+    return engine
+
+
+def _sqlite_reader(alchemy: Any, writer: Any) -> Any:
+    """As `_sqlite_engine`, but it does not wait for a writer that has not begun to commit, and makes no file; None if there is none."""
+    (path,), options = writer.dialect.create_connect_args(writer.url)
+    path = Path(unquote(path.removeprefix("file:").partition("?")[0]) if options.get("uri") else path).absolute()
+    if not path.exists():
+        return None
+    # Not mode=ro, which could not roll back what a writer that crashed has left.
+    uri = f"file:{quote(str(path))}?mode=rw"
+    connect = partial(imported("sqlite3", "sqlite3").connect, uri, BUSY_SECONDS, uri=True, check_same_thread=False)
+    engine = alchemy.create_engine("sqlite://", creator=connect, poolclass=alchemy.pool.NullPool, hide_parameters=True)
+    alchemy.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
     return engine
 
 
@@ -256,6 +288,14 @@ class _Duck:
             finally:
                 # Closing rolls back what was not committed.
                 connection.close()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Transaction | None]:
+        if not Path(self.place).exists():
+            yield None
+            return
+        with self.transaction() as transaction:
+            yield transaction
 
     def close(self) -> None:
         """Nothing is open between transactions."""

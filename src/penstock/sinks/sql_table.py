@@ -11,7 +11,6 @@ Read next: `penstock.sinks.sql`, `penstock.sinks.sql_databases`, `penstock.sinks
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, get_args
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import DeclarationError, SinkError
-from penstock.sinks import marks, sql_columns
+from penstock.sinks import marks, sql_columns, sql_marks
 from penstock.sinks.base import Sink
 from penstock.sinks.sql_databases import Database, Transaction, database_of, quoted
 from penstock.sql_text.schema import as_text
@@ -28,12 +27,6 @@ from penstock.types import Mark, Refusal
 
 Mode = Literal["append", "upsert", "replace"]
 
-_MARKS: Final = (
-    "CREATE TABLE IF NOT EXISTS penstock_marks (target VARCHAR(255) NOT NULL, output VARCHAR(255) NOT NULL, "
-    "flow VARCHAR(255) NOT NULL, run BIGINT NOT NULL, epoch BIGINT NOT NULL, frontier BIGINT NOT NULL, "
-    "positions TEXT NOT NULL, kept TEXT NOT NULL, PRIMARY KEY (target, output))"
-)
-_THIS: Final = "target = :target AND output = :output"
 _STAGE: Final = "penstock_stage"
 ROW: Final = "__ps_row"
 _SETUP_LOCK: Final = 7_364_779  # an arbitrary number: PostgreSQL's CREATE TABLE IF NOT EXISTS is not safe against itself
@@ -128,8 +121,10 @@ class SqlSink:
             DeclarationError: A column has a type that the database cannot store. Nothing was changed.
         """
         with self._reported(f"open it for output {claim.output!r}"), self._database.transaction() as transaction:
+            if self._database.name == "postgresql":
+                transaction.rows(f"SELECT pg_advisory_xact_lock({_SETUP_LOCK})")
             self._target = self._canonical(transaction)
-            transaction.run(_MARKS)
+            sql_marks.create(transaction, self._database.name)
             held = self._locked_mark(transaction, claim.output)
             remedy = f"delete the table and its row in penstock_marks (target {self._target!r}, output {claim.output!r})"
             marks.refuse_claim(held, claim, target=self._description, remedy=remedy)
@@ -138,14 +133,14 @@ class SqlSink:
             self._prepare(transaction, schema, held)
             if held is None:
                 transaction.run(
-                    "INSERT INTO penstock_marks (target, output, flow, run, epoch, frontier, positions, kept) "
-                    "VALUES (:target, :output, :flow, :run, :epoch, :frontier, :positions, :kept)",
+                    "INSERT INTO penstock_marks (target, output, flow, run, epoch, frontier, positions, trail, kept) "
+                    "VALUES (:target, :output, :flow, :run, :epoch, :frontier, :positions, :trail, :kept)",
                     kept=self.kept,
-                    **self._values(Mark(claim.flow, claim.output, claim.run)),
+                    **sql_marks.values(Mark(claim.flow, claim.output, claim.run), self._target),
                 )
             else:
                 transaction.run(
-                    f"UPDATE penstock_marks SET flow = :flow, run = :run, kept = :kept WHERE {_THIS}",
+                    f"UPDATE penstock_marks SET flow = :flow, run = :run, kept = :kept WHERE {sql_marks.THIS}",
                     flow=claim.flow,
                     run=claim.run,
                     kept=self.kept,
@@ -154,6 +149,23 @@ class SqlSink:
                 )
         self._schema = schema
         return held if held is not None and held.epoch >= 0 else None
+
+    def held(self, output: str) -> Mark | None:
+        """See `Sink.held`; waits for no writer of PostgreSQL, and for one of SQLite or DuckDB as long as `open` would.
+
+        Raises:
+            SinkError: The database is not reachable, or the table is gone while its mark says that it held rows.
+        """
+        with self._reported(f"read the mark of output {output!r}"), self._database.snapshot() as transaction:
+            if transaction is None:
+                return None
+            target = self._canonical(transaction)
+            held = sql_marks.read(transaction, self._database.name, target, output)
+            if held is None or held.epoch < 0:
+                return None
+            if not self._columns(transaction, target):
+                raise self._gone(held, target)
+            return held
 
     def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
         """See `Sink.write`.
@@ -220,7 +232,6 @@ class SqlSink:
         """One name for one table, however the declaration spells it."""
         if self._database.name != "postgresql":
             return self._folded()
-        transaction.rows(f"SELECT pg_advisory_xact_lock({_SETUP_LOCK})")
         schema = self._parts[0] if len(self._parts) > 1 else str(transaction.rows("SELECT current_schema()")[0][0])
         return f"{schema}.{self._parts[-1]}"
 
@@ -230,39 +241,26 @@ class SqlSink:
             return self._parts[0].lower()
         return ".".join(("main", *self._parts)[-2:]).lower() if self._database.name == "duckdb" else ".".join(self._parts)
 
-    def _values(self, mark: Mark) -> dict[str, object]:
-        return {
-            "target": self._target,
-            "output": mark.output,
-            "flow": mark.flow,
-            "run": mark.run,
-            "epoch": mark.epoch,
-            "frontier": mark.frontier,
-            "positions": json.dumps(mark.positions, sort_keys=True),
-        }
-
     def _moved(self, transaction: Transaction, mark: Mark) -> bool:
         """Move the mark forward, if this run owns it and the epoch is new."""
         changed = transaction.run(
-            "UPDATE penstock_marks SET epoch = :epoch, frontier = :frontier, positions = :positions "
-            f"WHERE {_THIS} AND flow = :flow AND run = :run AND epoch < :epoch",
-            **self._values(mark),
+            "UPDATE penstock_marks SET epoch = :epoch, frontier = :frontier, positions = :positions, trail = :trail "
+            f"WHERE {sql_marks.THIS} AND flow = :flow AND run = :run AND epoch < :epoch",
+            **sql_marks.values(mark, self._target),
         )
         return changed > 0
 
     def _locked_mark(self, transaction: Transaction, output: str) -> Mark | None:
         """The mark, which nobody changes before the transaction ends."""
         # Changes nothing, but waits for a writer that is committing, so that the mark read next is the last one.
-        transaction.run(f"UPDATE penstock_marks SET run = run WHERE {_THIS}", target=self._target, output=output)
-        found = transaction.rows(
-            f"SELECT flow, run, epoch, frontier, positions FROM penstock_marks WHERE {_THIS}",
-            target=self._target,
-            output=output,
+        transaction.run(f"UPDATE penstock_marks SET run = run WHERE {sql_marks.THIS}", target=self._target, output=output)
+        return sql_marks.read(transaction, self._database.name, self._target, output)
+
+    def _gone(self, held: Mark, target: str) -> SinkError:
+        return SinkError(
+            f"{self._description} is gone, but its mark says that it held output {held.output!r} up to epoch {held.epoch}: "
+            f"restore it, or delete its row in penstock_marks (target {target!r}) and start afresh."
         )
-        if not found:
-            return None
-        flow, run, epoch, frontier, positions = found[0]
-        return Mark(flow, output, run, epoch, frontier, json.loads(positions))
 
     def _refuse_others(self, transaction: Transaction, claim: Mark) -> None:
         """Refuse to share the table with an output that would lose rows, or take some away."""
@@ -285,14 +283,11 @@ class SqlSink:
         """Check the table's columns, or create it."""
         name = self._database.name
         declared = {f.name: sql_columns.column_ddl(f, name) for f in schema}
-        found = self._types = self._columns(transaction)
+        found = self._types = self._columns(transaction, self._target)
         if not found:
             self._types = declared
             if held is not None and held.epoch >= 0:
-                raise SinkError(
-                    f"{self._description} is gone, but its mark says that it held output {held.output!r} up to epoch {held.epoch}: "
-                    f"restore it, or delete its row in penstock_marks (target {self._target!r}) and start afresh."
-                )
+                raise self._gone(held, self._target)
             transaction.run(f"CREATE TABLE {self._table} ({', '.join(f'{quoted(n)} {ddl}' for n, ddl in declared.items())})")
             if self._key and name != "duckdb":  # DuckDB scans faster than its index grows
                 digest = hashlib.blake2b(repr((self._target, self._key)).encode(), digest_size=6).hexdigest()
@@ -311,12 +306,12 @@ class SqlSink:
                     f"make it {declared[field.name]}, or choose another table."
                 )
 
-    def _columns(self, transaction: Transaction) -> dict[str, str]:
+    def _columns(self, transaction: Transaction, target: str) -> dict[str, str]:
         """Name → declared type of the table's columns; empty if there is no table. Names folded where case does not count."""
         if self._database.name == "sqlite":
             rows = transaction.rows("SELECT name, type FROM pragma_table_info(:name)", name=self._parts[-1])
             return {str(name).lower(): str(type_) for name, type_ in rows}
-        schema, _, table = self._target.partition(".")
+        schema, _, table = target.partition(".")
         fold = "lower" if self._database.name == "duckdb" else ""
         rows = transaction.rows(
             f"SELECT {fold}(column_name), data_type, numeric_precision, numeric_scale FROM information_schema.columns "
