@@ -42,7 +42,12 @@ def search() -> None:
 
 def a_part_is_lost(patch):
     run = engine.run_split_task
-    patch.setattr(engine, "run_split_task", lambda stage, worker, rows: run(stage, worker, rows).slice(worker == 1))
+
+    def first_part_lost(stage, worker, rows):
+        parts, hot = run(stage, worker, rows)
+        return parts.slice(worker == 1), hot
+
+    patch.setattr(engine, "run_split_task", first_part_lost)
 
 
 def parts_are_merged_twice(patch):

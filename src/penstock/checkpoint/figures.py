@@ -44,6 +44,8 @@ class Figure:
         """
         if self.unit == "bytes":
             return _bytes_text(value)
+        if self.unit == "times":
+            return f"{value:.2f} ×"
         return time_text(value) if self.unit == "time" else f"{value:,}"
 
 
@@ -83,20 +85,23 @@ class RescaleFigures(Moved):
 
 @dataclass(frozen=True, slots=True)
 class HotKeyFigures:
-    """A hot key in an epoch: its value as text, its share of the region's rows, its worker, and whether it is pinned by the strategy."""
+    """A hot key in an epoch: its value as text, its share of the region's rows, the worker where its state is, whether the strategy has pinned it
+    there, and how many workers had rows of it.
+    """
 
     key: str
     hash: int
     share: float
     worker: int
     isolated: bool
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class RegionFigures:
     """A region in an epoch; `first_skipped` is one of the records skipped, `phase` where it is in a rescale, `strategy` its distribution strategy.
 
-    `worker_rows` has the rows that each worker handled, those of divided keys included, and `worker_cpu_ms` the CPU time it took; `hot_keys` the hottest keys if the strategy asks for them.
+    `worker_rows` has the rows that each worker handled, those of divided keys included, and `worker_cpu_ms` the CPU time it took; `hot_keys` the hottest keys that are isolated or divided, or may come to be.
     """
 
     workers: Annotated[int, Figure("gauge", "workers", "Workers of the next epoch", "workers")]
@@ -115,6 +120,9 @@ class RegionFigures:
     imbalance: Annotated[
         float, Figure("gauge", "share", "Rows that the busiest worker handled more than the mean, as a share of all rows")
     ] = 0.0
+    busiest: Annotated[
+        float, Figure("gauge", "times", "Rows that the busiest worker handled, as a multiple of the mean", "busiest")
+    ] = 1.0
     pinned_keys: Annotated[int, Figure("gauge", "keys", "Keys that users or the strategy have pinned to a worker")] = 0
     strategy: str = ""
     worker_rows: tuple[int, ...] = ()

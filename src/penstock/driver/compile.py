@@ -275,6 +275,17 @@ def undivided(flow: CompiledFlow) -> list[tuple[str, bool]]:
     return out
 
 
+def small_epochs(flow: CompiledFlow, least: int) -> list[str]:
+    """A sentence on the regions whose keys would be divided, if they stay whole in epochs with fewer than `least` records."""
+    found = {n: c.region.distribute for n, c in flow.regions.items() if any(step.parts is not None for step in c.spec.steps)}
+    if not found or not least:
+        return []
+    named = ", ".join(f"{name!r} ({type(strategy).__name__})" for name, strategy in found.items())
+    what = f"region{'s' * (len(found) > 1)} {named}"
+    whole = f"In epochs with fewer than {least:,} records the keys of {what} stay whole, as it would take longer to divide them"
+    return [f"{whole}; if a hot key is to be divided, let epochs be larger (trigger=)."]
+
+
 def _count_consumers(plan: Plan, regions: dict[str, CompiledRegion]) -> dict[int, int]:
     """How often each node is read, so that a node that is read twice is kept."""
     counts: dict[int, int] = {}
@@ -295,4 +306,4 @@ def _count_consumers(plan: Plan, regions: dict[str, CompiledRegion]) -> dict[int
     return counts
 
 
-__all__ = ["CompiledFlow", "CompiledRegion", "Output", "compile_flow", "undivided"]
+__all__ = ["CompiledFlow", "CompiledRegion", "Output", "compile_flow", "small_epochs", "undivided"]

@@ -21,6 +21,7 @@ from penstock.progress.lateness import Base, Chunk, ChunkId
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, Copied
 from penstock.protocol.messages import Message, Release
+from penstock.routing.loads import HotKey
 from penstock.routing.memory import Remembered
 from penstock.routing.table import Routing
 from penstock.sinks.base import Stager
@@ -102,11 +103,13 @@ class Divided:
         rows: By worker, the rows that it handled.
         router: What its router remembers.
         cpu_ms: By worker, the CPU time that it took; empty: not known.
+        hot: By worker, its hottest keys.
     """
 
     rows: tuple[int, ...]
     router: Remembered
     cpu_ms: tuple[float, ...] = ()
+    hot: tuple[tuple[HotKey, ...], ...] = ()
 
 
 def shown_columns(names: Sequence[str], hidden: Sequence[str]) -> list[str]:
@@ -121,11 +124,13 @@ class Engine(Protocol):
         identity: Names the flow in its sinks if the checkpoint is new.
         by: Who runs it: kept with each run, for people.
         beside: Whether jobs run beside the epochs, in threads.
+        divides_from: In an epoch with fewer records all keys stay whole, whatever the strategy.
     """
 
     identity: str
     by: Mapping[str, Any]
     beside: bool
+    divides_from: int
 
     def clock_us(self) -> int:
         """The time."""

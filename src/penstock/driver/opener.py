@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from penstock.checkpoint.folder import CONTROL, Checkpoint, Identity
 from penstock.checkpoint.record import EpochRecord
-from penstock.driver.compile import CompiledFlow, undivided
+from penstock.driver.compile import CompiledFlow, small_epochs, undivided
 from penstock.driver.engine import Engine
 from penstock.driver.epoch import Settings
 from penstock.driver.rollback import ahead, commit_intent, roll_back, rollback_refusal
@@ -39,7 +39,8 @@ class RunOpener:
 
     Attributes:
         workers: Number of workers by region.
-        notices: From the last `open`, a sentence for each part that begins empty or is forgotten, and for each strategy that is not needed.
+        notices: From the last `open`, a sentence for each part that begins empty or is forgotten, and for each strategy that is not needed
+            or not used in small epochs.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class RunOpener:
         self.notices = [
             *take_over(self.flow, goes_on, checkpoint.uri, self._forget),
             *(sentence for sentence, _ in undivided(self.flow)),
+            *small_epochs(self.flow, self.engine.divides_from),
         ]
         plan = self.flow.plan
         if last.epoch < 0:  # from then on the records say it

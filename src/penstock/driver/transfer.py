@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -87,7 +88,8 @@ def region_figures(
         worker_cpu_ms=tuple(map(round, cpu_ms)),
         divided_rows=sum(sum(d.rows) for d in divided),
         imbalance=round((max(loads) - sum(loads) / len(loads)) / sum(loads), 6) if any(loads) else 0.0,
-        hot_keys=_hot_keys(control, reports),
+        busiest=round(max(loads) * len(loads) / sum(loads), 4) if any(loads) else 1.0,
+        hot_keys=_hot_keys(control, reports, divided, sum(loads)),
     )
 
 
@@ -97,18 +99,30 @@ def _by_worker(own: Mapping[int, N], divided: Iterable[Sequence[N]], workers: in
     return tuple(map(sum, zip_longest(listed, *divided, fillvalue=0)))
 
 
-def _hot_keys(control: Placement, reports: Sequence[WorkerReport]) -> tuple[HotKeyFigures, ...]:
+def _hot_keys(
+    control: Placement, reports: Sequence[WorkerReport], divided: Sequence[Divided], total: int
+) -> tuple[HotKeyFigures, ...]:
     """The hottest keys of an epoch, and all that the strategy has pinned."""
-    own, total = set(control.watch.own), sum(r.rows_in for r in reports)
-    rows = dict.fromkeys(control.watch.own, 0)
-    texts = dict(control.watch.texts)
-    for found in sorted((key for r in reports for key in r.hot), key=lambda k: (-k.rows, k.key)):
-        if found.key in own or len(rows) < len(own) + _HOTTEST:
+    rows, texts, at = dict.fromkeys(control.watch.own, 0), dict(control.watch.texts), defaultdict[int, set[int]](set)
+    in_stages = [(worker, hot) for stage in divided for worker, hot in enumerate(stage.hot)]
+    for worker, hot in [*((r.worker, r.hot) for r in reports), *in_stages]:
+        for found in hot:
             rows[found.key] = rows.get(found.key, 0) + found.rows
             texts[found.key] = found.text
-    shares = {k: round(n / max(total, 1), 4) for k, n in sorted(rows.items(), key=lambda k: (-k[1], k[0]))}
+            at[found.key].add(worker)
+    own, hottest_first = set(control.watch.own), sorted(rows, key=lambda k: (-rows[k], k))
+    others = [k for k in hottest_first if k not in own][:_HOTTEST]
     return tuple(
-        HotKeyFigures(texts.get(k, ""), k, share, control.routing.worker_of(k), k in own) for k, share in shares.items()
+        HotKeyFigures(
+            texts.get(k, ""),
+            k,
+            round(rows[k] / max(total, 1), 4),
+            control.routing.worker_of(k),
+            k in own,
+            max(1, len(at[k])),
+        )
+        for k in hottest_first
+        if k in own or k in others
     )
 
 

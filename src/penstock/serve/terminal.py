@@ -17,6 +17,8 @@ from rich.table import Table
 from penstock.checkpoint.figures import FIGURES
 from penstock.driver.commands import given_at
 
+_NAMED: Final = 3
+_HOT: Final = 0.05
 _TOLD_FOR: Final = dt.timedelta(hours=1)
 """For so long `penstock status` shows that a command was refused."""
 
@@ -30,8 +32,8 @@ def watch(run: Any, *, every: float = 0.5) -> None:
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while not run.await_termination(every):
-            live.update(progress_table(run.progress))
-        live.update(progress_table(run.progress))
+            live.update(_shown(run.progress))
+        live.update(_shown(run.progress))
 
 
 def follow(asked: Any, *, every: float = 0.2, timeout: float | None = None, show: Callable[[], Any] | None = None) -> None:
@@ -75,6 +77,37 @@ def _count(n: int, what: str) -> str:
     return f"{n:,} {what}{'s' * (n != 1)}"
 
 
+def _shown(progress: dict[str, Any]) -> Group:
+    """What the live table shows."""
+    return Group(progress_table(progress), *balance_lines(progress))
+
+
+def balance_lines(progress: dict[str, Any]) -> list[str]:
+    """How the rows of each region were spread over its workers in the last epoch: its strategy, the busiest worker, hot and pinned keys."""
+    lines = []
+    for name, figures in progress.get("regions", {}).items():
+        if not figures.get("strategy"):
+            continue  # of a version before
+        parts = [figures["strategy"]]
+        if any(figures["worker_rows"]):
+            parts.append(f"busiest worker {FIGURES['region']['busiest'].text(figures['busiest'])} the mean")
+        hot = [k for k in figures["hot_keys"] if k["isolated"] or k["share"] >= _HOT]
+        for k in hot[:_NAMED]:
+            where = (
+                f", on {k['workers']} workers"
+                if k["workers"] > 1
+                else f", alone on worker {k['worker']}"
+                if k["isolated"]
+                else ""
+            )
+            parts.append(f"key {k['key']} has {k['share']:.0%} of the rows{where}")
+        parts += [_count(len(hot) - _NAMED, "more hot key")] if len(hot) > _NAMED else []
+        users = figures["pinned_keys"] - sum(k["isolated"] for k in figures["hot_keys"])
+        parts += [f"{_count(users, 'key')} pinned by users"] if users > 0 else []
+        lines.append(f"region {name}: {'; '.join(parts)}")
+    return lines
+
+
 def progress_table(progress: dict[str, Any]) -> Table:
     """An epoch's figures as a table that fits 80 columns."""
     if progress["epoch"] < 0:
@@ -113,11 +146,7 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
             if alive is False:
                 shown["left_ms"] = None
             lines.append(rescale_line(name, shown) + (", goes on when the flow is started again" if alive is False else ""))
-        lines += [
-            f"region {name}: key {k['key']} has {k['share']:.0%} of the rows and worker {k['worker']} for itself"
-            for k in figures.get("hot_keys", ())
-            if k["isolated"]
-        ]
+    lines += balance_lines(progress)
     lines += [
         f"went back to snapshot {back['snapshot']}: epochs {back['to'] + 1} to {back['upto']} no longer count"
         for back in progress.get("rolled_back", [])[-1:]

@@ -211,7 +211,8 @@ class SplitStages:
                 with told(strategy):
                     router.finished([1000 * wall for wall, _ in took])
                 kept = Remembered.of(strategy, work.workers, router.memory)
-                out[slot] = Divided(tuple(rows), kept, tuple(1000 * cpu for _, cpu in took))
+                hot = tuple(mine.get(("hot", worker), ()) for worker in range(work.workers))
+                out[slot] = Divided(tuple(rows), kept, tuple(1000 * cpu for _, cpu in took), hot)
         return out
 
     def _under(self, named: tuple[str, int]) -> str:
@@ -297,9 +298,11 @@ class SplitStages:
             if mine:  # the number of the task is not that of the worker, as these rows are united with others
                 worker, rows = mine[0][0], [batch for _, batch in mine]
                 began, cpu, count = time.perf_counter(), time.thread_time(), sum(batch.num_rows for batch in rows)
-                parts = run_split_task(stage, worker, rows)
+                parts, hot = run_split_task(stage, worker, rows)
                 took = time.perf_counter() - began, time.thread_time() - cpu
-                counts.add({(under, ("rows", worker)): count, (under, ("seconds", worker)): took})
+                counts.add(
+                    {(under, ("rows", worker)): count, (under, ("seconds", worker)): took, (under, ("hot", worker)): hot}
+                )
                 yield parts
 
         return rows.mapInArrow(run, spark_schema(schema))

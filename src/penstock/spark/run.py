@@ -34,6 +34,7 @@ from penstock.operators.base import ERROR_SCHEMA
 from penstock.protocol.commands import Copied, Tick
 from penstock.protocol.rescale import Limits
 from penstock.spark import logs
+from penstock.spark.dividing import LEAST_ROWS
 from penstock.spark.engine import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import translated
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
@@ -120,6 +121,7 @@ class SparkEngine:
     """
 
     beside: bool = True
+    divides_from: int = LEAST_ROWS
     dump = staticmethod(cloudpickle.dumps)  # the one in which `ship_user_code` registers modules
 
     def __init__(

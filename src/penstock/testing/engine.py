@@ -183,14 +183,17 @@ class LocalBackend:
         loads = np.bincount(to[~whole], minlength=work.workers)
         with told(strategy):
             router.finished(loads.tolist())  # every row takes as long as any other
-        done = Divided(tuple(loads.tolist()), Remembered.of(strategy, work.workers, router.memory))
-        self._divided.setdefault(stage.name, {})[port.slot] = done
-        parts = [
-            run_split_task(stage, worker, _sent(rows.filter(pa.array(~whole & (to == worker))), stage))
-            for worker in range(work.workers)
-        ]
-        made = pa.Table.from_batches(parts)
-        return frame.filter(pa.array(whole)), made if made.num_rows else None
+        kept = Remembered.of(strategy, work.workers, router.memory)
+        made, hot = zip(
+            *(
+                run_split_task(stage, worker, _sent(rows.filter(pa.array(~whole & (to == worker))), stage))
+                for worker in range(work.workers)
+            ),
+            strict=True,
+        )
+        self._divided.setdefault(stage.name, {})[port.slot] = Divided(tuple(loads.tolist()), kept, hot=hot)
+        parts = pa.Table.from_batches(made)
+        return frame.filter(pa.array(whole)), parts if parts.num_rows else None
 
     def _routed(self, port: Port, strategy: Strategy, rows: pa.Table, hashes: Any, work: EpochOrders) -> tuple[Any, Router]:
         """The worker of each row, and the router: sender by sender, in the order of positions."""
@@ -283,6 +286,7 @@ class LocalEngine:
     """
 
     beside: bool = False
+    divides_from: int = 0
     dump = staticmethod(cloudpickle.dumps)
 
     def __init__(self, checkpoint: Checkpoint, *, lmdb: bool, most: int | None) -> None:

@@ -17,14 +17,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import coalesce_batches, concat_batches, conformed, to_indices
+from penstock.arrow.columns import coalesce_batches, concat_batches, conformed, to_indices, values_of
 from penstock.errors import OperatorError, PenstockError, raised
 from penstock.operators.base import ERROR_SCHEMA, PANE, VALUE, Context, KeyedState, Operator, Parts, parts_schema
 from penstock.protocol.messages import Acquire, Barrier, BinSizes, Collect, Collected, Frontier, Message, Shutdown
 from penstock.protocol.reports import WorkerReport
 from penstock.protocol.rescale.worker import WorkerEpoch
 from penstock.routing.hashing import spark_xxhash64
-from penstock.routing.loads import HotKey, hottest
+from penstock.routing.loads import MOST_REPORTED, HotKey, hottest
 from penstock.rows.keys import KeyCodec
 from penstock.rows.rows import Emitted, Keys, Order, Rows, group_rows, regroup
 from penstock.state.worker import MemoryState, WorkerState
@@ -36,6 +36,8 @@ from penstock.worker.waiting_rows import Waiting, forget_tombstones
 
 MOST_TEXT: Final = 60
 """Of a hot key's value, so many characters are reported."""
+SPLIT_SHARE: Final = 0.01
+"""A worker of a split stage reports keys with at least this share of its rows."""
 
 
 def run_region_task(
@@ -82,7 +84,7 @@ def run_region_task(
     return out, WorkerReport(worker, epoch, *counts, 0, (), answer, hot), task.given_up
 
 
-def run_split_task(stage: RegionSpec, worker: int, rows: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+def run_split_task(stage: RegionSpec, worker: int, rows: Iterable[pa.RecordBatch]) -> tuple[pa.RecordBatch, tuple[HotKey, ...]]:
     """The partial results that one worker of a split stage makes of its rows in an epoch. Nothing is kept.
 
     Args:
@@ -91,7 +93,7 @@ def run_split_task(stage: RegionSpec, worker: int, rows: Iterable[pa.RecordBatch
         rows: Its rows in the schema ``stage.in_schema``, in any order.
 
     Returns:
-        In the columns of `parts_schema`, sorted by key and pane.
+        In the columns of `parts_schema`, sorted by key and pane; and the hottest of its keys.
 
     Raises:
         OperatorError: A user's function raised.
@@ -100,11 +102,15 @@ def run_split_task(stage: RegionSpec, worker: int, rows: Iterable[pa.RecordBatch
     (port,), schema = stage.ports, parts_schema(stage.keys)
     (received,) = _unpack(stage, rows)
     if not any(batch.num_rows for batch in received):
-        return pa.RecordBatch.from_pylist([], schema=schema)
+        return pa.RecordBatch.from_pylist([], schema=schema), ()
     task = _RegionTask(stage, worker, 0, Frontier(MIN_TIME, MAX_TIME), [received], MemoryState(), ())
     given = _due(stage, port, received, Frontier(MIN_TIME, MAX_TIME), 0, task.state)
     made: pa.RecordBatch = task.call_operator(0, "lift", lambda rows: task.operators[0].lift(rows).batch(worker, schema), given)
-    return made
+    sizes = np.diff(given.starts)
+    several = np.flatnonzero(sizes >= max(1, SPLIT_SHARE * len(given)))
+    at = several[np.lexsort((given.keys.hashes[several], -sizes[several]))][:MOST_REPORTED]
+    texts = [_text(values) for values in zip(*(values_of(c) for c in given.keys.take(at).columns), strict=True)]
+    return made, tuple(map(HotKey, given.keys.hashes[at].tolist(), sizes[at].tolist(), texts))
 
 
 class _RegionTask:
@@ -354,10 +360,14 @@ def _hot_keys(spec: RegionSpec, received: list[list[pa.RecordBatch]]) -> tuple[H
     for key, rows, first in hottest(hashes, spec.report_above):
         at = int(np.searchsorted(ends, first, "right"))
         batch, row = batches[at], first - int(ends[at]) + batches[at].num_rows
-        values = [batch.column(name)[row].as_py() for name in spec.keys.names]
-        text = ", ".join("null" if value is None else str(value) for value in values)
-        out.append(HotKey(key, rows, text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"))
+        out.append(HotKey(key, rows, _text([batch.column(name)[row].as_py() for name in spec.keys.names])))
     return tuple(out)
+
+
+def _text(values: Sequence[Any]) -> str:
+    """A key's values as text."""
+    text = ", ".join("null" if value is None else str(value) for value in values)
+    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"
 
 
 def _due(
