@@ -198,6 +198,8 @@ def test_run_that_is_interrupted_with_control_c_during_a_drain_is_resumed_and_re
 def test_changed_flow_when_it_is_run_is_refused_in_a_sentence_or_says_what_is_forgotten(terminal, tmp_path):
     words = ("run", "app.py:made", "--trigger", "available_now", "--master", "local[2]")
     terminal.said(*words, "--no-drain")
+    verdicts = json.loads(terminal.said("diff", "app.py:made", "--json"))["verdicts"]
+    assert {v["verdict"] for v in verdicts} == {"unchanged"}, verdicts
     changed = APP.replace('.key_by("k").stateful_map(', '.key_by("k", name="users").stateful_map(')
     (tmp_path / "app.py").write_text(changed)
     refused = terminal.said(*words, code=1)

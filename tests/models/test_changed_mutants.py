@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_against_oracle import always_the_same
 
-from penstock.driver import succession, takeover
+from penstock.driver import region_succession, takeover
 from penstock.errors import PenstockError
 from penstock.operators.aggregates.codec import Codec
 from penstock.worker import waiting_rows
@@ -75,12 +75,12 @@ def waiting_rows_by_place(patch):
 
 
 def meaning_is_not_compared(patch):
-    step = succession._Region._step
+    step = region_succession.RegionSuccession._step
 
     def trusting(self, old, new):
         return step(self, replace(old, meaning=new.meaning, layouts=new.layouts), new)
 
-    patch.setattr(succession._Region, "_step", trusting)
+    patch.setattr(region_succession.RegionSuccession, "_step", trusting)
 
 
 def aggregates_that_are_new_count_from_the_beginning(patch):

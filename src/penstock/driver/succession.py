@@ -1,62 +1,31 @@
-"""How a flow takes over the state of the previous flow on the same checkpoint, or why it cannot.
+"""How a flow takes over the state of the previous flow on the same checkpoint, and what stands in the way.
 
-A pure function of two shapes. Steps with a name are found by it. Others are found among those of their kind: first those that
+A pure function of two shapes, whose result is a complete report. Steps with a name are found by it. Others are found among those of their kind: first those that
 are identical, then the only one with the same meaning, the only one with the same label, the only one left. If several fit,
 none is taken.
 
 Rows that wait at the start of a region were read by the previous flow and are processed by this one, in its columns: columns
 are found by name, and a missing column is null.
 
-Read next: `penstock.driver.shape`.
+Read next: `penstock.driver.region_succession`, `penstock.driver.report`, `penstock.driver.shape`.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
-from typing import Final
+from dataclasses import replace
 
-from penstock.checkpoint.shape import AS_IT_IS, FlowShape, PortShape, RegionShape, SourceShape, StepShape
-from penstock.errors import ChangedFlowError
+from penstock.checkpoint.shape import FlowShape, RegionShape, SourceShape
+from penstock.driver.region_succession import RegionSuccession, difference, gone, still_there
+from penstock.driver.report import Findings, Outcome, Report, Verdict
 from penstock.flow.plan import Output
-from penstock.operators.aggregates.codec import KEPT_AS
-from penstock.types import MASK
-
-MOST_STEPS: Final = 250
-"""Slots of a region: its steps, and those that it ever had."""
-_UNKNOWN: Final = "null"  # a type that only Spark knows
-
-
-@dataclass(frozen=True)
-class Succession:
-    """A shape whose slots are those of the shape before, and what a person should know of it.
-
-    Attributes:
-        shape: The shape.
-        notices: A sentence for each thing that begins empty or is forgotten.
-    """
-
-    shape: FlowShape
-    notices: list[str] = field(default_factory=list)
-
-
-def _not_taken_over(uri: str, where: str, differs: str, advice: str) -> ChangedFlowError:
-    return ChangedFlowError(f"{where} of checkpoint {uri} cannot be taken over: {differs}; {advice}.")
-
-
-def _difference(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """The first part with another meaning, with its old and new meaning; None: there is none."""
-    words = ((word, before.get(word, "none"), now.get(word, "none")) for word in {**before, **now})
-    return next((each for each in words if each[1] != each[2]), None)
 
 
 def succeed(
     before: FlowShape | None, now: FlowShape, uri: str, forget: Collection[str] = (), held: Collection[str] = ()
-) -> Succession:
-    """Give the steps and inputs of a flow the slots under which their state is kept.
+) -> Report:
+    """Give the steps and inputs of a flow the slots under which their state is kept, and say what happens to each part.
 
     Args:
         before: The shape of the flow whose state is there; None: there is no state.
@@ -66,38 +35,73 @@ def succeed(
             forgotten already do not matter, so that a start can be repeated as it is.
         held: Regions in which a key is on hold, so that rows of any input may be queued.
 
-    Returns:
-        The shape with its slots.
-
     Raises:
-        ChangedFlowError: State would be lost or misread. Nothing was changed.
+        ChangedFlowError: `forget` names a part that the flow has. Nothing was changed.
     """
+    findings = Findings(uri)
     if before is None:
-        return Succession(now)
-    check_sources(before.sources, now.sources, uri)
-    notices: list[str] = []
+        return Report(_all_new(now, findings), now)
+    _compare_sources(before.sources, now.sources, findings)
     regions: dict[str, RegionShape] = {}
     ordinal = before.next_ordinal
     for name, region in now.regions.items():
+        findings.part("region", name)
         if name in forget:
-            raise _still_there(name)
+            raise still_there(name)
         if name in before.regions:
-            regions[name] = _Region(name, before.regions[name], region, uri, forget, held).taken_over(notices)
+            regions[name] = RegionSuccession(name, before.regions[name], region, findings, forget, held).taken_over()
         else:
-            notices.append(f"Region {name!r} is new and starts empty.")
+            findings.changed("region", name, Outcome.EMPTY, f"Region {name!r} is new and starts empty.")
+            for step in region.steps:
+                findings.found("step", f"{name}/{step.name}", Outcome.EMPTY, "Its region is new.")
             regions[name] = replace(region, ordinal=ordinal)
             ordinal += 1
     for name in before.regions:
         if name not in now.regions and name not in forget:
-            raise _not_taken_over(
-                uri,
-                f"State of region {name!r}",
-                "the flow no longer has that region",
-                f"declare it as before (a region's name is its key columns, or key_by(..., name={name!r})), or start with forget=[{name!r}]",
-            )
-        if name not in now.regions:
-            notices.append(f"Region {name!r} is forgotten.")
-    return Succession(FlowShape(now.sources, regions, now.outputs, ordinal), notices)
+            advice = f"declare it as before (a region's name is its key columns, or key_by(..., name={name!r})), or start with forget=[{name!r}]"
+            gone(findings, "region", name, f"State of region {name!r}", "the flow no longer has that region", advice)
+        elif name not in now.regions:
+            findings.changed("region", name, Outcome.FORGOTTEN, f"Region {name!r} is forgotten.")
+    rebuilt = {n for n in now.regions if findings.outcome("region", n) is Outcome.RECOMPUTE}
+    for name, region in now.regions.items():
+        if first := [n for n in region.behind if n in rebuilt]:
+            findings.found("region", name, Outcome.RECOMPUTE, f"It reads region {first[0]!r}, which must be recomputed.")
+    for name, region in now.regions.items():
+        if name in before.regions and findings.outcome("region", name) is Outcome.RECOMPUTE:
+            regions[name] = replace(region, ordinal=before.regions[name].ordinal)
+    _compare_outputs(before.outputs, now.outputs, findings)
+    return Report(findings.verdicts(), FlowShape(now.sources, regions, now.outputs, ordinal), tuple(findings.changes))
+
+
+def _all_new(now: FlowShape, findings: Findings) -> tuple[Verdict, ...]:
+    parts = [("source", s.name) for s in now.sources]
+    for name, region in now.regions.items():
+        parts += [("region", name), *(("step", f"{name}/{s.name}") for s in region.steps)]
+    for kind, name in [*parts, *(("output", name) for name in now.outputs)]:
+        findings.found(kind, name, Outcome.EMPTY, "The checkpoint has no state yet.")
+    return findings.verdicts()
+
+
+def _compare_sources(before: list[SourceShape], now: list[SourceShape], findings: Findings) -> None:
+    """Positions are kept for each source by its number: sources must be the same, and read the same."""
+    had, has = [s.name for s in before], [s.name for s in now]
+    again = "positions of records are kept for each source; declare the sources as before, or start on a new checkpoint"
+    refusal = f"The flow of checkpoint {findings.uri} had the sources {', '.join(had)}, in this order, and now has {', '.join(has)}; {again}."
+    for name in dict.fromkeys([*has, *had]):
+        findings.part("source", name)
+        if had != has:
+            what = "It is new" if name not in had else "It is gone" if name not in has else "Other sources, or another order"
+            findings.found("source", name, Outcome.CANNOT, f"{what}: positions would mean something else.", refusal)
+    olds = {s.name: s for s in before}
+    for new in now:
+        old = olds.get(new.name, new)
+        if differs := difference(old.meaning, new.meaning):
+            word, was, is_ = differs
+            sentence = f"Source {old.name!r} of checkpoint {findings.uri} had the {word} {was!r} and now has {is_!r}; {again}."
+            findings.found("source", new.name, Outcome.CANNOT, f"It had the {word} {was!r} and now has {is_!r}.", sentence)
+        if old.lateness_us != new.lateness_us:
+            before_s, now_s = old.lateness_us / 1e6, new.lateness_us / 1e6
+            findings.found("source", new.name, Outcome.LOADS, f"Its lateness was {before_s:g} s and is now {now_s:g} s.")
 
 
 def check_sources(before: list[SourceShape], now: list[SourceShape], uri: str) -> None:
@@ -106,21 +110,24 @@ def check_sources(before: list[SourceShape], now: list[SourceShape], uri: str) -
     Raises:
         ChangedFlowError: A source was added, dropped, renamed, or reads something else. Nothing was changed.
     """
-    had, has = [s.name for s in before], [s.name for s in now]
-    again = "positions of records are kept for each source; declare the sources as before, or start on a new checkpoint"
-    if had != has:
-        raise ChangedFlowError(
-            f"The flow of checkpoint {uri} had the sources {', '.join(had)}, in this order, and now has {', '.join(has)}; {again}."
-        )
-    for old, new in zip(before, now, strict=True):
-        if differs := _difference(old.meaning, new.meaning):
-            word, was, is_ = differs
-            raise ChangedFlowError(
-                f"Source {old.name!r} of checkpoint {uri} had the {word} {was!r} and now has {is_!r}; {again}."
-            )
+    findings = Findings(uri)
+    _compare_sources(before, now, findings)
+    Report(findings.verdicts(), FlowShape(now, {}, {}, 0)).checked()
 
 
-def named_as_before(before: FlowShape | None, outputs: Sequence[Output], uri: str) -> list[Output]:
+def _compare_outputs(before: Mapping[str, str], now: Mapping[str, str], findings: Findings) -> None:
+    for name, sink in now.items():
+        findings.part("output", name)
+        if name not in before:
+            findings.found("output", name, Outcome.EMPTY, "It is new, and its sink gets the rows of later epochs.")
+        elif before[name] != sink:
+            findings.found("output", name, Outcome.LOADS, f"Its sink was {before[name]} and is now {sink}.")
+    for name in before:
+        if name not in now:
+            findings.found("output", name, Outcome.FORGOTTEN, "The flow no longer has it, and its sink gets no more rows.")
+
+
+def named_as_before(before: FlowShape | None, outputs: Sequence[Output], uri: str) -> tuple[list[Output], list[Verdict]]:
     """Outputs under the names by which their sinks know them.
 
     A derived name may change when steps are inserted; the sink identifies the output.
@@ -130,21 +137,23 @@ def named_as_before(before: FlowShape | None, outputs: Sequence[Output], uri: st
         outputs: The outputs as declared.
         uri: The checkpoint, for messages.
 
-    Raises:
-        ChangedFlowError: An output with a given name has another name now. Nothing was changed.
+    Returns:
+        The outputs, and a verdict for each with a given name that has another name now.
     """
     had = before.outputs if before else {}
     targets, known = Counter(repr(o.sink) for o in outputs), Counter(had.values())
     names = {target: name for name, target in had.items() if known[target] == 1 == targets[target]}
     given = {o.name for o in outputs if not o.derived}
-    out, taken = [], set(given)
+    out, taken, refused = [], set(given), []
     for output in outputs:
         name = names.get(repr(output.sink), output.name)
         if name != output.name and (not output.derived or name in given):
-            raise ChangedFlowError(
+            sentence = (
                 f"The output to {output.sink!r} was named {name!r} in checkpoint {uri} and is now named {output.name!r}, so its sink would not "
                 f"know what it holds of it; name it as before: .sink(..., name={name!r})."
             )
+            refused.append(Verdict("output", output.name, Outcome.CANNOT, f"It was named {name!r}.", (sentence,)))
+            name = output.name
         out.append(replace(output, name=name))
         taken.add(name)
     kept = set(names.values())
@@ -153,322 +162,7 @@ def named_as_before(before: FlowShape | None, outputs: Sequence[Output], uri: st
             free = (f"{output.name}-{n}" for n in range(2, len(outputs) + len(taken) + 2))
             out[at] = replace(output, name=next(n for n in free if n not in taken))
             taken.add(out[at].name)
-    return out
+    return out, refused
 
 
-def same(was: str, is_: str) -> bool:
-    """Whether two types are the same, as far as they are known."""
-    return was == is_ or _UNKNOWN in (was, is_)
-
-
-class _Region:
-    """One region of both flows."""
-
-    def __init__(
-        self,
-        name: str,
-        before: RegionShape,
-        now: RegionShape,
-        uri: str,
-        forget: Collection[str],
-        held: Collection[str],
-    ) -> None:
-        self._name, self._before, self._now = name, before, now
-        self._uri, self._held, self._holding = uri, name in held, held
-        self._forget = forget
-        self._forgotten = {s.slot for s in before.steps if f"{name}/{s.name}" in forget}
-        self._notices: list[str] = []
-
-    def taken_over(self, notices: list[str]) -> RegionShape:
-        """The new region, with the slots of its state."""
-        before, now = self._before, self._now
-        self._check_region()
-        pairs = self._pairs()
-        self._check_gone(pairs)
-        steps, new = [], before.next_step
-        taken = {before.step(old).name for old in pairs.values()} | {s.name for s in now.steps if s.named}
-        for step in now.steps:
-            if step.slot in pairs:
-                steps.append(self._step(before.step(pairs[step.slot]), step))
-                continue
-            names = (step.name, *(f"{step.kind}-{n}" for n in range(2, len(now.steps) + len(taken) + 2)))
-            name = step.name if step.named else next(n for n in names if n not in taken)
-            taken.add(name)
-            self._notices.append(f"Step {name!r} of region {self._name!r} is new and starts empty.")
-            steps.append(replace(step, slot=new, name=name))
-            new += 1
-        for step in steps:
-            if f"{self._name}/{step.name}" in self._forget:
-                raise _still_there(f"{self._name}/{step.name}")
-        if new > MOST_STEPS:
-            raise self._error(
-                "the steps that it has and ever had are more than 250, the slots of a checkpoint", "start on a new checkpoint"
-            )
-        slots = {s.slot: t.slot for s, t in zip(now.steps, steps, strict=True)} | {AS_IT_IS[0]: AS_IT_IS[0]}
-        ports, next_port = self._ports(slots)
-        notices += self._notices
-        return replace(now, ordinal=before.ordinal, steps=steps, ports=ports, next_step=new, next_port=next_port)
-
-    def _error(self, differs: str, advice: str, where: str = "") -> ChangedFlowError:
-        return _not_taken_over(self._uri, f"{where or 'State'} of region {self._name!r}", differs, advice)
-
-    def _check_region(self) -> None:
-        before, now = self._before, self._now
-        other = f"name the region anew with key_by(..., name='…') and start with forget=[{self._name!r}], or start on a new checkpoint"
-        same_types = all(same(before.keys.get(n, ""), kind) for n, kind in now.keys.items())
-        if list(before.keys) != list(now.keys) or not same_types:
-            raise self._error(f"it was keyed by {_listed(before.keys)} and is now keyed by {_listed(now.keys)}", other)
-        if before.distribution != now.distribution:  # state lies where the record says, whatever divides the rows of an epoch
-            self._notices.append(
-                f"Region {self._name!r} was distributed by {before.distribution} and is now distributed by {now.distribution}."
-            )
-        if before.timed != now.timed:
-            had = "an event time" if before.timed else "none"
-            raise self._error(f"its rows had {had}, and now they have {'an event time' if now.timed else 'none'}", other)
-        added = [s for s in now.sources if s not in before.sources]
-        if added and now.timed:
-            raise self._error(
-                f"source {added[0]!r} is new to it, and its records may lie before the frontier that the region has reached",
-                other,
-            )
-        holding = [name for name in now.behind if name in self._holding and name not in before.behind]
-        if holding and now.timed:
-            raise self._error(
-                f"it comes to read region {holding[0]!r}, where a key is on hold while it moves to another worker, and rows of that key may lie "
-                "before the frontier that the region has reached",
-                "start the flow as it was until its rescale has ended, then change it",
-            )
-
-    def _pairs(self) -> dict[int, int]:
-        """For each step of now (its slot) the slot of the step whose state it takes over."""
-        olds = {s.name: s for s in self._before.steps if s.slot not in self._forgotten}
-        found = {s.slot: olds.pop(s.name).slot for s in self._now.steps if s.named and s.name in olds}
-        for kind in dict.fromkeys(s.kind for s in self._now.steps):
-            had = [s for s in olds.values() if s.kind == kind]
-            has = [s for s in self._now.steps if s.kind == kind and not s.named]
-            found |= self._pairs_of_kind(had, has)
-        return found
-
-    def _pairs_of_kind(self, had: list[StepShape], has: list[StepShape]) -> dict[int, int]:
-        """Pair steps of one kind that have no names."""
-        found: dict[int, int] = {}
-        labels, labels_now = Counter(s.label for s in had), Counter(s.label for s in has)
-        if any("<lambda>" in label and 0 < n != labels_now[label] > 0 for label, n in labels.items()):
-            raise self._ambiguous(had, has)  # a function without a name says nothing of which it is
-        for tells, most in ((_wholly, MOST_STEPS), (_exactly, 1), (_nearly, 1)):
-            counts, counts_now = Counter(map(tells, had)), Counter(map(tells, has))
-            for what in counts:
-                if not counts[what] == counts_now[what] <= most:
-                    continue
-                pairs = zip([s for s in had if tells(s) == what], [s for s in has if tells(s) == what], strict=True)
-                found |= {new.slot: old.slot for old, new in pairs}
-            had = [s for s in had if s.slot not in found.values()]
-            has = [s for s in has if s.slot not in found]
-        if len(had) == 1 and len(has) == 1:
-            found[has[0].slot] = had[0].slot
-        elif had and has:
-            raise self._ambiguous(had, has)
-        return found
-
-    def _ambiguous(self, had: list[StepShape], has: list[StepShape]) -> ChangedFlowError:
-        names = ", ".join(repr(s.name) for s in had)
-        return self._error(
-            f"it had {len(had)} step{'s' * (len(had) > 1)} of the kind {had[0].kind!r} ({names}) and now has {len(has)}, and nothing says which is which",
-            f"give each its name: name={had[0].name!r} to the one that goes on, another name to a new one",
-        )
-
-    def _check_gone(self, pairs: dict[int, int]) -> None:
-        new_kinds = {s.kind for s in self._now.steps if s.slot not in pairs}
-        for step in self._before.steps:
-            if step.slot in pairs.values():
-                continue
-            if step.slot not in self._forgotten and (not step.passes or step.kind in new_kinds):
-                raise self._error(
-                    "the flow no longer has that step",
-                    f"declare it as before, with name={step.name!r} if it has another name now, or start with forget=['{self._name}/{step.name}']",
-                    f"State of step {step.name!r} ({step.label})",
-                )
-            self._notices.append(f"Step {step.name!r} of region {self._name!r} is forgotten.")
-
-    def _step(self, old: StepShape, new: StepShape) -> StepShape:
-        """A step with the state of another."""
-        where = f"State of step {old.name!r}"
-        advice = (
-            f"give the changed step another name with name='…' and start with forget=['{self._name}/{old.name}'], "
-            "or start on a new checkpoint"
-        )
-        if old.kind != new.kind:
-            raise self._error(f"it was of the kind {old.kind!r} and is now of the kind {new.kind!r}", advice, where)
-        if differs := _difference(old.meaning, new.meaning):
-            word, was, is_ = differs
-            raise self._error(f"its {word} was {was} and is now {is_}", advice, where)
-        had, has = old.layouts[-1], new.layouts[-1]
-        for part in had:
-            if part in has and not same(had[part], has[part]):
-                was, is_ = (layout[part].partition(KEPT_AS)[0] for layout in (had, has))
-                if was == is_:
-                    was, is_ = had[part], has[part]
-                raise self._error(f"{part!r} was {was} and is now {is_}", advice, where)
-        added = [part for part in has if part not in had]
-        if added:
-            self._notices.append(
-                f"In step {old.name!r} of region {self._name!r} {', '.join(map(repr, added))} is new and starts empty."
-            )
-        changes = list(had) != list(has)
-        if changes and len(old.layouts) > MOST_STEPS:
-            raise self._error("it has had more than 250 layouts", advice, where)
-        layouts = [*old.layouts, has] if changes else old.layouts
-        return replace(new, slot=old.slot, name=new.name if new.named else old.name, layouts=layouts)
-
-    def _ports(self, slots: Mapping[int, int]) -> tuple[list[PortShape], int]:
-        """The inputs, with the slots of those whose rows they take over; and the next free slot."""
-        before = self._before
-        ports = [_renumbered(port, slots) for port in self._now.ports]
-        if self._held:
-            if list(map(_alike, ports)) != list(map(_alike, before.ports)):
-                raise self._error(
-                    "a key is on hold while it moves to another worker, and rows queued for it are in the inputs as they were",
-                    "start the flow as it was until its rescale has ended, then change it",
-                    "The inputs",
-                )
-            return [replace(x, slot=y.slot, ever=y.ever) for x, y in zip(ports, before.ports, strict=True)], before.next_port
-        taken = self._takers(ports)
-        for at, old in taken.items():
-            self._check_columns(old, ports[at], slots)
-            self._check_readers(old, ports[at], ports)
-        out, free = [], before.next_port
-        unused = [x.slot for x in before.ports if not x.waits]  # nothing is kept there
-        for i, port in enumerate(ports):
-            if i in taken:
-                out.append(replace(port, slot=taken[i].slot, ever={**taken[i].ever, **port.columns}))
-            elif not port.waits and unused:
-                out.append(replace(port, slot=unused.pop(0)))
-            else:
-                out.append(replace(port, slot=free))
-                free += 1
-        if free > MOST_STEPS:
-            raise self._error("the inputs that it has and ever had are more than 250", "start on a new checkpoint")
-        return out, free
-
-    def _takers(self, ports: list[PortShape]) -> dict[int, PortShape]:
-        """By number of an input, the old input whose waiting rows it takes over: a step reads both, or follows both."""
-        taken: dict[int, PortShape] = {}
-        waiting = [i for i, port in enumerate(ports) if port.waits]
-        olds = [port for port in self._before.ports if port.waits]
-        if len(olds) == len(waiting) == 1:
-            return {waiting[0]: olds[0]}
-        for read in (attrgetter("direct"), attrgetter("readers")):
-            for old in [port for port in olds if port not in taken.values()]:
-                to = [i for i in waiting if i not in taken and any(step in read(ports[i]) for step in read(old))]
-                if len(to) > 1:
-                    raise self._stranded(old, "more than one input")
-                taken |= dict.fromkeys(to, old)
-        for old in olds:
-            if old not in taken.values() and any(slot not in self._forgotten for slot, _ in old.readers):
-                raise self._stranded(old, "nothing")
-        return taken
-
-    def _check_readers(self, old: PortShape, new: PortShape, ports: Sequence[PortShape]) -> None:
-        """Waiting rows must reach each step that still waits for them, and none that has seen them on arrival.
-
-        They must not leave the region unchanged if a step that followed the region may now stand before it.
-        """
-        if AS_IT_IS in new.direct and AS_IT_IS not in old.direct and new.path != old.path:
-            raise self._error(
-                f"they wait for {self._readers(old)}, which is gone, and would leave the region without what stands before it now",
-                "leave that step where it is, or take it out and change nothing else until the frontier has passed the rows that wait",
-                "Rows waiting at the start",
-            )
-        at_once = [reader for port in self._before.ports if not port.waits for reader in port.readers]
-        lost = [x for x in old.readers if x not in new.readers and any(x in port.readers for port in ports)]
-        twice = [x for x in new.readers if x not in old.readers and x in at_once]
-        if not lost and not twice:
-            return
-        step = self._named((lost or twice)[0][0])
-        differs = (
-            f"they wait for {step}, and would not come to it now"
-            if lost
-            else f"{step} has seen them when they came in, and would see them again"
-        )
-        raise self._error(
-            differs,
-            "leave that step where it reads its rows and put what is new into a step of its own, or start on a new checkpoint",
-            "Rows waiting at the start",
-        )
-
-    def _stranded(self, port: PortShape, takes: str) -> ChangedFlowError:
-        return self._error(
-            f"rows may wait for {self._readers(port)}, and {takes} would take them now",
-            "leave that step where it reads its rows, or start on a new checkpoint",
-            "Rows waiting at the start",
-        )
-
-    def _readers(self, port: PortShape) -> str:
-        readers = [slot for slot, _ in port.readers]
-        return self._named(next((s.slot for s in self._before.steps if s.slot in readers), AS_IT_IS[0]))
-
-    def _named(self, slot: int) -> str:
-        """A reader of an old input, in words."""
-        return next((f"step {s.name!r}" for s in self._before.steps if s.slot == slot), "what follows the region")
-
-    def _check_columns(self, old: PortShape, new: PortShape, slots: Mapping[int, int]) -> None:
-        for column, kind in new.columns.items():
-            if column not in old.columns and column.startswith(MASK):
-                raise self._error(
-                    "they came before the pattern, whose conditions are evaluated as records come in",
-                    "key the stream again under another name for the new pattern: key_by(..., name='…')",
-                    "Rows waiting at the start",
-                )
-            if column in old.ever and not same(old.ever[column], kind):
-                raise self._error(
-                    f"their column {column!r} was {old.ever[column]} and is now {kind}",
-                    "give the changed column another name, or start on a new checkpoint",
-                    "Rows waiting at the start",
-                )
-        by_slot = {slots[s.slot]: s for s in self._now.steps}
-        for slot in new.first:
-            step = by_slot.get(slot)
-            for column in step.reads if step else ():
-                if column in new.columns and column not in old.columns:
-                    raise self._error(
-                        f"step {step.name if step else ''!r} reads the column {column!r}, which they lack",
-                        "add the column first, and the step when the frontier has passed the rows of before; or start on a new checkpoint",
-                        "Rows waiting at the start",
-                    )
-
-
-def _renumbered(port: PortShape, slots: Mapping[int, int]) -> PortShape:
-    """An input whose steps have other slots."""
-    direct, readers = ([[slots[slot], n] for slot, n in steps] for steps in (port.direct, port.readers))
-    return replace(port, direct=direct, readers=readers, first=[slots[slot] for slot in port.first])
-
-
-def _still_there(name: str) -> ChangedFlowError:
-    """Refuse to forget a part that still exists: it would be forgotten at each start."""
-    return ChangedFlowError(
-        f"forget names {name!r}, which the flow has: its state would be forgotten at every start; give what is new another name with name='…'."
-    )
-
-
-def _alike(port: PortShape) -> PortShape:
-    """An input without what does not matter to rows queued for it."""
-    return replace(port, slot=0, first=[], ever={}, path="")
-
-
-def _wholly(step: StepShape) -> str:
-    return json.dumps([step.path, _exactly(step)])
-
-
-def _exactly(step: StepShape) -> str:
-    return json.dumps([step.label, step.meaning, step.layouts[-1]])
-
-
-def _nearly(step: StepShape) -> str:
-    return step.label
-
-
-def _listed(types: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in types.items())
-
-
-__all__ = ["Succession", "check_sources", "named_as_before", "succeed"]
+__all__ = ["check_sources", "named_as_before", "succeed"]

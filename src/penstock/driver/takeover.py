@@ -1,4 +1,4 @@
-"""A compiled flow takes over a record's state, for a start, a rollback and the harness; see `succession`."""
+"""A compiled flow takes over a record's state, for a start, a rollback, the harness and ``penstock diff``; see `succession`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import xxhash
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledFlow
+from penstock.driver.report import Report
 from penstock.driver.shape import bind, shape_of
-from penstock.driver.succession import Succession, named_as_before, succeed
+from penstock.driver.succession import named_as_before, succeed
 from penstock.errors import ChangedFlowError
 from penstock.flow import plan as p
 from penstock.types import Mark, Refusal, plain
@@ -33,17 +34,18 @@ def take_over(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collect
     Raises:
         ChangedFlowError: State would be lost or misread. Nothing was changed.
     """
-    outputs, succession = _succession(flow, record, uri, forget)
+    outputs, report = compare(flow, record, uri, forget)
+    report.checked()
     flow.plan = replace(flow.plan, outputs=tuple(outputs))
-    bind(flow, succession.shape)
-    flow.shape = succession.shape
-    return succession.notices
+    bind(flow, report.shape)
+    flow.shape = report.shape
+    return list(report.changes)
 
 
 def takeover_refusal(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> Refusal | None:
     """Why a flow cannot take over a record's state, if it cannot."""
     try:
-        _succession(flow, record, uri, forget)
+        compare(flow, record, uri, forget)[1].checked()
     except ChangedFlowError as error:
         return Refusal(str(error))
     return None
@@ -92,14 +94,28 @@ def _feeds(flow: CompiledFlow, output: p.Output) -> str:
     return xxhash.xxh3_64_hexdigest(json.dumps([regions, sources], default=plain).encode())
 
 
-def _succession(
-    flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str]
-) -> tuple[list[p.Output], Succession]:
+def compare(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> tuple[list[p.Output], Report]:
+    """What a flow finds of the one whose state a record has. Nothing is changed.
+
+    Args:
+        flow: The compiled flow.
+        record: The record.
+        uri: The checkpoint, for messages.
+        forget: Regions (``"k"``) and steps (``"k/name"``) whose state may be forgotten.
+
+    Returns:
+        Its outputs under the names by which their sinks know them, and the report.
+
+    Raises:
+        ChangedFlowError: `forget` names a part that the flow has. Nothing was changed.
+    """
     before = record.shape
-    outputs = named_as_before(before, flow.plan.outputs, uri)
+    outputs, renamed = named_as_before(before, flow.plan.outputs, uri)
     shape = replace(shape_of(flow), outputs={o.name: repr(o.sink) for o in outputs})
     held = [name for name, region in record.regions.items() if region.control.held]
-    return outputs, succeed(before, shape, uri, forget, held)
+    report = succeed(before, shape, uri, forget, held)
+    names = {(v.kind, v.name) for v in renamed}
+    return outputs, replace(report, verdicts=(*(v for v in report.verdicts if (v.kind, v.name) not in names), *renamed))
 
 
-__all__ = ["check_ahead", "same_sink", "take_over", "takeover_refusal"]
+__all__ = ["check_ahead", "compare", "same_sink", "take_over", "takeover_refusal"]

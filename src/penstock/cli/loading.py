@@ -1,0 +1,61 @@
+"""What commands have in common: the flow of a file, the option that names a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.misuse import MisuseError
+from penstock.errors import DeclarationError, PenstockError, raised
+
+CheckpointOption = Annotated[str, typer.Option("--checkpoint", help="Folder that keeps the flow's state.")]
+
+
+@contextlib.contextmanager
+def _made_by(path: str) -> Iterator[None]:
+    """Raise an exception of the user's own file with its line."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except Exception as error:
+        raise DeclarationError(f"{path!r} cannot be loaded: {raised(error)}; fix it.") from error
+
+
+def load_flow(target: str) -> Any:
+    """Import ``app.py:flow``.
+
+    Raises:
+        MisuseError: There is no such file or name, or it is not a flow.
+        DeclarationError: The file itself raises.
+    """
+    path, _, name = target.partition(":")
+    file = Path(path)
+    if not file.is_file():
+        raise MisuseError(f"There is no file {path!r}; give file.py:name, as in app.py:flow.")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None  # noqa: PT018  (it is a Python file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    sys.path.insert(0, str(file.parent.resolve()))
+    with _made_by(path):
+        spec.loader.exec_module(module)
+    flow = getattr(module, name or "flow", None)
+    if flow is None:
+        raise MisuseError(f"{path} has no {name or 'flow'!r}; give file.py:name of a penstock.Flow.")
+    from penstock.flow.flow import Flow
+
+    with _made_by(path):
+        flow = flow() if callable(flow) and not isinstance(flow, Flow) else flow
+    if not isinstance(flow, Flow):
+        raise MisuseError(f"{target} is a {type(flow).__name__}; it must be a penstock.Flow, or a function that returns one.")
+    return flow
+
+
+__all__ = ["CheckpointOption", "load_flow"]
