@@ -35,6 +35,8 @@ PART: Final = "__ps_part"  # int64, source ordinal << 48 | partition's number
 OFFSET: Final = "__ps_offset"  # int64, ascending within a partition
 SUB: Final = "__ps_sub"  # int64, which of several rows that one record triggered
 ORDER: Final = (TIME, PART, OFFSET, SUB)
+PARTITION: Final = "__ps_partition"
+"""Only in stored rows: what `PART` stands for, as text."""
 MASK: Final = "__ps_mask"
 """Begins the names of columns that tell which tests of a pattern a record passes; they are whole numbers, never null."""
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import flow_runs as fr
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
+from penstock.sinks import parts
 from penstock.testing import Harness
 from penstock.types import ORDER
 
@@ -90,6 +92,48 @@ def flow_of(source, made):
             made[name, kind] = kind()
             stream.sink(made[name, kind], name=f"{name}{kind.__name__}")
     return flow
+
+
+STORED_ORDER = ("__ps_part", "__ps_offset", "__ps_sub", "__ps_partition")
+
+
+def stored_flow(source, made, place):
+    """As `flow_of`, into sinks that are given rows in the driver and sinks that stage, which store positions."""
+    flow = ps.Flow("stored")
+    events = flow.source("events", source, time="at", lateness="2 seconds", position=("p", "o"))
+    by_key = events.key_by("k")
+    outputs = {"source": events, "late": events.late, "twice": by_key.stateful_map(twice, "k string, n long")}
+    outputs["windows"] = by_key.window(ps.tumbling("4 seconds")).aggregate(n=ps.count())
+    for name, stream in outputs.items():
+        for kind, sink in (("memory", ps.memory(f"{place}/{name}")), ("parquet", ps.parquet(place / name))):
+            made[name, kind] = sink
+            stream.sink(sink, name=f"{name} {kind}", positions=True)
+    return flow
+
+
+def test_positions_that_are_stored_over_spark_are_those_of_the_harness(spark, tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_LOCAL_DIR", str(tmp_path / "local"))
+    monkeypatch.setattr(parts, "INLINE_BYTES", 0)
+    in_process, over_spark = {}, {}
+    with Harness(stored_flow(Reader(), in_process, tmp_path / "h")) as harness:
+        harness.push("events", ROWS)
+        harness.finish()
+    fr.write_parquet(tmp_path / "in", ROWS, SCHEMA, 0)
+    source = spark.readStream.schema("p string, o long, k string, at timestamp, v long").parquet(str(tmp_path / "in"))
+    run = stored_flow(source, over_spark, tmp_path / "s").start(
+        spark, checkpoint=str(tmp_path / "c"), workers=2, trigger="available_now"
+    )
+    assert run.await_termination(600)
+    for name in ("source", "late", "twice", "windows"):
+        found = in_process[name, "memory"].rows()
+        order = ("__ps_time",) * (name != "late") + STORED_ORDER
+        wanted = Counter(tuple(row[c] for c in order) for row in found)
+        assert wanted
+        for rows in (
+            over_spark[name, "memory"].rows(), pq.read_table(tmp_path / "h" / name).to_pylist(), pq.read_table(tmp_path / "s" / name).to_pylist()
+        ):  # fmt: skip
+            assert Counter(tuple(row[c] for c in order) for row in rows) == wanted, name
+            assert {tuple(r.values()) for r in rows} == {tuple(r.values()) for r in found}, name
 
 
 def test_positions_over_spark_are_those_of_the_harness(spark, tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ from penstock.checkpoint.record import EpochRecord, RegionState, newest
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Backend, Divided, EpochOrders, Frame
 from penstock.driver.frames import Frames
+from penstock.driver.partition_names import partition_names
 from penstock.driver.rollback import rollback_refusals
 from penstock.driver.transfer import Deltas, mark_frontier, region_figures, state_files
 from penstock.errors import PenstockError, RecordError
@@ -40,6 +41,7 @@ from penstock.protocol.rescale.own_pins import watched
 from penstock.protocol.rescale.transfer import finished, started
 from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.strategy import first_table
+from penstock.rows.stored_positions import PartitionNames, StoredStager
 from penstock.state.deltas import FileRef
 from penstock.types import MAX_TIME, MIN_TIME, NULL_PARTITION, ORDER, PART_BITS, PART_MASK, Mark, Refusal
 
@@ -267,7 +269,7 @@ class EpochDriver:
             if frame is None:
                 backend.input_kept()
                 give()
-            given, store = _given(backend, frame, output, mark)
+            given, store = _given(backend, frame, output, mark, partition_names(self._flow, decision.sources, output))
             backend.input_kept()
             self._settings.on_step(f"computed {output.name}")
             decision.counts[output.name] = store(_stepped(given, self._settings.on_step, output.name, give), mark)
@@ -387,15 +389,17 @@ def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:
 
 
 def _given(
-    backend: Backend, frame: Frame, output: p.Output, mark: Mark
+    backend: Backend, frame: Frame, output: p.Output, mark: Mark, names: PartitionNames | None
 ) -> tuple[Iterable[Any], Callable[[Iterable[Any], Mark], int]]:
     """What a sink is given of an epoch, rows or tokens of rows that are staged (`penstock.sinks.Staging`), and what stores it."""
     sink, hidden = output.sink, ORDER if output.positions else ()
     if frame is None:
         return (), sink.write
     if hasattr(sink, "stager"):
-        return backend.stage(frame, sink.stager(mark), hidden), sink.commit
-    return backend.collect(frame, hidden), sink.write
+        stager = sink.stager(mark)
+        return backend.stage(frame, StoredStager(stager, names) if names else stager, hidden), sink.commit
+    rows = backend.collect(frame, hidden)
+    return map(names.stored, rows) if names else rows, sink.write
 
 
 def _stepped(given: Iterable[Any], on_step: Callable[[str], None], name: str, then: Callable[[], None]) -> Iterable[Any]:

@@ -19,6 +19,7 @@ from penstock.operators.base import Operator
 from penstock.routing.key_grouping import KeyGrouping
 from penstock.routing.strategy import Strategy
 from penstock.rows.rows import with_order
+from penstock.rows.stored_positions import stored_columns
 from penstock.sources.base import Source
 
 
@@ -187,7 +188,12 @@ class RegionOutput(Node):
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """A sink hung on a node. `derived`: its name was made from the node's, so it may be that which the checkpoint knows the sink by."""
+    """A sink hung on a node.
+
+    Attributes:
+        derived: Its name was made from the node's, so it may be that which the checkpoint knows the sink by.
+        stored_positions: The positions of rows are stored with them (`penstock.rows.stored_positions`).
+    """
 
     name: str
     node: Node
@@ -195,14 +201,17 @@ class Output:
     updates: bool
     key: tuple[str, ...]
     derived: bool = False
+    stored_positions: bool = False
 
     @property
     def positions(self) -> bool:
-        """Whether the sink wants rows with their positions, see `penstock.sinks.base.Positioned`."""
-        return bool(getattr(self.sink, "wants_positions", False))
+        """Whether its rows are handed on with their positions: they are stored, or the sink wants them (`penstock.sinks.base.Positioned`)."""
+        return self.stored_positions or bool(getattr(self.sink, "wants_positions", False))
 
     def columns(self, schema: pa.Schema) -> pa.Schema:
         """The columns that the sink is given of rows with these."""
+        if self.stored_positions:
+            return stored_columns(schema, timed=self.node.timed)
         return with_order(schema) if self.positions else schema
 
 

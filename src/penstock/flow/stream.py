@@ -253,12 +253,15 @@ class Stream:
             raise DeclarationError("Only a source with an event time has late records; use flow.source(..., time=...).late.")
         return Stream(self._flow, p.LateNode(node.schema, timed=False, source=node))
 
-    def sink(self, sink: Sink, *, name: str | None = None) -> Stream:
+    def sink(self, sink: Sink, *, name: str | None = None, positions: bool = False) -> Stream:
         """Store the rows of this stream.
 
         Args:
             sink: `penstock.sql`, `penstock.parquet`, …
             name: Name of the output, unique in the flow; made from the stream if not given.
+            positions: Store with each row where it comes from, so that `penstock.read_back` can give the rows to another flow in their order: columns
+                ``__ps_time`` (int64, event time in µs; only if rows have one), ``__ps_part`` (int64), ``__ps_offset`` (int64), ``__ps_sub`` (int64), which
+                order the rows and are unique, and ``__ps_partition`` (text), what ``__ps_part`` stands for. They do not depend on epochs, workers or rescales.
 
         Raises:
             DeclarationError: The sink's mode cannot work with this stream, one sink is used twice, or two outputs would spoil one place.
@@ -271,11 +274,20 @@ class Stream:
         if any(o.sink is sink for o in self._flow._outputs):
             raise DeclarationError("One sink object serves one output; make another for this one.")
         updates, key = updating(self._node)
-        output = p.Output(name or _output_name(self._node), self._node, sink, updates, key, derived=name is None)
+        output = p.Output(
+            name or _output_name(self._node), self._node, sink, updates, key, derived=name is None, stored_positions=positions
+        )
         if output.positions and not self._node.positioned:
             raise DeclarationError(
                 f"{sink!r} wants positions, which records that were left out have as text only; give them another sink."
             )
+        if positions and updates:
+            raise DeclarationError(
+                f"{sink!r} cannot store positions of a running aggregate, whose later rows take the place of earlier ones; leave out "
+                "positions=True, or close the aggregate with a window."
+            )
+        if positions and getattr(sink, "wants_positions", False):
+            raise DeclarationError(f"{sink!r} is given each row's position as it is; leave out positions=True.")
         sink.validate(output.columns(self.schema), updates=updates, key=key)
         if name is not None:
             as_text(name, "The name of an output")

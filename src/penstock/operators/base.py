@@ -89,7 +89,12 @@ class Context:
     @property
     def marker(self) -> int:
         """The `part` of rows that the frontier triggered; negative and unique within the flow."""
-        return -(self.ordinal * 256 + self.operator + 1)
+        return marker(self.ordinal, self.operator)
+
+
+def marker(region: int, operator: int) -> int:
+    """See `Context.marker`: of a region and an operator, by their numbers in the plan."""
+    return -(region * 256 + operator + 1)
 
 
 def position_text(sources: Sequence[str], files: Mapping[int, Mapping[int, str]], part: int, offset: int) -> str:

@@ -23,7 +23,7 @@ from penstock.sinks import marks, sql_columns, sql_marks
 from penstock.sinks.base import Sink
 from penstock.sinks.sql_databases import Database, Transaction, database_of, quoted
 from penstock.sql_text.schema import as_text
-from penstock.types import Mark, Refusal
+from penstock.types import PARTITION, Mark, Refusal
 
 Mode = Literal["append", "upsert", "replace"]
 
@@ -78,6 +78,10 @@ class SqlSink:
         if updates and key and set(key) != set(self._key):
             raise DeclarationError(
                 f"{self._description} has key {list(self._key)}, but the output's rows are one per {list(key)}: write key={list(key)}."
+            )
+        if self._mode != "append" and PARTITION in schema.names:
+            raise DeclarationError(
+                f"{self._description} has mode {self._mode!r}, which takes rows away, and positions=True is for rows that stay: leave out one of them."
             )
         for name in self._key:
             if name not in schema.names:

@@ -42,14 +42,13 @@ from penstock.state.deltas import SCHEMA, read_batches
 from penstock.state.files import resolve
 from penstock.state.store import close_stores
 from penstock.state.worker import MemoryState, WorkerState
-from penstock.types import HASH, OFFSET, ORDER, PART, SUB, TIME, Refusal, visible
+from penstock.types import HASH, OFFSET, ORDER, PART, PARTITION, SUB, TIME, Refusal, visible
 from penstock.worker.batches import map_batch
 from penstock.worker.copying import Copy
 from penstock.worker.run import Assignment, States, local_states, run_worker
 from penstock.worker.spec import PORT, Port, RegionSpec, epoch_ports, split_stage
 from penstock.worker.task import run_split_task
 
-PARTITION = "__ps_partition"
 CHUNK_ROWS = 4
 
 

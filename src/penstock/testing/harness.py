@@ -33,8 +33,8 @@ from penstock.rows.keys import WORKER_BIN, KeyCodec
 from penstock.state.compaction import iterate
 from penstock.state.files import resolve
 from penstock.state.store import close_stores
-from penstock.testing.engine import PARTITION, LocalEngine
-from penstock.types import OFFSET
+from penstock.testing.engine import LocalEngine
+from penstock.types import OFFSET, PARTITION
 from penstock.worker.copying import copies_due
 
 _users: Counter[str] = Counter()  # harnesses by the folder of their stores, which those on one checkpoint share
