@@ -13,6 +13,7 @@ PenstockError
 │   └── SinkAheadError    the sink holds what this checkpoint does not know of
 ├── RecordError           a record cannot be read or has no place
 ├── OperatorError         a user's function raised; names operator, key and position
+├── AuditError            a user's function is not deterministic; names step, key and both results
 ├── StateError            state cannot be stored or read
 └── MissingToolError     Java or a package is missing
 """
@@ -104,6 +105,10 @@ class RecordError(PenstockError):
 
 class OperatorError(PenstockError):
     """A user's function raised. The epoch was not committed; state and sinks are as before it."""
+
+
+class AuditError(PenstockError):
+    """A user's function gave something else when it was computed again. The epoch was not committed, and no sink holds any of it."""
 
 
 class StateError(PenstockError):

@@ -41,6 +41,9 @@ def run(
         list[str] | None,
         typer.Option(help="A region, or a step as REGION/STEP, that the flow no longer has and whose state may be forgotten."),
     ] = None,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Compute every epoch twice, and stop where users' functions give something else.")
+    ] = False,
 ) -> None:
     """Run a flow until it ends, fails or is stopped (Ctrl-C stops it after the epoch under way)."""
     from penstock.spark.options import interval_ms
@@ -48,7 +51,7 @@ def run(
     with as_typed():
         interval_ms(trigger)
     flow = load_flow(target)
-    options: dict[str, Any] = {"workers": workers, "trigger": trigger, "drain": drain, "forget": forget or ()}
+    options: dict[str, Any] = {"workers": workers, "trigger": trigger, "drain": drain, "forget": forget or (), "audit": audit}
     running = flow.start(quiet_session(context, master), checkpoint=checkpoint, **options)
     for change in running.changes:
         print(change, file=sys.stderr)

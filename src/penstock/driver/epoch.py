@@ -56,6 +56,7 @@ class Settings:
     Attributes:
         flow: Unique id of the flow.
         run: Number of the run.
+        audit: One epoch in so many is computed twice (`penstock.worker.audit`); 0: none.
         since: Number of the first run of this start; going back to a snapshot makes another one. 0: as `run`.
         workers: Number of workers by region, for a flow that begins.
         limits: What bounds a step of a rescale.
@@ -72,9 +73,14 @@ class Settings:
     limits: Limits = STANDARD
     rollback_refusal: Callable[[EpochRecord, Load], Refusal | None] = lambda *_: None
     since: int = 0
+    audit: int = 0
 
     def __post_init__(self) -> None:
         self.since = self.since or self.run
+
+    def audits(self, epoch: int) -> bool:
+        """Whether an epoch is computed twice."""
+        return bool(self.audit) and epoch % self.audit == 0
 
 
 @dataclass
@@ -258,6 +264,9 @@ class EpochDriver:
         for name in frames.unread():
             self._settings.on_step(f"region {name}")
             backend.force(frames.region(name))
+        if self._settings.audits(epoch):
+            self._settings.on_step("audit")
+            frames.compute_outputs()
         give = self._giving_end(epoch) if decision.ends.finished else lambda: None
         for output in self._flow.plan.outputs:
             self._settings.on_step(f"compute {output.name}")

@@ -50,6 +50,13 @@ class Frames:
         self._made[id(node)] = frame
         return frame
 
+    def compute_outputs(self) -> None:
+        """Compute what all outputs are given, once, so that what fails does so before any sink has stored its rows."""
+        for output in self._flow.plan.outputs:
+            if (frame := self.of(output.node)) is not None:
+                kept = self._made[id(output.node)] = self._backend.keep(frame)
+                self._backend.force(kept)
+
     def _source(self, source: p.SourceNode) -> SourceFrames:
         if source.name not in self._sources:
             judged = self._judgements[source.name]

@@ -36,6 +36,7 @@ class RunOpener:
         limits: Bounds of a step of a rescale.
         on_step: Called with the name of each step before it.
         forget: Regions (``"k"``) and steps (``"k/name"``) whose state may be forgotten.
+        audit: One epoch in so many is computed twice; 0: none.
 
     Attributes:
         workers: Number of workers by region.
@@ -52,9 +53,10 @@ class RunOpener:
         limits: Limits,
         on_step: Callable[[str], None],
         forget: Collection[str] = (),
+        audit: int = 0,
     ) -> None:
         self.flow, self.checkpoint, self.engine, self.workers = flow, checkpoint, engine, workers
-        self._limits, self._on_step, self._forget = limits, on_step, forget
+        self._limits, self._on_step, self._forget, self._audit = limits, on_step, forget, audit
         self.notices: list[str] = []
         self._since = 0
 
@@ -116,7 +118,15 @@ class RunOpener:
             delete_quietly(checkpoint.fs, checkpoint.path(last.log))
         checkpoint.fs.create_dir(checkpoint.path(CONTROL))
         return Settings(
-            known.flow, run, self.workers, self.engine.clock_us, self._on_step, self._limits, self.rollback_refusal, self._since
+            known.flow,
+            run,
+            self.workers,
+            self.engine.clock_us,
+            self._on_step,
+            self._limits,
+            self.rollback_refusal,
+            self._since,
+            self._audit,
         )
 
     def _keep_workers(self, last: EpochRecord, complain: Callable[[str], None]) -> None:

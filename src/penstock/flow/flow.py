@@ -169,6 +169,7 @@ class Flow:
         drain: bool = True,
         step_budget: str | dt.timedelta | Limits | None = "50 milliseconds",
         forget: Sequence[str] = (),
+        audit: bool | int = False,
         on_step: Callable[[str], None] | None = None,
     ) -> Run:
         """Start the flow.
@@ -185,6 +186,8 @@ class Flow:
             step_budget: By how much a step of a rescale may lengthen an epoch; None: everything moves in one
                 step. `penstock.protocol.rescale.Limits` sets every bound.
             forget: Regions (``"k"``) and steps (``"k/name"``) of the flow before on this checkpoint whose state may be forgotten.
+            audit: True: every epoch is computed twice, in another order and process, and the first difference stops the flow with an
+                `penstock.errors.AuditError` that names step, key and both results; nothing of that epoch is stored. n: one epoch in n.
             on_step: For fault tests: called with the name of each step of an epoch before it.
 
         Returns:
@@ -198,7 +201,7 @@ class Flow:
         """
         from penstock.spark.run import start  # noqa: PLC0415  (Spark loads when a flow starts)
 
-        return start(self, spark, checkpoint, workers, trigger, recover, drain, step_budget, forget, on_step)
+        return start(self, spark, checkpoint, workers, trigger, recover, drain, step_budget, forget, audit, on_step)
 
     def _in_region(self, region: p.Region) -> KeyedStream:
         """A stream's rows where a new region begins."""

@@ -43,6 +43,7 @@ from penstock.spark.task import staging, task
 from penstock.sql_text.schema import quoted
 from penstock.state.files import resolve
 from penstock.types import HIDDEN, MASK, OFFSET, ORDER, PART_BITS, SUB, TIME
+from penstock.worker.audit import map_twice
 from penstock.worker.batches import map_batch
 from penstock.worker.run import Assignment
 from penstock.worker.spec import OUT, PACKED_BITS, Port, RegionSpec, epoch_ports, key_columns, key_hashes, split_stage
@@ -67,6 +68,7 @@ class SparkBackend:
         assign: Makes a region's assignment.
         alone: Sources that go straight to a region, as `sources_alone` gives them.
         kept: What is kept of the files that the epoch reads.
+        twice: Whether users' functions over batches are computed twice.
     """
 
     def __init__(
@@ -79,6 +81,8 @@ class SparkBackend:
         assign: Assign,
         alone: Mapping[str, CompiledRegion],
         kept: KeptInput,
+        *,
+        twice: bool = False,
     ) -> None:
         self._spark = spark
         self._slices = slices
@@ -88,6 +92,7 @@ class SparkBackend:
         self._assign = assign
         self._alone = alone
         self._kept_input = kept
+        self._twice = twice
         self._counted_as = (
             f"{next(_BACKENDS)} "  # not by the epoch: a failed one may have left counts of what is another file now
         )
@@ -164,7 +169,8 @@ class SparkBackend:
     def step(self, node: p.StepNode, inputs: Sequence[DataFrame]) -> DataFrame:
         if len(node.inputs) > 1:
             inputs = [self._cut(i) for i in inputs]
-        frame = apply_step(node, inputs)
+        mapped = partial(map_twice, [*self._readers], self._named) if self._twice else map_batch
+        frame = apply_step(node, inputs, mapped)
         if any(id(i) in self._from_region for i in inputs):
             self._mark(frame)
         return frame
@@ -323,8 +329,8 @@ def routing_of(spec: RegionSpec, table: Routing) -> Callable[[pa.RecordBatch], A
     return lambda rows: table.workers_of(key_hashes(ports, rows))
 
 
-def apply_step(node: p.StepNode, inputs: Sequence[DataFrame]) -> DataFrame:
-    """A stateless step; hidden columns go along."""
+def apply_step(node: p.StepNode, inputs: Sequence[DataFrame], mapped: Callable[..., pa.RecordBatch] = map_batch) -> DataFrame:
+    """A stateless step; hidden columns go along. `mapped`: runs users' functions over batches."""
     frame, step = inputs[0], node.step
     for other in inputs[1:]:
         frame = frame.unionByName(other)
@@ -339,7 +345,7 @@ def apply_step(node: p.StepNode, inputs: Sequence[DataFrame]) -> DataFrame:
 
         def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in coalesce_batches(batches):
-                yield map_batch(what, fn, to_utc(batch).rename_columns(names), schema)
+                yield mapped(what, fn, to_utc(batch).rename_columns(names), schema)
 
         plain = frame.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow does not quote names
         return plain.mapInArrow(run, spark_schema(with_order(schema)))

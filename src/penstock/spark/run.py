@@ -50,8 +50,10 @@ from penstock.spark.sources.slices import Slices, one_stream
 from penstock.spark.sources.unread import ran_out, unread_files, was_stopped
 from penstock.spark.task import local_folder
 from penstock.types import Refusal
+from penstock.worker.audit import audited_epochs, run_twice
 from penstock.worker.copying import Copy
 from penstock.worker.run import Assignment
+from penstock.worker.task import run_region_task
 
 if TYPE_CHECKING:
     from penstock.flow.flow import Flow
@@ -67,6 +69,7 @@ def start(
     drain: bool,
     step_budget: str | dt.timedelta | Limits | None,
     forget: Sequence[str],
+    audit: bool | int,
     on_step: Callable[[str], None] | None,
 ) -> Run:
     """See `Flow.start`."""
@@ -75,7 +78,7 @@ def start(
         raise DeclarationError(f"start(recover={recover!r}) is not available in this version; use 'checkpoint'.")
     if not isinstance(drain, bool):
         raise DeclarationError(f"start(drain={drain!r}) must be True or False.")
-    interval = interval_ms(trigger)
+    interval, audited = interval_ms(trigger), audited_epochs(audit)
     if not str(checkpoint or ""):
         raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
     if spark is None:
@@ -96,7 +99,7 @@ def start(
     limits = replace(step_limits(step_budget), slots=max(1, spark.sparkContext.defaultParallelism))
     opened, by_region, forgotten = Checkpoint(str(checkpoint)), workers_of(plan, workers), names_to_forget(forget)
     engine = SparkEngine(compiled, ours, spark, opened, interval, sum(by_region.values()))
-    opener = RunOpener(compiled, opened, engine, by_region, limits, on_step or (lambda _: None), forgotten)
+    opener = RunOpener(compiled, opened, engine, by_region, limits, on_step or (lambda _: None), forgotten, audited)
     told = complain if workers is not None else lambda _: None  # where the numbers that the user gave do not count
     return Run(Loop(opener), told, bounded=interval is None, drain=drain)
 
@@ -214,7 +217,10 @@ class SparkEngine:
             query, spark = self._running_query(loop), frame.sparkSession
             spark.conf.set(SHUFFLE, self._tasks)  # Spark keeps the number of a query's first start
             slices, assign = Slices(frame, query, epoch), self._assign(loop, epoch)
-            backend = SparkBackend(spark, slices, epoch, self._checkpoint, loop.last.log, assign, self._alone, kept)
+            twice = loop.settings.audits(epoch)
+            backend = SparkBackend(
+                spark, slices, epoch, self._checkpoint, loop.last.log, assign, self._alone, kept, twice=twice
+            )
             if loop.epoch(epoch, backend, available=self._available):
                 self.stopping.set()
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
@@ -243,8 +249,18 @@ class SparkEngine:
     def _assign(self, loop: Loop, epoch: int) -> Callable[[CompiledRegion, EpochOrders], Assignment]:
         settings, uri = loop.settings, self._checkpoint.uri
         uri = uri if "://" in uri else self._checkpoint.root
+        compute = run_twice if settings.audits(epoch) else run_region_task
         return lambda compiled, work: Assignment(
-            uri, settings.flow, compiled.spec, epoch, settings.run, work.routing, work.messages, work.versions, local_folder()
+            uri,
+            settings.flow,
+            compiled.spec,
+            epoch,
+            settings.run,
+            work.routing,
+            work.messages,
+            work.versions,
+            local_folder(),
+            compute,
         )
 
     def read(self, loop: Loop, available: bool) -> bool:

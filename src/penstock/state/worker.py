@@ -44,6 +44,11 @@ class WorkerState:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def committed(self) -> Snapshot:
+        """The committed version, without own changes."""
+        return self._snapshot
+
     def close(self) -> None:
         """Release the snapshot. The changes remain readable, the state does not."""
         self._snapshot.close()

@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -43,11 +44,12 @@ from penstock.state.files import resolve
 from penstock.state.store import close_stores
 from penstock.state.worker import MemoryState, WorkerState
 from penstock.types import HASH, OFFSET, ORDER, PART, PARTITION, SUB, TIME, Refusal, visible
+from penstock.worker.audit import map_twice, run_twice
 from penstock.worker.batches import map_batch
 from penstock.worker.copying import Copy
 from penstock.worker.run import Assignment, States, local_states, run_worker
 from penstock.worker.spec import PORT, Port, RegionSpec, epoch_ports, split_stage
-from penstock.worker.task import run_split_task
+from penstock.worker.task import run_region_task, run_split_task
 
 CHUNK_ROWS = 4
 
@@ -61,6 +63,7 @@ class LocalBackend:
         assign: Makes a worker's assignment of (compiled region, work).
         states: Gives workers their state.
         ends: Where this input ends, for a snapshot.
+        mapped: Runs users' functions over batches: `map_batch`, or what does so twice.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class LocalBackend:
         assign: Any,
         states: States,
         ends: str = "0",
+        mapped: Callable[..., pa.RecordBatch] = map_batch,
     ) -> None:
         self._inputs = inputs
         self._commands = list(commands)
@@ -77,6 +81,7 @@ class LocalBackend:
         self._states = states
         self._attempt = 0
         self._ends = ends
+        self._mapped = mapped
         self._divided: dict[str, dict[int, Divided]] = {}
 
     def control(self, known: Sequence[str]) -> list[tuple[str, Command]]:
@@ -163,7 +168,7 @@ class LocalBackend:
         if (sql := node.sql) is not None:
             return table if sql == Sql() else _by_sql(node, table, sql)
         if (fn := step.batch_function()) is not None:
-            batches = [map_batch(step.describe(), fn, b, node.schema) for b in table.to_batches() if b.num_rows]
+            batches = [self._mapped(step.describe(), fn, b, node.schema) for b in table.to_batches() if b.num_rows]
             return pa.Table.from_batches(batches) if batches else _empty(node.schema)
         raise DeclarationError(f"{step.kind} needs Spark; test this flow over Spark, or use where, select, map_batches.")
 
@@ -324,7 +329,9 @@ class LocalEngine:
             inputs, given = self.log[number]
             # What others wrote: the driver leaves out what it has obeyed.
             written = [(name, self._checkpoint.read_command(name)) for name in self._checkpoint.control_names()]
-            backend = LocalBackend(inputs, [*given, *written], self._assign(loop, number), self._states, f"{number}")
+            twice = partial(map_twice, [source.name for source in loop.flow.plan.sources], {})
+            mapped = twice if loop.settings.audits(number) else map_batch
+            backend = LocalBackend(inputs, [*given, *written], self._assign(loop, number), self._states, f"{number}", mapped)
             ended = loop.epoch(number, backend, available=available)
             # Committed: read again only after going back to a snapshot, if there is one.
             self.log[number] = (inputs if self._checkpoint.snapshot_names() else {}, [])
@@ -338,8 +345,9 @@ class LocalEngine:
 
     def _assign(self, loop: Loop, epoch: int) -> Callable[..., Assignment]:
         uri, flow, run = self._checkpoint.uri, loop.settings.flow, loop.settings.run
+        compute = run_twice if loop.settings.audits(epoch) else run_region_task
         return lambda compiled, work: Assignment(
-            uri, flow, compiled.spec, epoch, run, work.routing, work.messages, work.versions, self.local
+            uri, flow, compiled.spec, epoch, run, work.routing, work.messages, work.versions, self.local, compute
         )
 
     def _in_memory(self, assignment: Assignment, worker: int, identity: str) -> WorkerState:

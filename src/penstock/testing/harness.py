@@ -35,6 +35,7 @@ from penstock.state.files import resolve
 from penstock.state.store import close_stores
 from penstock.testing.engine import LocalEngine
 from penstock.types import OFFSET, PARTITION
+from penstock.worker.audit import audited_epochs
 from penstock.worker.copying import copies_due
 
 _users: Counter[str] = Counter()  # harnesses by the folder of their stores, which those on one checkpoint share
@@ -57,6 +58,7 @@ class Harness:
         lmdb: Keep state in LMDB as Spark's tasks do, rather than in memory (slower).
         on_step: Called with the name of every step before it; may raise `Crash`.
         most: An epoch reads at most so many pushes of each source; None: all.
+        audit: As `penstock.Flow.start` takes it.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Harness:
         on_step: Callable[[str], None] = lambda _: None,
         most: int | None = None,
         forget: Sequence[str] = (),
+        audit: bool | int = False,
     ) -> None:
         plan = flow.plan()
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-harness-") if checkpoint is None else None
@@ -81,7 +84,10 @@ class Harness:
         self._reached: dict[str, dict[str, int]] = {}
         self._compiled = compile_flow(plan, lambda node, _: node.schema, lambda *_: None)
         self._engine = LocalEngine(self._checkpoint, lmdb=lmdb, most=most)
-        self._loop = Loop(RunOpener(self._compiled, self._checkpoint, self._engine, by_region, limits, on_step, tuple(forget)))
+        opener = RunOpener(
+            self._compiled, self._checkpoint, self._engine, by_region, limits, on_step, tuple(forget), audited_epochs(audit)
+        )
+        self._loop = Loop(opener)
         _users[self._engine.local] += 1
         self._close = weakref.finalize(self, _let_go, self._engine.local, self._folder)
         self.restart()

@@ -54,6 +54,7 @@ class Assignment:
         messages: By worker, from the controller.
         versions: By worker, the state to start from.
         local: Folder on a local disk for state caches.
+        compute: Runs the task: `run_region_task`, or what does so twice (`penstock.worker.audit`).
     """
 
     checkpoint: str
@@ -65,6 +66,7 @@ class Assignment:
     messages: tuple[tuple[Message, ...], ...]
     versions: tuple[Version, ...]
     local: str
+    compute: Callable[..., Any] = run_region_task
 
 
 def local_states(boot_id: str) -> States:
@@ -128,7 +130,7 @@ def run_worker(
     with seldom_collecting(), states(a, worker, identity) as state:
         cost = (time.perf_counter() - began) * _share_moved(version, a.epoch - 1)
         came = _acquired(a.spec, messages, fs, root, version)
-        out, report, given = run_region_task(a.spec, worker, a.epoch, messages, rows, state, came, time.perf_counter)
+        out, report, given = a.compute(a.spec, worker, a.epoch, messages, rows, state, came, time.perf_counter)
         began = time.perf_counter()
         changes = state.changes()
         write: Callable[[], object] | None = None

@@ -49,6 +49,7 @@ def run_region_task(
     state: WorkerState,
     acquired: Sequence[bytes] = (),
     clock: Callable[[], float] = lambda: 0.0,
+    make: Callable[..., RegionTask] | None = None,
 ) -> tuple[list[pa.RecordBatch], WorkerReport, GivenUp | None]:
     """Run one worker of a region through one epoch.
 
@@ -61,6 +62,7 @@ def run_region_task(
         state: The worker's state as the epoch before left it; holds this epoch's changes afterwards.
         acquired: Names of entries of state that have come from other workers, if an operator wants to hear of them.
         clock: Gives seconds, to measure what giving up state costs.
+        make: Makes the task; None: `RegionTask`.
 
     Returns:
         Output rows in the schema ``spec.out_schema``; the report, which knows of no files yet; the state that leaves.
@@ -74,7 +76,7 @@ def run_region_task(
     received = _unpack(spec, rows)
     rows_in = sum(b.num_rows for batches in received for b in batches)
     hot = _hot_keys(spec, received) if spec.report_above else ()
-    task = _RegionTask(spec, worker, epoch, orders.frontier, received, state, acquired)
+    task = (make or RegionTask)(spec, worker, epoch, orders.frontier, received, state, acquired)
     answer = orders.run(task, clock)
     out = [_pack(spec, i, task.output(o)) for i, o in enumerate(spec.outs)]
     out = [b for b in out if b.num_rows]
@@ -103,7 +105,7 @@ def run_split_task(stage: RegionSpec, worker: int, rows: Iterable[pa.RecordBatch
     (received,) = _unpack(stage, rows)
     if not any(batch.num_rows for batch in received):
         return pa.RecordBatch.from_pylist([], schema=schema), ()
-    task = _RegionTask(stage, worker, 0, Frontier(MIN_TIME, MAX_TIME), [received], MemoryState(), ())
+    task = RegionTask(stage, worker, 0, Frontier(MIN_TIME, MAX_TIME), [received], MemoryState(), ())
     given = _due(stage, port, received, Frontier(MIN_TIME, MAX_TIME), 0, task.state)
     made: pa.RecordBatch = task.call_operator(0, "lift", lambda rows: task.operators[0].lift(rows).batch(worker, schema), given)
     sizes = np.diff(given.starts)
@@ -113,8 +115,13 @@ def run_split_task(stage: RegionSpec, worker: int, rows: Iterable[pa.RecordBatch
     return made, tuple(map(HotKey, given.keys.hashes[at].tolist(), sizes[at].tolist(), texts))
 
 
-class _RegionTask:
-    """What a region's messages are carried out on: its rows as columns, its state in entries, its operators."""
+class RegionTask:
+    """What a region's messages are carried out on: its rows as columns, its state in entries, its operators.
+
+    Attributes:
+        results: By step, its output, once the rows are processed.
+        contexts: By step, what it knows, and which records it skipped.
+    """
 
     bins = BINS
 
@@ -158,6 +165,7 @@ class _RegionTask:
         self.bytes_of, self.keys_of = self.leaving.bytes_of, self.leaving.keys_of
 
     def hold(self, keys: Sequence[int]) -> dict[int, int]:
+        """Queue the rows of keys on hold; gives the bytes queued by key."""
         queued: dict[int, int] = {}
         for i, port in enumerate(self.spec.ports):
             if not self.received[i]:
@@ -171,6 +179,7 @@ class _RegionTask:
         return queued
 
     def release(self, keys: Sequence[int]) -> None:
+        """Put the queued rows of keys before those that came."""
         self.released = True
         for i, port in enumerate(self.spec.ports):
             in_turn = not self.spec.timed and port.partial_of is None
@@ -178,6 +187,7 @@ class _RegionTask:
             self.received[i] = [*(conformed(q, port.columns) for q in queued), *self.received[i]]
 
     def hear(self, message: Acquire | Barrier | Shutdown) -> None:
+        """Hand a message to the operators."""
         match message:
             case Acquire():
                 self.call_hook("on_acquire", self.acquired)
@@ -187,16 +197,19 @@ class _RegionTask:
                 self.each(lambda operator, kept: operator.on_shutdown(kept))
 
     def interrogate(self, start: int, entries: int) -> BinSizes:
+        """Sizes of bins from `start` on, until so many entries were seen."""
         self.each(lambda operator, kept: operator.on_interrogate(range(start, BINS), kept))
         sizes, after = self.state.measure(start, BINS, entries)
         return BinSizes(tuple(sizes), after)
 
     def give_up(self, leaving: Collected, asked: Collect) -> tuple[int, int]:
+        """Give up state; the number of keys and of bytes."""
         self.given_up = given = self.leaving.take(leaving, asked)
         self.call_hook("on_collect", given.names)
         return given.keys, given.bytes
 
     def each(self, call: Any) -> None:
+        """Call every operator with its state."""
         for i, (operator, state) in enumerate(zip(self.operators, self.states, strict=True)):
             self.call_operator(i, "a hook", call, operator, state)
 
@@ -242,24 +255,33 @@ class _RegionTask:
             for port, rows in zip(self.spec.ports, self.received, strict=True)
         ]
         for i, step in enumerate(self.spec.steps):
-            parts: list[Emitted] = []
-            first = step.inputs[0]
-            if first[0] == "port" and self.spec.ports[first[1]].partial_of is not None:
-                parts += self.emitted(i, "on_data", self._merge_partials, i, first[1], self.received[first[1]])
-            else:
-                given = [self._rows(*source) for source in step.inputs]
-                if step.parts is not None and any(b.num_rows for batches in self.received[step.parts :][:1] for b in batches):
-                    parts += self.emitted(i, "on_parts", self._merge_divided, i, step.parts, given)
-                if any(len(g) for g in given):
-                    parts += self.emitted(i, "on_data", self.operators[i].on_inputs, given, self.states[i])
-            parts += self.emitted(i, "on_frontier", self.operators[i].on_frontier, frontier.now, self.states[i])
-            self.results.append(regroup(parts, step.out_schema, self.codec))
+            self.results.append(regroup(self.run_step(i, frontier), step.out_schema, self.codec))
         forget_tombstones(self.state, frontier.now)
 
-    def _rows(self, kind: str, index: int) -> Rows:
+    def run_step(self, i: int, frontier: Frontier) -> list[Emitted]:
+        """The output of one operator."""
+        parts: list[Emitted] = []
+        step = self.spec.steps[i]
+        first = step.inputs[0]
+        if first[0] == "port" and self.spec.ports[first[1]].partial_of is not None:
+            parts += self.emitted(i, "on_data", self._merge_partials, i, first[1], self.partials(first[1]))
+        else:
+            given = [self.rows(*source) for source in step.inputs]
+            if step.parts is not None and any(b.num_rows for b in self.partials(step.parts)):
+                parts += self.emitted(i, "on_parts", self._merge_divided, i, step.parts, given)
+            if any(len(g) for g in given):
+                parts += self.emitted(i, "on_data", self.operators[i].on_inputs, given, self.states[i])
+        return parts + self.emitted(i, "on_frontier", self.operators[i].on_frontier, frontier.now, self.states[i])
+
+    def rows(self, kind: str, index: int) -> Rows:
+        """The rows of a port, or of an operator before."""
         rows = self.inputs[index] if kind == "port" else self.results[index]
         assert rows is not None
         return rows
+
+    def partials(self, port: int) -> list[pa.RecordBatch]:
+        """The partial results that came by a port, with the key's hash last; none if the epoch lacks the port."""
+        return self.received[port] if port < len(self.received) else []
 
     def _merge_partials(self, i: int, port: int, batches: list[pa.RecordBatch]) -> Any:
         batch = concat_batches(batches, self.spec.ports[port].columns)
@@ -279,7 +301,7 @@ class _RegionTask:
     def _merge_divided(self, i: int, port: int, given: list[Rows]) -> Any:
         """Hand over partial results; rows of the same keys go with them, and are taken from those `given`."""
         spec, operator = self.spec.ports[port], self.operators[i]
-        batches = list(self.received[port])
+        batches = list(self.partials(port))
         divided = np.isin(given[0].keys.hashes, np.concatenate([b.column(b.num_columns - 1).to_numpy() for b in batches]))
         if divided.any():  # queued while the key was on hold, in epochs in which it was whole
             lifted = operator.lift(given[0].of_keys(divided))
@@ -295,12 +317,13 @@ class _RegionTask:
         return operator.on_parts(parts, self.states[i])
 
     def output(self, out: Out) -> tuple[pa.RecordBatch, Order | None]:
+        """The rows of an output, with their positions."""
         if out.errors:
             skipped = self.contexts[out.operator].skipped
             name = self.spec.steps[out.operator].operator.describe()
             columns = [[name] * len(skipped), *([s[i] for s in skipped] for i in range(4))]
             return pa.RecordBatch.from_arrays([pa.array(c, pa.string()) for c in columns], schema=ERROR_SCHEMA), None
-        rows = self._rows("port", out.port) if out.operator < 0 else self.results[out.operator]
+        rows = self.rows("port", out.port) if out.operator < 0 else self.results[out.operator]
         return rows.data, rows.order
 
 

@@ -1,0 +1,44 @@
+"""The audit accuses no flow that is deterministic: random flows, whatever happens to them, with every epoch computed twice.
+
+`tests/worker/test_audit.py` shows that it accuses those that are not.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import drawing
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_against_oracle import check, examples
+
+from penstock.testing import Harness
+
+
+@pytest.fixture(autouse=True)
+def _audited(monkeypatch):
+    monkeypatch.setattr(drawing, "Harness", partial(Harness, audit=True))
+
+
+@examples(40)
+@given(data=st.data())
+def test_random_flows_when_audited_give_the_same_and_are_never_accused(data):
+    recipe = data.draw(drawing.recipes())
+    check(recipe, data.draw(drawing.records(recipe, edges=True)), data.draw(drawing.courses))
+
+
+@examples(20)
+@given(data=st.data())
+def test_random_flows_without_event_time_when_audited_are_never_accused(data):
+    recipe = data.draw(drawing.recipes(timed=False))
+    check(recipe, data.draw(drawing.records(recipe, edges=True)), data.draw(drawing.courses))
+
+
+@examples(5)
+@given(data=st.data())
+def test_random_flows_with_state_on_disk_when_audited_are_never_accused(data):
+    recipe = data.draw(drawing.recipes(steps=4))
+    course = data.draw(drawing.courses)
+    course.lmdb, course.workers = True, min(course.workers, 2)
+    check(recipe, data.draw(drawing.records(recipe, edges=True)), course)
