@@ -44,7 +44,9 @@ class Changing:
         self.folder, self.lateness, self.time = str(folder / "checkpoint"), lateness, time
         self.table, self.tables = f"changing {next(NUMBERS)}", {}
 
-    def harness(self, declare, *, source="s", schema=SCHEMA, forget=(), name=None, limits=STANDARD, **options):
+    def harness(
+        self, declare, *, source="s", schema=SCHEMA, forget=(), name=None, limits=STANDARD, on_step=lambda _: None, **options
+    ):
         flow = ps.Flow("changing")
         options = {"time": self.time, "lateness": self.lateness} | options
         stream = flow.source(source, Reader(schema), **options)
@@ -53,7 +55,7 @@ class Changing:
             table = f"{self.table} {stream.schema}"  # a memory sink keeps its columns
             self.tables.setdefault(table)
             stream.sink(ps.memory(table), name=name)
-        return Harness(flow, checkpoint=self.folder, workers=2, forget=forget, limits=limits)
+        return Harness(flow, checkpoint=self.folder, workers=2, forget=forget, limits=limits, on_step=on_step)
 
     def run(self, declare, *epochs, drain=False, source="s", **options):
         with self.harness(declare, source=source, **options) as harness:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from changing import Changing, Last, counted, row
 
 import penstock as ps
+from penstock.arrow.columns import concat_batches
+from penstock.checkpoint.folder import Checkpoint
+from penstock.driver.succession import succeed
 from penstock.errors import ChangedFlowError
+from penstock.rows.keys import WORKER_BIN
+from penstock.state.compaction import iterate
+from penstock.state.deltas import SCHEMA as STATE
+from penstock.testing import Crash
+from penstock.worker.waiting_rows import OPERATOR
 
 
 def flow(prepare=lambda keyed: keyed, beside=lambda keyed: keyed, **aggregates):
@@ -48,13 +58,129 @@ def test_aggregate_that_comes_to_wait_for_rows_that_it_has_counted_is_refused(af
     assert totals(changing) == ([3], [1, 2, 3])
 
 
-@pytest.mark.parametrize("before", WAITS)
-def test_aggregate_that_no_longer_waits_for_rows_that_wait_is_refused(before, changing):
-    changing.run(WAITS[before], [row(1), row(2)])
+def test_aggregate_that_no_longer_waits_is_refused_if_rows_wait_for_a_step_that_was_before_it(changing):
+    before = WAITS["is behind a step in order"]
+    changing.run(before, [row(1), row(2)])
     with pytest.raises(ChangedFlowError, match=r"they wait for step '[a-z]+', and would not come to it now"):
         changing.run(flow())
-    changing.run(WAITS[before], [row(3)], drain=True)
+    changing.run(before, [row(3)], drain=True)
     assert totals(changing) == ([3], [1, 2, 3])
+
+
+class Commutes(Last):
+    """Since this version it says so."""
+
+    commutative = True
+
+    def add(self, state, value):
+        return max(state or 0, value)
+
+    def merge(self, a, b):
+        return max(a or 0, b or 0)
+
+
+Commutes.__qualname__ = Last.__qualname__
+
+
+def alone(last, **options):
+    """The aggregate is all that there is, so that no input waits any more; windows after it follow it."""
+
+    def declare(stream):
+        keyed = stream.key_by("k", **options)
+        hour = keyed.window(ps.tumbling("1 hour")).aggregate(n=ps.count(), last=last)
+        return hour, hour.window(ps.tumbling("1 day")).aggregate(days=ps.sum("last"))
+
+    return declare
+
+
+@pytest.mark.parametrize("options", [{}, {"distribute": ps.PartialKeyGrouping()}], ids=["whole", "divided"])
+@pytest.mark.parametrize("declare", [alone, lambda last, **_: flow(last=last)], ids=["alone", "beside a step that waits"])
+def test_aggregate_that_says_it_is_commutative_gets_the_rows_that_waited_for_it_once(declare, options, changing):
+    changing.run(declare(Last("v")), [row(1), row(2, 15)], [row(3, 18)])
+    with changing.harness(declare(Commutes("v"), **options)) as harness:
+        said = "Step 'aggregate' of region 'k' no longer waits for the frontier; rows that wait for it are given to it at once."
+        assert said in harness.notices
+        harness.push("s", [row(4, 20)])
+        harness.epoch()
+        harness.push("s", [row(5, 23)])
+        harness.epoch()
+    assert not any("no longer waits" in notice for notice in changing.run(declare(Commutes("v"), **options), [row(6, 26)]))
+    changing.run(declare(Commutes("v"), **options), drain=True)
+    (found,) = [r for r in changing.rows() if "last" in r]
+    assert (found["n"], found["last"]) == (6, 6)
+    assert sorted(r["x"] for r in changing.rows() if "x" in r) in ([], [1, 2, 3, 4, 5, 6])
+
+
+def waiting_chunks(harness):
+    """How many entries of state are rows that wait, in whatever slot."""
+    checkpoint, found = Checkpoint(harness.checkpoint), 0
+    for version in harness.record.regions["k"].versions:
+        entries = concat_batches([*iterate(checkpoint.fs, checkpoint.root, version)], STATE)
+        found += sum(name.startswith(WORKER_BIN + bytes([OPERATOR])) for name in entries.column(0).to_pylist())
+    return found
+
+
+def test_rows_that_waited_when_the_first_epoch_fails_are_given_again_and_nothing_is_left_of_them(changing):
+    changing.run(alone(Last("v")), [row(1), row(2, 15)])
+    fails = ["commit"]
+
+    def crash(step):
+        if step in fails:
+            fails.remove(step)
+            raise Crash
+
+    with changing.harness(alone(Commutes("v")), on_step=crash) as harness:
+        assert waiting_chunks(harness) == 1
+        harness.push("s", [row(3, 16)])
+        with pytest.raises(Crash):
+            harness.epoch()
+        harness.restart()
+        harness.epoch()
+        assert waiting_chunks(harness) == 0
+        harness.finish()
+    (found,) = [r for r in changing.rows() if "last" in r]
+    assert (found["n"], found["last"]) == (3, 3)
+
+
+def test_aggregate_that_says_it_is_commutative_shares_its_input_with_one_that_has_seen_the_rows_and_is_refused(changing):
+    def both(last):
+        def declare(stream):
+            keyed = stream.key_by("k").window(ps.tumbling("1 hour"))
+            return keyed.aggregate(n=Commutes("v"), name="seen"), keyed.aggregate(last=last, name="waits")
+
+        return declare
+
+    changing.run(both(Last("v")), [row(1), row(2)])
+    with pytest.raises(ChangedFlowError, match="step 'seen' has seen them when they came in, and would see them again"):
+        changing.run(both(Commutes("v")))
+
+
+def test_aggregate_that_says_it_is_commutative_and_reads_a_column_that_waiting_rows_lack_is_refused(changing):
+    def narrow(stream):
+        return stream.key_by("k").window(ps.tumbling("1 hour")).aggregate(n=ps.count(), last=Last("v"))
+
+    def wider(stream):
+        hour = stream.with_columns(z="u + 1").key_by("k").window(ps.tumbling("1 hour"))
+        return hour.aggregate(n=ps.count(), last=Commutes("v"), z=ps.sum("z"))
+
+    changing.run(narrow, [row(1), row(2, 15)])
+    with pytest.raises(ChangedFlowError, match="step 'aggregate' reads the column 'z', which they lack"):
+        changing.run(wider)
+
+
+def test_aggregate_that_comes_to_be_combined_by_the_engine_while_rows_wait_for_it_is_refused(changing):
+    changing.run(alone(Last("v")), [row(1), row(2, 15)])
+    with changing.harness(alone(Last("v"))) as harness:
+        before = harness.record.shape
+    region = before.regions["k"]
+    for more in ({}, {"__ps_a0": "int64"}):
+        at_once = [replace(port, waits=False, columns=port.columns | more) for port in region.ports]
+        now = replace(before, regions={"k": replace(region, ports=at_once)})
+        if not more:
+            assert succeed(before, now, "here").at_once == {"k": {0: region.ports[0].slot}}
+        else:
+            with pytest.raises(ChangedFlowError, match="rows may wait for step 'aggregate', and nothing would take them now"):
+                succeed(before, now, "here").checked()
 
 
 def test_aggregate_in_order_when_it_is_a_step_of_its_own_goes_on(changing):

@@ -407,7 +407,9 @@ class Built:
         return {n: -(ordinals[region] * 256 + step + 1) for n, (region, step) in self.steps.items()}
 
 
-def build(recipe: Recipe, name: str, sink: Callable[[str, Node], Any], version: int = 0) -> Built:
+def build(
+    recipe: Recipe, name: str, sink: Callable[[str, Node], Any], version: int = 0, kinds: Mapping[str, Any] = AGGREGATES
+) -> Built:
     """Declare the recipe's flow.
 
     Args:
@@ -415,12 +417,13 @@ def build(recipe: Recipe, name: str, sink: Callable[[str, Node], Any], version: 
         name: The flow's name.
         sink: Makes the sink of an output name and node.
         version: Which strategies its regions have.
+        kinds: Aggregates by kind.
     """
     flow = ps.Flow(name)
     streams: dict[Node, Any] = {}
     built = Built(flow, {}, steps_of(recipe.nodes))
     for node in recipe.nodes:
-        streams[node] = declare_node(flow, node, streams, version)
+        streams[node] = declare_node(flow, node, streams, version, kinds)
     for i, node in enumerate(recipe.sinks):
         made = built.sinks[node] = sink(f"{name}_{i}", node)
         streams[node].sink(made, name=f"out{i}")
@@ -441,7 +444,9 @@ def steps_of(nodes: Iterable[Node]) -> dict[Node, tuple[str, int]]:
     return found
 
 
-def declare_node(flow: ps.Flow, node: Node, streams: Mapping[Node, Any], version: int = 0) -> Any:
+def declare_node(
+    flow: ps.Flow, node: Node, streams: Mapping[Node, Any], version: int = 0, kinds: Mapping[str, Any] = AGGREGATES
+) -> Any:
     if isinstance(node, Source):
         return flow.source(
             node.name,
@@ -476,7 +481,7 @@ def declare_node(flow: ps.Flow, node: Node, streams: Mapping[Node, Any], version
         within = stream if node.window is None else stream.window(node.window.declared())
         return within.stateful_map(FUNCTIONS[node.fn], STANDARD_SCHEMA, state)
     if isinstance(node, Totals):
-        aggregates = {name: AGGREGATES[kind](column) for name, kind, column in node.aggregates}
+        aggregates = {name: kinds[kind](column) for name, kind, column in node.aggregates}
         within = stream if node.window is None else stream.window(node.window.declared())
         return within.aggregate(emit=node.emit, **aggregates)
     if isinstance(node, Distinct):

@@ -25,12 +25,19 @@ from penstock.protocol.rescale import Limits
 from penstock.testing import Crash, Harness
 
 NUMBERS = itertools.count()
+WAIT = r.AGGREGATES | {
+    "said": type("Said", (r.Said,), {"commutative": False, "__qualname__": "Said", "__module__": r.__name__})
+}
+"""Before a user's aggregate said that it is commutative: rows wait for it."""
 
 
 def run_in_versions(
-    recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stops: list[int]
+    recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stops: list[int], waiting: int = 0
 ) -> tuple[dict[Any, Any], Any]:
-    """Run a flow whose regions have the strategies of the next version after each epoch of `stops`, on one checkpoint."""
+    """Run a flow whose regions have the strategies of the next version after each epoch of `stops`, on one checkpoint.
+
+    In the first `waiting` versions no aggregate of users says that it is commutative, so that rows wait for it.
+    """
     name, seen, shuffle = f"divided{next(NUMBERS)}", itertools.count(), random.Random(course.seed)
     sources = {s.name: s for s in recipe.sources()}
     timed = all(s.timed for s in sources.values())
@@ -53,7 +60,7 @@ def run_in_versions(
     begins = [0, *(stop + 1 for stop in stops)]
     with tempfile.TemporaryDirectory(prefix="penstock-divided-") as folder:
         for version, (begin, end) in enumerate(itertools.pairwise([*begins, last + 1])):
-            built = r.build(recipe, name, lambda name, _: ps.memory(name), version)
+            built = r.build(recipe, name, lambda name, _: ps.memory(name), version, WAIT if version < waiting else r.AGGREGATES)
             with changes.made_again(built.flow, course.workers, folder, before, limits, lmdb=course.lmdb) as harness:
                 for epoch in range(begin, end):
                     for source, rows in data.items():
@@ -85,7 +92,8 @@ def check_in_versions(data: Any, recipe: r.Recipe, records: oracle.Records, cour
     course = replace(course, steering=steering, back=None)
     last = max((epoch for rows in records.values() for epoch, _ in rows), default=0)
     stops = sorted(data.draw(st.sets(st.integers(0, last), max_size=3)))
-    found, markers = run_in_versions(recipe, records, course, stops)
+    waiting = data.draw(st.integers(0, len(stops) + 1))
+    found, markers = run_in_versions(recipe, records, course, stops, waiting)
     expected = oracle.Oracle(recipe, records, markers)
     for node, rows in found.items():
         compare(f"{type(node).__name__} {node}", rows, expected.content(node))

@@ -64,6 +64,12 @@ class CompiledFlow:
     consumers: dict[int, int] = field(default_factory=dict)
     shape: FlowShape | None = None
 
+    def committed(self) -> None:
+        """An epoch is committed: rows that waited under another slot (`Port.takes`) have been given."""
+        for compiled in self.regions.values():
+            ports = tuple(replace(port, takes=None) for port in compiled.spec.ports)
+            compiled.spec = replace(compiled.spec, ports=ports)
+
     def ordinal(self, source: SourceNode) -> int:
         """The source's number in hidden column PART."""
         return self.plan.sources.index(source)
@@ -154,9 +160,8 @@ def compile_region(
     wanted = wanted or [(len(region.steps) - 1, False)]
     entries: dict[int, int] = {}
     for own in (-1 - o for o, _ in wanted if o < 0):  # inputs that leave the region as they are
-        kind = "entry" if region.distribute.splits_keys else "ordered"  # rows of divided keys come by no port of a step
         waits = region.timed and bool(region.keys.names)  # a stage without keys has no state, and no order
-        entries[-1 - own] = port(own, kind, lambda n=own, w=waits: plain(n, inputs[n], waits=w))  # type: ignore[misc]
+        entries[-1 - own] = port(own, "ordered", lambda n=own, w=waits: plain(n, inputs[n], waits=w))  # type: ignore[misc]
     for i, step in enumerate(region.steps):
         operator = step.operator
         in_schemas = tuple(inputs[n] if k == "port" else steps[n].out_schema for k, n in step.inputs)
@@ -174,7 +179,9 @@ def compile_region(
                 needed = _needed(operator, schema, keys)
                 sources.append(("port", port(n, f"unordered {needed.names}", lambda n=n, s=needed: plain(n, s, waits=False))))  # type: ignore[misc]
             else:
-                sources.append(("port", port(n, "ordered", lambda n=n, s=schema: plain(n, s, waits=region.timed))))  # type: ignore[misc]
+                apart = region.distribute.splits_keys and operator.mergeable  # all others see the rows of divided keys, too
+                shared = f"ordered{', divided' * apart}"
+                sources.append(("port", port(n, shared, lambda n=n, s=schema: plain(n, s, waits=region.timed))))  # type: ignore[misc]
         steps.append(Step(operator, tuple(sources), in_schemas, out_schema))
     for i, found in enumerate(steps if region.distribute.splits_keys else ()):  # after all others: often there are no parts
         (kind, n), *_ = found.inputs

@@ -155,6 +155,7 @@ class EpochDriver:
         finally:
             backend.done()
         self.last = record
+        self._flow.committed()
         self._settings.on_step("committed")
         return record
 

@@ -16,7 +16,7 @@ from penstock.checkpoint.shape import AS_IT_IS, PortShape, RegionShape, StepShap
 from penstock.driver.report import Findings, Outcome
 from penstock.errors import ChangedFlowError
 from penstock.operators.aggregates.codec import KEPT_AS
-from penstock.types import MASK
+from penstock.types import HIDDEN, MASK
 
 MOST_STEPS: Final = 250
 """Slots of a region: its steps, and those that it ever had."""
@@ -48,7 +48,11 @@ def same(was: str, is_: str) -> bool:
 
 
 class RegionSuccession:
-    """One region of both flows."""
+    """One region of both flows.
+
+    Attributes:
+        at_once: By number of an input, the slot of the old input at which its step waited: it is given at once what waits there.
+    """
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class RegionSuccession:
         self._findings, self._held, self._holding = findings, name in held, held
         self._forget = forget
         self._unclear: set[int] = set()
+        self.at_once: dict[int, int] = {}
         self._forgotten = {s.slot for s in before.steps if f"{name}/{s.name}" in forget}
 
     def taken_over(self) -> RegionShape:
@@ -249,11 +254,20 @@ class RegionSuccession:
                 )
                 return ports, before.next_port
             return [replace(x, slot=y.slot, ever=y.ever) for x, y in zip(ports, before.ports, strict=True)], before.next_port
-        taken = self._takers(ports)
+        at_once = self._at_once(ports)
+        taken = self._takers(ports, at_once)
         for at, old in taken.items():
             self._note_columns(old, ports[at])
+        for at, old in [*taken.items(), *at_once.items()]:
             self._check_columns(old, ports[at], slots)
-            self._check_readers(old, ports[at], ports)
+            self._check_readers(
+                old, [ports[i] for some in (taken, at_once) for i, other in some.items() if other == old], ports
+            )
+        for at, old in at_once.items():
+            self.at_once[at] = old.slot
+            name = next(s.name for s in before.steps if [s.slot, 0] in ports[at].direct)
+            sentence = f"Step {name!r} of region {self._name!r} no longer waits for the frontier; rows that wait for it are given to it at once."
+            self._findings.changed("step", f"{self._name}/{name}", Outcome.LOADS, sentence)
         out, free = [], before.next_port
         unused = [x.slot for x in before.ports if not x.waits]  # nothing is kept there
         for i, port in enumerate(ports):
@@ -268,7 +282,18 @@ class RegionSuccession:
             self._refuse("the inputs that it has and ever had are more than 250", "start on a new checkpoint")
         return out, free
 
-    def _takers(self, ports: list[PortShape]) -> dict[int, PortShape]:
+    def _at_once(self, ports: list[PortShape]) -> dict[int, PortShape]:
+        """By number of an input that does not wait, the old input at which its step did."""
+        olds = [port for port in self._before.ports if port.waits]
+        return {
+            i: old
+            for i, port in enumerate(ports)
+            if not port.waits and not any(name.startswith(HIDDEN) for name in port.columns)  # no partial results
+            for old in olds
+            if any(step in port.direct for step in old.direct)
+        }
+
+    def _takers(self, ports: list[PortShape], at_once: Mapping[int, PortShape]) -> dict[int, PortShape]:
         """By number of an input, the old input whose waiting rows it takes over: a step reads both, or follows both."""
         taken: dict[int, PortShape] = {}
         waiting = [i for i, port in enumerate(ports) if port.waits]
@@ -282,24 +307,25 @@ class RegionSuccession:
                     self._stranded(old, "more than one input")
                 taken |= dict.fromkeys(to, old)
         for old in olds:
-            if old not in taken.values() and any(slot not in self._forgotten for slot, _ in old.readers):
+            if old not in [*taken.values(), *at_once.values()] and any(slot not in self._forgotten for slot, _ in old.readers):
                 self._stranded(old, "nothing")
         return taken
 
-    def _check_readers(self, old: PortShape, new: PortShape, ports: Sequence[PortShape]) -> None:
+    def _check_readers(self, old: PortShape, takers: Sequence[PortShape], ports: Sequence[PortShape]) -> None:
         """Waiting rows must reach each step that still waits for them, and none that has seen them on arrival.
 
         They must not leave the region unchanged if a step that followed the region may now stand before it.
         """
-        if AS_IT_IS in new.direct and AS_IT_IS not in old.direct and new.path != old.path:
+        if AS_IT_IS not in old.direct and any(AS_IT_IS in new.direct and new.path != old.path for new in takers):
             self._refuse(
                 f"they wait for {self._readers(old)}, which is gone, and would leave the region without what stands before it now",
                 "leave that step where it is, or take it out and change nothing else until the frontier has passed the rows that wait",
                 "Rows waiting at the start",
             )
         at_once = [reader for port in self._before.ports if not port.waits for reader in port.readers]
-        lost = [x for x in old.readers if x not in new.readers and any(x in port.readers for port in ports)]
-        twice = [x for x in new.readers if x not in old.readers and x in at_once]
+        to = [reader for new in takers for reader in new.readers]
+        lost = [x for x in old.readers if x not in to and any(x in port.readers for port in ports)]
+        twice = [x for x in to if x not in old.readers and x in at_once]
         if not lost and not twice:
             return
         step = self._named((lost or twice)[0][0])

@@ -8,7 +8,8 @@ Read next: `penstock.driver.succession`, which makes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -59,11 +60,13 @@ class Report:
         verdicts: Sources, then each region with its steps, then outputs.
         shape: The shape to go on with: slots of the shape before where state is kept. A region of `recomputed` has those of one that begins.
         changes: A sentence for each thing that begins empty or is forgotten, as it goes on.
+        at_once: By region and number of an input, the slot of an old input: its step waited there, and is given what waits at once.
     """
 
     verdicts: tuple[Verdict, ...]
     shape: FlowShape
     changes: tuple[str, ...] = ()
+    at_once: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     def _regions(self, *outcomes: Outcome) -> tuple[str, ...]:
         return tuple(v.name for v in self.verdicts if v.kind == "region" and v.outcome in outcomes)

@@ -178,12 +178,21 @@ def _port(spec: RegionSpec, index: int, path: str) -> PortShape:
     return PortShape(index, port.waits, columns, columns, direct, readers, first, path)
 
 
-def bind(flow: CompiledFlow, shape: FlowShape) -> None:
-    """Give the steps and inputs of a compiled flow their slots; `flow` is changed."""
+def bind(flow: CompiledFlow, shape: FlowShape, at_once: Mapping[str, Mapping[int, int]]) -> None:
+    """Give the steps and inputs of a compiled flow their slots; `flow` is changed.
+
+    Args:
+        flow: The flow.
+        shape: Its shape, with the slots.
+        at_once: By region and number of an input, the slot of the rows that it is given at once (`Port.takes`).
+    """
     for name, compiled in flow.regions.items():
         region, spec = shape.regions[name], compiled.spec
         steps = [replace(step, slot=s.slot, layouts=tuple(s.layouts)) for step, s in zip(spec.steps, region.steps, strict=True)]
-        ports = [replace(port, slot=s.slot) for port, s in zip(spec.ports, region.ports, strict=True)]
+        ports = [
+            replace(port, slot=s.slot, takes=at_once.get(name, {}).get(i))
+            for i, (port, s) in enumerate(zip(spec.ports, region.ports, strict=True))
+        ]
         compiled.spec = replace(spec, ordinal=region.ordinal, steps=tuple(steps), ports=tuple(ports))
 
 

@@ -43,13 +43,15 @@ def succeed(
         return Report(_all_new(now, findings), now)
     _compare_sources(before.sources, now.sources, findings)
     regions: dict[str, RegionShape] = {}
+    at_once: dict[str, dict[int, int]] = {}
     ordinal = before.next_ordinal
     for name, region in now.regions.items():
         findings.part("region", name)
         if name in forget:
             raise still_there(name)
         if name in before.regions:
-            regions[name] = RegionSuccession(name, before.regions[name], region, findings, forget, held).taken_over()
+            succession = RegionSuccession(name, before.regions[name], region, findings, forget, held)
+            regions[name], at_once[name] = succession.taken_over(), succession.at_once
         else:
             findings.changed("region", name, Outcome.EMPTY, f"Region {name!r} is new and starts empty.")
             for step in region.steps:
@@ -68,9 +70,9 @@ def succeed(
             findings.found("region", name, Outcome.RECOMPUTE, f"It reads region {first[0]!r}, which must be recomputed.")
     for name, region in now.regions.items():
         if name in before.regions and findings.outcome("region", name) is Outcome.RECOMPUTE:
-            regions[name] = replace(region, ordinal=before.regions[name].ordinal)
+            regions[name], at_once[name] = replace(region, ordinal=before.regions[name].ordinal), {}
     _compare_outputs(before.outputs, now.outputs, findings)
-    return Report(findings.verdicts(), FlowShape(now.sources, regions, now.outputs, ordinal), tuple(findings.changes))
+    return Report(findings.verdicts(), FlowShape(now.sources, regions, now.outputs, ordinal), tuple(findings.changes), at_once)
 
 
 def _all_new(now: FlowShape, findings: Findings) -> tuple[Verdict, ...]:

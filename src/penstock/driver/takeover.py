@@ -37,7 +37,7 @@ def take_over(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collect
     outputs, report = compare(flow, record, uri, forget)
     report.checked()
     flow.plan = replace(flow.plan, outputs=tuple(outputs))
-    bind(flow, report.shape)
+    bind(flow, report.shape, report.at_once)
     flow.shape = report.shape
     return list(report.changes)
 

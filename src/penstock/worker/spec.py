@@ -34,6 +34,7 @@ class Port:
         packed: A column of bytes, never null, that is sent in the lower bits of `OFFSET`; None: there is none.
         slot: The number under which its waiting rows are kept; it stays the same for the checkpoint's life
             (`penstock.driver.shape`).
+        takes: Until an epoch is committed, rows that wait under this slot are given to it, as its step once waited there; None: none.
     """
 
     schema: pa.Schema
@@ -42,6 +43,7 @@ class Port:
     known: tuple[tuple[str, int | str], ...] = ()
     packed: str | None = None
     slot: int = 0
+    takes: int | None = None
 
     @property
     def own(self) -> pa.Schema:

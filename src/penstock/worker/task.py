@@ -163,6 +163,15 @@ class RegionTask:
         self.given_up: GivenUp | None = None
         self.leaving = LeavingState(self.codec, state, frontier.now, worker, epoch)
         self.bytes_of, self.keys_of = self.leaving.bytes_of, self.leaving.keys_of
+        self._take_waiting(frontier.before)
+
+    def _take_waiting(self, before: int) -> None:
+        """Give steps that no longer wait what they waited for, as if it came now; before anything of this epoch comes to wait."""
+        takers = [(port.takes, rows, port.columns) for port, rows in zip(self.spec.ports, self.received, strict=True)]
+        for n, (slot, received, columns) in enumerate(takers):
+            if slot is not None:
+                others = [port.slot for port in self.spec.ports if port.waits] + [taken for taken, *_ in takers[n + 1 :]]
+                received.extend(Waiting(self.state, slot, columns).release(before, MAX_TIME, stay=slot in others))
 
     def hold(self, keys: Sequence[int]) -> dict[int, int]:
         """Queue the rows of keys on hold; gives the bytes queued by key."""

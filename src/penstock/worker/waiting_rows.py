@@ -105,12 +105,13 @@ class Waiting:
             timers.append(int(times[a]))
         self._view.put_many(names, values, np.array(timers, np.int64))
 
-    def release(self, before: int, frontier: int) -> list[pa.RecordBatch]:
+    def release(self, before: int, frontier: int, *, stay: bool = False) -> list[pa.RecordBatch]:
         """Take out the rows with ``before <= time < frontier``.
 
         Args:
             before: The frontier of the epoch before, in µs; earlier rows have been taken out already.
             frontier: The frontier now.
+            stay: Whether they go on waiting for others.
         """
         out, gone = [], []
         tombstoned: list[tuple[int, Selection]] | None = None
@@ -127,7 +128,7 @@ class Waiting:
                 out += [conformed(due, self._schema)] if due.num_rows else []  # the flow may have had other columns then
             if int.from_bytes(value[:8], "big", signed=True) < frontier:
                 gone.append(name)
-        if gone:
+        if gone and not stay:
             self._view.delete_many(gone)
         return out
 
