@@ -123,8 +123,8 @@ class Checkpoint:
                 created = create_exclusive(self.fs, self.path(RUNS, f"{run:06d}.json"), json.dumps(about).encode())
             if created:
                 for old in self._numbers(RUNS)[:-KEPT_RUNS]:
-                    delete_quietly(self.fs, self.path(RUNS, f"{old:06d}.json"))
-                    delete_quietly(self.fs, self.path(RUNS, f"{old:06d}.spec"))
+                    for ending in (".json", ".spec", ".end"):
+                        delete_quietly(self.fs, self.path(RUNS, f"{old:06d}{ending}"))
                 return run
 
     def keep_sources(self, sources: Sequence[SourceShape]) -> None:
@@ -154,6 +154,16 @@ class Checkpoint:
     def specs(self, run: int) -> bytes:
         """What `keep_specs` kept."""
         return read_bytes(self.fs, self.path(RUNS, f"{run:06d}.spec"))
+
+    def keep_end(self, run: int, end: Mapping[str, Any]) -> None:
+        """Store how a run has ended."""
+        write_atomic(self.fs, self.path(RUNS, f"{run:06d}.end"), json.dumps(dict(end)).encode(), f"r{run}")
+
+    def end_of(self, run: int) -> dict[str, Any] | None:
+        """What `keep_end` stored; None: the run has not ended, or could not note it."""
+        if f"{run:06d}.end" not in self._names(RUNS):
+            return None
+        return dict(json.loads(read_bytes(self.fs, self.path(RUNS, f"{run:06d}.end"))))
 
     def check_owner(self, run: int) -> None:
         """Refuse to continue if a newer run has claimed the checkpoint.

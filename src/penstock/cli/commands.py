@@ -53,8 +53,9 @@ def run(
     flow = load_flow(target)
     options: dict[str, Any] = {"workers": workers, "trigger": trigger, "drain": drain, "forget": forget or (), "audit": audit}
     running = flow.start(quiet_session(context, master), checkpoint=checkpoint, **options)
-    for change in running.changes:
-        print(change, file=sys.stderr)
+    for change in (running.last_end, *running.changes):
+        if change:
+            print(change, file=sys.stderr)
     from penstock.serve.terminal import watch
 
     try:
@@ -246,6 +247,8 @@ def _alive(about: dict[str, Any]) -> bool | None:
     """Whether a run's process lives; None if it is on another host."""
     import socket
 
+    if about.get("end") is not None:
+        return False
     if about.get("host") != socket.gethostname() or "pid" not in about:
         return None
     try:

@@ -171,8 +171,8 @@ class Engine(Protocol):
         """Carry out a copy of a key on hold, beside the epochs if there is something beside them."""
         ...
 
-    def has_begun(self, log: str) -> bool:
-        """Whether an epoch was planned in the log of input of a folder, so that the engine knows the sources by number."""
+    def has_begun(self, log: str, epoch: int = 0) -> bool:
+        """Whether an epoch, or a later one, was planned in the log of input of a folder; then the engine knows the sources by number."""
         ...
 
     def input_refusal(self, last: EpochRecord, kept: EpochRecord) -> Refusal | None:

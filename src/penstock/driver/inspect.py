@@ -142,4 +142,4 @@ def read_progress(uri: str) -> tuple[EpochRecord, dict[str, Any]]:
     """
     checkpoint, identity = open_checkpoint(uri)
     run = checkpoint.newest_run()
-    return checkpoint.last(), {"flow": identity.name, "run": run, **checkpoint.about(run)}
+    return checkpoint.last(), {"flow": identity.name, "run": run, **checkpoint.about(run), "end": checkpoint.end_of(run)}

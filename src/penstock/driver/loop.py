@@ -16,7 +16,7 @@ from penstock.driver.commands import Commander
 from penstock.driver.engine import Backend
 from penstock.driver.epoch import EpochDriver
 from penstock.driver.opener import RunOpener
-from penstock.errors import FinishedError, PenstockError, without_trace
+from penstock.errors import FencedError, FinishedError, PenstockError, without_trace
 from penstock.protocol.commands import Command, End
 from penstock.protocol.ends import Ends, supervise
 
@@ -41,7 +41,11 @@ class Loop:
 
     def open(self, complain: Callable[[str], None] = lambda _: None) -> None:
         """Begin a run; see `RunOpener.open`."""
-        self.settings = settings = self.opener.open(complain)
+        try:
+            self.settings = settings = self.opener.open(complain)
+        except PenstockError as error:
+            self.note_end(error)
+            raise
         self.driver = EpochDriver(self.flow, self.checkpoint, settings)
         self._background = Background(self.checkpoint, settings, self.engine.copy, beside=self.engine.beside)
 
@@ -60,13 +64,31 @@ class Loop:
             PenstockError: See `open`, or the engine cannot run the flow.
         """
         self.open(complain)
-        if self.last.finished:
-            self.close()
-            self._refuse_finished(following=not bounded)
-            return False
-        if not bounded and not self.last.draining:  # otherwise it was ending before it was interrupted
-            self.engine.begin(self)  # errors of the first plan belong to the caller
+        try:
+            if self.last.finished:
+                self.close()
+                self._refuse_finished(following=not bounded)
+                return False
+            if not bounded and not self.last.draining:  # otherwise it was ending before it was interrupted
+                self.engine.begin(self)  # errors of the first plan belong to the caller
+        except PenstockError as error:
+            self.note_end(error)
+            raise
         return True
+
+    def note_end(self, how: PenstockError | str) -> None:
+        """Note how the run has ended, for the next start; a run that was replaced writes nothing.
+
+        Args:
+            how: Its error, or how it ended without one; then that was clean unless somebody else ended the reading.
+        """
+        if isinstance(how, FencedError):
+            return
+        clean = isinstance(how, FinishedError) or (isinstance(how, str) and not self.cut)
+        try:
+            self.opener.note_end(str(how), clean=clean)
+        except (OSError, PenstockError):  # where nothing can be written now, the next start says that there is no end
+            return
 
     def _refuse_finished(self, *, following: bool) -> None:
         unread = _said_of(self.engine.unread(self.last))

@@ -13,6 +13,7 @@ from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledFlow, small_epochs, undivided
 from penstock.driver.engine import Engine
 from penstock.driver.epoch import Settings
+from penstock.driver.last_end import MARK, last_end
 from penstock.driver.rollback import ahead, commit_intent, roll_back, rollback_refusal
 from penstock.driver.shape import sources_of
 from penstock.driver.succession import check_sources
@@ -40,6 +41,8 @@ class RunOpener:
 
     Attributes:
         workers: Number of workers by region.
+        last_end: From the last `open` that began a start, how the run before ended and what is done about it, if it did not end cleanly.
+        run: Number of the last run that was claimed; 0: none yet.
         notices: From the last `open`, a sentence for each part that begins empty or is forgotten, and for each strategy that is not needed
             or not used in small epochs.
     """
@@ -58,6 +61,8 @@ class RunOpener:
         self.flow, self.checkpoint, self.engine, self.workers = flow, checkpoint, engine, workers
         self._limits, self._on_step, self._forget, self._audit = limits, on_step, forget, audit
         self.notices: list[str] = []
+        self.last_end: str = ""
+        self.run: int = 0
         self._since = 0
 
     def rollback_refusal(self, record: EpochRecord, command: Load) -> Refusal | None:
@@ -99,8 +104,11 @@ class RunOpener:
         if last.epoch < 0:  # from then on the records say it
             checkpoint.keep_sources(sources_of(plan))
         self._keep_workers(goes_on, complain)
-        started = dt.datetime.fromtimestamp(self.engine.clock_us() // 1_000_000, dt.UTC)
-        run = checkpoint.claim({**self.engine.by, "started": f"{started:%Y-%m-%d %H:%M:%S} UTC", "plan": plan.describe()})
+        if not self._since:
+            open_epoch = self.engine.has_begun(last.log, last.epoch + 1)
+            self.last_end = last_end(checkpoint, last, self.engine.by, open_epoch=open_epoch)
+        about = {"started": self._now(), "plan": plan.describe(), MARK: True}
+        self.run = run = checkpoint.claim({**self.engine.by, **about})
         self._since = self._since or run
         checkpoint.keep_specs(run, self.engine.dump({n: c.spec for n, c in self.flow.regions.items()}))
         checkpoint.renew_snapshots()
@@ -128,6 +136,14 @@ class RunOpener:
             self._since,
             self._audit,
         )
+
+    def note_end(self, sentence: str, *, clean: bool) -> None:
+        """Note how the run has ended, for the next start and `penstock status`; nothing if no run was claimed."""
+        if self.run:
+            self.checkpoint.keep_end(self.run, {"clean": clean, "sentence": sentence, "ended": self._now()})
+
+    def _now(self) -> str:
+        return f"{dt.datetime.fromtimestamp(self.engine.clock_us() // 1_000_000, dt.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
     def _keep_workers(self, last: EpochRecord, complain: Callable[[str], None]) -> None:
         """A checkpoint keeps its regions' numbers of workers; complain about numbers that differ."""

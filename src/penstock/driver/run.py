@@ -26,6 +26,7 @@ class Run:
         self._was_finished = not loop.start(bounded=bounded, complain=complain)
         if self._was_finished:
             self._ended.set()
+            loop.note_end(self.outcome)
             return
         self._thread = threading.Thread(target=self._supervise, name=f"penstock-{loop.flow.plan.name}", daemon=True)
         self._thread.start()
@@ -34,6 +35,11 @@ class Run:
     def changes(self) -> tuple[str, ...]:
         """What of the state begins empty or was forgotten because the flow has changed, a sentence each."""
         return tuple(self._loop.opener.notices)
+
+    @property
+    def last_end(self) -> str:
+        """How the run before this start ended and what is done about it, in a sentence or two; empty if it ended cleanly."""
+        return self._loop.opener.last_end
 
     def _supervise(self) -> None:
         """Follow the run to its end."""
@@ -53,6 +59,7 @@ class Run:
         except Exception as error:  # noqa: BLE001  (handed to whoever waits)
             loop.error = loop.error or loop.engine.translated(error)
         finally:
+            loop.note_end(loop.error or self._outcome())
             self._ended.set()
 
     def _replaced(self) -> PenstockError | None:
@@ -190,8 +197,10 @@ class Run:
         """How the run has ended, in a sentence; empty while it runs."""
         if self.active:
             return ""
-        known = outcome_of(self._loop.last, self._loop.settings.since, before=self._was_finished, cut=self._loop.cut)
-        return str(self._loop.error or known)
+        return str(self._loop.error or self._outcome())
+
+    def _outcome(self) -> str:
+        return outcome_of(self._loop.last, self._loop.settings.since, before=self._was_finished, cut=self._loop.cut)
 
     @property
     def exception(self) -> PenstockError | None:

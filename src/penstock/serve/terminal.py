@@ -16,6 +16,7 @@ from rich.table import Table
 
 from penstock.checkpoint.figures import FIGURES
 from penstock.driver.commands import given_at
+from penstock.driver.last_end import how_it_ended
 
 _NAMED: Final = 3
 _HOT: Final = 0.05
@@ -137,6 +138,8 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
     """
     state = "finished" if progress["finished"] else {True: "running", False: "not running", None: "started"}[alive]
     lines = [f"flow {about['flow']}: {state} (run {about['run']}, process {about.get('pid', '?')} on {about.get('host', '?')})"]
+    if how := how_it_ended(about, alive=alive):
+        lines.append(f"run {about['run']} {how}")
     for name, s in progress.get("sources", {}).items():
         extra = "".join(f", {s[k]:,} {k}" for k in ("late", "malformed") if s.get(k))
         lines.append(f"source {name}: {s['rows']:,} rows{extra}")

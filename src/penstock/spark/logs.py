@@ -38,9 +38,9 @@ _BATCH: Final = re.compile(r"(\d+)(\.compact)?")
 Entry = dict[str, Any]
 
 
-def has_begun(checkpoint: Checkpoint, log: str) -> bool:
-    """Whether an epoch has been planned, so that Spark knows the sources by number."""
-    return any(name.isdigit() for name in list_dir(checkpoint.fs, checkpoint.path(log, "offsets")))
+def has_begun(checkpoint: Checkpoint, log: str, epoch: int = 0) -> bool:
+    """Whether an epoch, or a later one, has been planned; then Spark knows the sources by number."""
+    return any(name.isdigit() and int(name) >= epoch for name in list_dir(checkpoint.fs, checkpoint.path(log, "offsets")))
 
 
 def input_of(checkpoint: Checkpoint, log: str, epoch: int) -> str:

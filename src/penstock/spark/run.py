@@ -48,7 +48,7 @@ from penstock.spark.sources.readers import reader_of
 from penstock.spark.sources.row_times import sources_alone
 from penstock.spark.sources.slices import Slices, one_stream
 from penstock.spark.sources.unread import ran_out, unread_files, was_stopped
-from penstock.spark.task import local_folder
+from penstock.spark.task import boot_id, local_folder
 from penstock.types import Refusal
 from penstock.worker.audit import audited_epochs, run_twice
 from penstock.worker.copying import Copy
@@ -107,6 +107,10 @@ def start(
 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)  # it prints what is raised into Spark; `Run` tells it better
 
 
+_PROCESS = uuid.uuid4().hex
+"""This process; its number may be that of another one before or after it."""
+
+
 class _Stopped(Exception):  # noqa: N818  (no error: the flow was told to)
     """Raised into Spark instead of an epoch after the flow, or its query, was stopped."""
 
@@ -137,7 +141,7 @@ class SparkEngine:
         workers: int,
     ) -> None:
         self.identity: str = uuid.uuid4().hex
-        self.by: Mapping[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
+        self.by: Mapping[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "boot": boot_id(), "process": _PROCESS}
         self._flow, self.spark, self._theirs, self._checkpoint = flow, spark, theirs, checkpoint
         self._interval_ms = interval_ms
         self._alone = sources_alone(flow)
@@ -160,8 +164,8 @@ class SparkEngine:
             return self._flow.regions[node.region.name].spec.steps[node.operator].out_schema
         return self.schema(node.region.inputs[-1 - node.operator])
 
-    def has_begun(self, log: str) -> bool:
-        return logs.has_begun(self._checkpoint, log)
+    def has_begun(self, log: str, epoch: int = 0) -> bool:
+        return logs.has_begun(self._checkpoint, log, epoch)
 
     def input_refusal(self, last: EpochRecord, kept: EpochRecord) -> Refusal | None:
         return logs.refusal(self._checkpoint, last, kept)

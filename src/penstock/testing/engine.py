@@ -400,8 +400,8 @@ class LocalEngine:
     def copy(self, copy: Copy) -> Copied:
         return copy.carry_out(self._checkpoint)
 
-    def has_begun(self, log: str) -> bool:
-        return False
+    def has_begun(self, log: str, epoch: int = 0) -> bool:
+        return 0 < epoch < len(self.log)
 
     def input_refusal(self, last: EpochRecord, kept: EpochRecord) -> Refusal | None:
         return None

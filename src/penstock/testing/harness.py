@@ -108,6 +108,11 @@ class Harness:
         return self._loop.opener.notices
 
     @property
+    def last_end(self) -> str:
+        """As `penstock.driver.run.Run.last_end`."""
+        return self._loop.opener.last_end
+
+    @property
     def checkpoint(self) -> str:
         """Its checkpoint's folder, as the commands of the command line take it."""
         return self._checkpoint.uri
