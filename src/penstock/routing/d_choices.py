@@ -39,6 +39,7 @@ class DChoices(Strategy):
 
     splits_keys: ClassVar[bool] = True
     fits: ClassVar[str] = MERGING
+    rests: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_share(self.theta, "theta", self)

@@ -34,6 +34,7 @@ class Histogram(Strategy):
 
     splits_keys: ClassVar[bool] = True
     fits: ClassVar[str] = MERGING
+    rests: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.slack, (int, float)) or not 0 <= self.slack < float("inf"):

@@ -26,6 +26,7 @@ class PartialKeyGrouping(Strategy):
 
     splits_keys: ClassVar[bool] = True
     fits: ClassVar[str] = MERGING
+    rests: ClassVar[bool] = True
 
     def router(self, workers: int) -> Router:
         """Loads are each sender's own."""

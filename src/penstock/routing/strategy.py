@@ -68,11 +68,13 @@ class Strategy:
         splits_keys: Whether messages of one key go to several workers: each then has a partial result, and these must be merged.
         reads_keys: Whether it reads messages' keys. If not, it is also for streams that have none: all hashes are 0.
         fits: Which steps it is for: `EVERY`, `MERGING` or `STATELESS`.
+        rests: Whether it need not route in epochs in which all workers have about as many rows by the table: keys then stay whole.
     """
 
     splits_keys: ClassVar[bool] = False
     reads_keys: ClassVar[bool] = True
     fits: ClassVar[str] = EVERY
+    rests: ClassVar[bool] = False
 
     @property
     def report_above(self) -> float:

@@ -24,6 +24,7 @@ class WChoices(Strategy):
 
     splits_keys: ClassVar[bool] = True
     fits: ClassVar[str] = MERGING
+    rests: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_share(self.theta, "theta", self)

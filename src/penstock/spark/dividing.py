@@ -1,17 +1,22 @@
 """Split stages over Spark: the rows of hot keys divided over the workers of a region, and their partial results.
 
+A strategy that rests (`penstock.routing.strategy.Strategy.rests`) is not used while all workers have about as many rows by the table. Whether they
+have is counted by a sample of the rows, and only in some epochs.
+
 A strategy that needs only counts (`penstock.routing.strategy.ByCounts`) gets those of the keys with many rows, from one job over the key and
 the position, and a second one if a worker has too much because of keys that were not divided before; all other rows go the usual way, by one
-shuffle. A key's rows are cut at blocks of positions, so what a row's worker is does not depend on tasks. While the load is even, only some
-epochs are counted.
+shuffle. A key's rows are cut at blocks of positions, so what a row's worker is does not depend on tasks.
 
 Any other strategy routes one row after the other, as its sender's rows come: they are first brought to one task per sender.
+
+What is decided depends on the record and the epoch's input only.
 
 Read next: `penstock.worker.task.run_split_task`.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,10 +53,13 @@ HOT_ROWS: Final = 1 << 10
 UNEVEN: Final = 1.05
 """All keys stay whole while the busiest worker has less than so many times the mean."""
 _SAMPLE: Final = 16
+_SAMPLED: Final = f"pmod(xxhash64({PART}, {OFFSET}, {SUB}), {_SAMPLE}) = 0"
 _LONGEST: Final = 8
-"""While nothing is divided, an epoch is counted after 1, 2, 4 and from then on after every 8 epochs."""
-_MEMORY: Final = 0
-"""The sender under which a router keeps what is known of all."""
+"""After 1, 2, 4 and from then on every 8 epochs in which a sample would have said the same, the rows of one are sampled."""
+_MEMORY: Final = -(1 << 62)
+"""The sender under which a router keeps what is known of all; no partition has that number."""
+_NOTHING: Final = {"seen": np.zeros(1, np.int64), "hot": np.empty(0, np.int64), "bits": np.zeros(1, np.int64)}
+"""What is remembered at first. ``seen``: the last epochs that were alike, below 0 if keys were divided; ``hot``: the keys; ``bits``: of blocks."""
 _BLOCKS: Final = 256
 """A worker's part of a key is cut to one in so many of its rows."""
 _TOP_BITS: Final = 54  # of offsets that are hashes: rows that a frontier triggered
@@ -163,7 +171,7 @@ class SplitStages:
     ) -> None:
         self._counts, self._name, self._home_sql, self._columns = counts, name, home_sql, columns
         self._made: dict[tuple[str, int], tuple[Strategy, EpochOrders, Router]] = {}
-        self._plans: dict[tuple[str, int], tuple[Cuts | None, DataFrame]] = {}
+        self._plans: dict[tuple[str, int], tuple[Cuts | bool | None, DataFrame]] = {}
 
     def split(
         self,
@@ -176,17 +184,16 @@ class SplitStages:
         """See `penstock.driver.engine.Backend.split`. `keep`: applied to the frame before it is read several times."""
         named, hashed = _named(stage), _hash_sql(stage)
         router = _router(stage, strategy, work)
-        if isinstance(router, ByCounts):
-            if named not in self._plans:
-                self._plans[named] = self._planned(frame, hashed, strategy, router, work, keep)
-                self._made[named] = strategy, work, router
-            plan, frame = self._plans[named]
-            if plan is None:
-                return frame, None
+        if named not in self._plans:
+            self._made[named] = strategy, work, router
+            self._plans[named] = self._planned(frame, hashed, strategy, router, work, keep)
+        plan, frame = self._plans[named]
+        if plan is None:
+            return frame, None
+        if isinstance(plan, Cuts):
             hot = _among(hashed, [*plan.keys])
             placed = spread(self._columns(stage, frame.where(hot)), stage.in_schema, _by_cuts(stage, plan), work.workers)
             return frame.where(f"not ({hot})"), self._parts(stage, named, *placed)
-        self._made[named] = strategy, work, router
         return frame.limit(0), self._parts(stage, named, *self._routed(stage, named, frame, strategy, work))
 
     def shared(
@@ -223,25 +230,37 @@ class SplitStages:
         frame: DataFrame,
         hashed: str,
         strategy: Strategy,
-        router: ByCounts,
+        router: Router,
         work: EpochOrders,
         keep: Callable[[DataFrame], DataFrame],
-    ) -> tuple[Cuts | None, DataFrame]:
-        """Where rows of hot keys go (None: all keys stay whole), and the frame to read. What the router remembers is changed."""
-        before = router.memory.get(_MEMORY, {})
-        quiet = int(before["quiet"][0]) if before else 0
-        if quiet and (quiet % _LONGEST if quiet >= _LONGEST else quiet & (quiet - 1)):
-            router.memory[_MEMORY] = {**before, "quiet": np.array([quiet + 1])}
-            return None, frame
-        frame = keep(frame)
-        known, bits = (before["hot"], int(before["bits"][0])) if before else (np.empty(0, np.int64), 0)
-        found = count_rows(frame, hashed, self._home_sql(work.routing, hashed), known, bits, work.workers)
+    ) -> tuple[Cuts | bool | None, DataFrame]:
+        """What to do, and the frame to read. What the router remembers is changed.
+
+        Returns:
+            Where rows of hot keys go; True: to route all rows; None: all keys stay whole.
+        """
+        if not strategy.rests and not isinstance(router, ByCounts):
+            return True, frame
+        before = router.memory.get(_MEMORY, _NOTHING)
+        seen, home = int(before["seen"][0]), self._home_sql(work.routing, hashed)
+        uneven = seen < 0
+        counts_all = isinstance(router, ByCounts) and uneven
+        if counts_all or _is_due(seen):
+            frame = keep(frame)
+        if not counts_all and _is_due(seen):
+            uneven = not is_even(sample_rows(frame, home, work.workers), UNEVEN)
+        if not uneven or not isinstance(router, ByCounts):
+            router.memory[_MEMORY] = {**_NOTHING, "seen": np.array([min(seen, 0) - 1 if uneven else max(seen, 0) + 1])}
+            return uneven or None, frame
+        bits = int(before["bits"][0])
+        found = count_rows(frame, hashed, home, before["hot"], bits, work.workers)
         total = int(found.loads.sum())
         plan = None
         if total >= LEAST_ROWS and found.loads.max() >= UNEVEN * total / work.workers:
             plan = self._cut(frame, hashed, strategy, router, found, bits)
-        hot, quiet = np.array([*plan.keys] if plan else [], np.int64), 0 if plan else quiet + 1
-        router.memory[_MEMORY] = {"quiet": np.array([quiet]), "hot": hot, "bits": np.array([_bits(found.loads)])}
+        hot = np.array([*plan.keys] if plan else [], np.int64)
+        same = np.array([-1 if plan else max(seen, 0) + 1])
+        router.memory[_MEMORY] = {"seen": same, "hot": hot, "bits": np.array([_bits(found.loads)])}
         return plan, frame
 
     def _cut(
@@ -308,6 +327,26 @@ class SplitStages:
         return rows.mapInArrow(run, spark_schema(schema))
 
 
+def _is_due(seen: int) -> bool:
+    """Whether rows are sampled after so many epochs without a change."""
+    same = abs(seen)
+    return same % _LONGEST == 0 if same >= _LONGEST else same & (same - 1) == 0
+
+
+def is_even(sampled: Ints, most: float) -> bool:
+    """Whether the busiest worker has less than so many times the mean, by a sample of the rows: what may be chance is allowed for."""
+    mean = float(sampled.mean())
+    return float(sampled.max()) <= most * mean + 2 * math.sqrt(mean)
+
+
+def sample_rows(frame: DataFrame, home: str, workers: int) -> Ints:
+    """About a 16th of the rows, counted by home (int64, workers)."""
+    found = select_sql(frame.where(_SAMPLED), [f"{home} as home"]).groupBy("home").agg(F.expr("count(*) as n")).toArrow()
+    return np.bincount(found.column("home").to_numpy(), weights=found.column("n").to_numpy(), minlength=workers).astype(
+        np.int64
+    )
+
+
 def _by_cuts(stage: RegionSpec, plan: Cuts) -> Placed:
     where = Positions.of(stage)
 
@@ -369,12 +408,11 @@ class Counted:
 def count_rows(frame: DataFrame, hashed: str, home: str, known: Ints, bits: int, workers: int) -> Counted:
     """Count rows by home, a sample of them by key, and those of known keys by block, in one job."""
     is_known = _among(hashed, known.tolist()) if len(known) else "false"
-    is_sampled = f"pmod(xxhash64({PART}, {OFFSET}, {SUB}), {_SAMPLE}) = 0"
     seen = select_sql(
         frame,
         [
             f"{home} as home",
-            f"case when {is_known} or {is_sampled} then {hashed} end as key",
+            f"case when {is_known} or {_SAMPLED} then {hashed} end as key",
             f"case when {is_known} then {PART} end as part",
             f"case when {is_known} then {_block_sql(bits)} end as block",
         ],
