@@ -6,7 +6,8 @@ PenstockError
 ├── CheckpointError       the checkpoint cannot be used
 │   ├── TornFileError     a file is missing, truncated or altered
 │   ├── ChangedFlowError  the flow changed so that it cannot take over the state that is there
-│   └── FinishedError     the flow has reached the end of its input
+│   ├── FinishedError     the flow has reached the end of its input
+│   └── RecoveryError     state cannot be computed from the log of the sources
 ├── ReplacedError         a command will not be carried out: something took its place
 ├── FencedError           a newer run owns this checkpoint or sink; this one must stop
 ├── SinkError             a sink refused, or cannot do what is asked
@@ -81,6 +82,10 @@ class ChangedFlowError(CheckpointError):
 
 class FinishedError(CheckpointError):
     """The flow has reached the end of its input; its frontier is MAX and it is never scheduled again."""
+
+
+class RecoveryError(CheckpointError):
+    """State cannot be computed from the log: it does not reach back far enough, or is another one than that of the sinks' rows."""
 
 
 class ReplacedError(PenstockError):

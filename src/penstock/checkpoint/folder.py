@@ -105,11 +105,19 @@ class Checkpoint:
             assert found is not None
             return found
 
-    def claim(self, about: dict[str, Any]) -> int:
+    def adopt(self, identity: Identity) -> Identity:
+        """Make `identity` the owner of a checkpoint without state, whatever it had; returns it."""
+        data = json.dumps({"format": 1, "flow": identity.flow, "name": identity.name}).encode()
+        with _reached(self.uri, "written"):
+            write_atomic(self.fs, self.path(IDENTITY), data)
+        return identity
+
+    def claim(self, about: dict[str, Any], above: int = 0) -> int:
         """Claim the checkpoint for a new run, which fences every older run.
 
         Args:
             about: The run's description for `penstock status` (host, process, start).
+            above: The run's number is greater than this.
 
         Returns:
             The run's number.
@@ -118,7 +126,7 @@ class Checkpoint:
             CheckpointError: The folder cannot be written. Nothing was changed.
         """
         while True:
-            run = 1 + max(self._numbers(RUNS), default=0)
+            run = 1 + max([above, *self._numbers(RUNS)])
             with _reached(self.uri, "written"):
                 created = create_exclusive(self.fs, self.path(RUNS, f"{run:06d}.json"), json.dumps(about).encode())
             if created:

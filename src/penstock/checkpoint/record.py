@@ -23,6 +23,7 @@ import xxhash
 
 from penstock.checkpoint.figures import EpochFigures, SourceFigures
 from penstock.checkpoint.formats import FORMAT, upgraded
+from penstock.checkpoint.recovery import Recovery
 from penstock.checkpoint.shape import FlowShape
 from penstock.errors import TornFileError
 from penstock.progress.source_state import SourceState
@@ -101,6 +102,7 @@ class EpochRecord:
         rolled_back: Each time that the flow went back.
         open: By name in the control log, commands that are obeyed and not carried out yet, with the regions that have not settled.
         replaced: By name, what took the place of a command before it was carried out; the last few.
+        recovery: The last recomputation of state from the log; None: there was none.
     """
 
     epoch: int = -1
@@ -122,6 +124,7 @@ class EpochRecord:
     rolled_back: list[RolledBack] = field(default_factory=list)
     open: dict[str, Open] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
+    recovery: Recovery | None = None
 
     def to_bytes(self) -> bytes:
         """One line of JSON with a checksum before it."""

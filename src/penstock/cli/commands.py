@@ -44,14 +44,28 @@ def run(
     audit: Annotated[
         bool, typer.Option("--audit", help="Compute every epoch twice, and stop where users' functions give something else.")
     ] = False,
+    recover: Annotated[
+        str,
+        typer.Option(
+            help="checkpoint, or recompute: where the checkpoint's state cannot be used, compute it anew from the sources' log and go on at the "
+            "sinks' own marks."
+        ),
+    ] = "checkpoint",
+    since: Annotated[
+        str | None,
+        typer.Option(help="With --recover recompute: no record before this event time matters, as 2026-05-01T12:00."),
+    ] = None,
 ) -> None:
     """Run a flow until it ends, fails or is stopped (Ctrl-C stops it after the epoch under way)."""
+    from penstock.driver.recompute import recompute_of
     from penstock.spark.options import interval_ms
 
     with as_typed():
         interval_ms(trigger)
+        recompute_of(recover, since)
     flow = load_flow(target)
     options: dict[str, Any] = {"workers": workers, "trigger": trigger, "drain": drain, "forget": forget or (), "audit": audit}
+    options |= {"recover": recover, "since": since}
     running = flow.start(quiet_session(context, master), checkpoint=checkpoint, **options)
     for change in (running.last_end, *running.changes):
         if change:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledRegion
+from penstock.driver.input_files import InputFile
 from penstock.errors import PenstockError
 from penstock.flow import plan as p
 from penstock.progress.lateness import Base, Chunk, ChunkId
@@ -47,6 +48,9 @@ class Scan:
         names: Names of the files, in the order of their numbers.
         rows: Number of records, if chunks do not say it and it costs nothing to know.
         order: The source's `SourceState.order` after the epoch; None: unchanged.
+        places: Of a source of files each file's place (time in ms, URI), in the order of their numbers.
+        sizes: Likewise, their bytes.
+        left: Whether there are records behind the bounds that were given.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -56,6 +60,24 @@ class Scan:
     rows: int = 0
     names: tuple[str, ...] = ()
     order: dict[str, Any] | None = None
+    places: tuple[tuple[int, str], ...] = ()
+    sizes: tuple[int, ...] = ()
+    left: bool = False
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Which records of a source a replay reads in an epoch.
+
+    Attributes:
+        partitions: By name, the offset after which it reads, and up to which.
+        others: Whether it reads partitions that are not named.
+        files: Of a source of files, up to how many it has read after the epoch; None: all.
+    """
+
+    partitions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    others: bool = False
+    files: int | None = None
 
 
 @dataclass(frozen=True)
@@ -125,12 +147,14 @@ class Engine(Protocol):
         by: Who runs it: kept with each run, for people.
         beside: Whether jobs run beside the epochs, in threads.
         divides_from: In an epoch with fewer records all keys stay whole, whatever the strategy.
+        inserts: Whether input that is read again comes by itself; otherwise reading must begin anew (`Backend.read_again`).
     """
 
     identity: str
     by: Mapping[str, Any]
     beside: bool
     divides_from: int
+    inserts: bool
 
     def clock_us(self) -> int:
         """The time."""
@@ -186,6 +210,19 @@ class Engine(Protocol):
         """
         ...
 
+    def files_of(self, source: p.SourceNode) -> Sequence[InputFile] | None:
+        """The files that a source of files finds now, in any order; None: it is no source of files."""
+        ...
+
+    def begin_log(self, read: Mapping[str, Sequence[InputFile]], epoch: int) -> str:
+        """Write a log of input for a replay that begins with an epoch; returns its folder. Nothing refers to it yet.
+
+        Args:
+            read: By source of files, the files that count as read; others begin with what they still have.
+            epoch: The last epoch before it.
+        """
+        ...
+
     def translated(self, error: BaseException) -> PenstockError:
         """An error as one of penstock's own."""
         ...
@@ -210,8 +247,14 @@ class Backend(Protocol):
         """The end of this epoch's input, in the engine's terms; requested for a snapshot."""
         ...
 
-    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
-        """Scan a source's records of this epoch."""
+    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState, bounds: Bounds | None = None) -> Scan:
+        """Scan a source's records of this epoch; within bounds, if there are any, as all that follows."""
+        ...
+
+    def read_again(self) -> str:
+        """See to it that the next epoch is given the same input once more, and more if there is more; gives the new folder of the engine's
+        own log of input. Nothing refers to it yet.
+        """
         ...
 
     def keep_input(self) -> None:

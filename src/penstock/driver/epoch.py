@@ -22,10 +22,12 @@ import pyarrow as pa
 from penstock.checkpoint.figures import EpochFigures, RegionFigures
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord, RegionState, newest
+from penstock.checkpoint.recovery import Recovery
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Backend, Divided, EpochOrders, Frame
 from penstock.driver.frames import Frames
 from penstock.driver.partition_names import partition_names
+from penstock.driver.replay import advanced, bounded, extend_trail, refuse_other_input, trail_text
 from penstock.driver.rollback import rollback_refusals
 from penstock.driver.transfer import Deltas, mark_frontier, region_figures, state_files
 from penstock.errors import PenstockError, RecordError
@@ -63,6 +65,7 @@ class Settings:
         rollback_refusal: Says, of a record and a command to load, why the flow cannot go back.
         clock_us: Gives the clock time; used for idleness and durations only.
         on_step: Called with the name of each step before it, for fault tests and progress.
+        ahead: By output, the mark of a sink that holds the epoch after the last committed one.
     """
 
     flow: str
@@ -74,6 +77,7 @@ class Settings:
     rollback_refusal: Callable[[EpochRecord, Load], Refusal | None] = lambda *_: None
     since: int = 0
     audit: int = 0
+    ahead: Mapping[str, Mark] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.since = self.since or self.run
@@ -95,6 +99,8 @@ class _Decision:
     work: dict[str, EpochOrders] = field(default_factory=dict)
     divided: dict[str, Mapping[int, Divided]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    recovery: Recovery | None = None
+    log: str = ""
 
 
 class EpochDriver:
@@ -144,6 +150,9 @@ class EpochDriver:
             self._plan_regions(epoch, decision)
             frames = Frames(self._flow, backend, decision.judgements, decision.work)
             self._store(epoch, backend, frames, decision)
+            if decision.recovery is not None and decision.recovery.again:
+                self._settings.on_step("read again")
+                decision.log = backend.read_again()
             record = self._record(epoch, decision)
             record.figures = replace(record.figures, epoch_ms=(self._settings.clock_us() - started) // 1000)
             backend.check_input()
@@ -172,9 +181,11 @@ class EpochDriver:
         ends = self.last.ends.after(decided.told, held=any(c.held for c in decided.controls.values()))
         self.ended_for_another = ends.finished and now.given
         decision = _Decision({}, {}, commands, decided, ends)
+        recovery, left = self.last.recovery, {}
         for ordinal, source in enumerate(self._flow.plan.sources):
-            before = self.last.sources.get(source.name, SourceState())
-            scan = backend.scan(source, ordinal, before)
+            before, bounds = bounded(source, self.last)
+            scan = backend.scan(source, ordinal, before, bounds)
+            left[source.name] = scan.left
             if scan.malformed and source.on_error == "fail":
                 raise RecordError(
                     f"Source {source.name!r} has {scan.malformed} malformed record{'s' * (scan.malformed > 1)}, the first {scan.first_malformed}; "
@@ -185,10 +196,11 @@ class EpochDriver:
                 before,
                 scan.chunks,
                 lateness_us=source.lateness_us if source.time else 0,
-                idle_after_us=source.idle_after_us,
+                idle_after_us=None if recovery is not None and recovery.active else source.idle_after_us,
                 declared=declared,
                 now_us=now_us,
             )
+            extend_trail(judged.state, before, scan)
             judged.state.malformed += scan.malformed
             judged.state.files += scan.files
             judged.state.rows += scan.rows
@@ -196,11 +208,18 @@ class EpochDriver:
             judged.state.order = before.order if scan.order is None else scan.order
             decision.sources[source.name] = judged.state
             decision.judgements[source.name] = judged
+        if recovery is not None:
+            stopped = recovery.stops[0] if recovery.reached(decision.sources) else None
+            decision.sources, decision.recovery = advanced(self._flow.plan.name, self.last, decision.sources, left, now_us)
+            for name, state in decision.sources.items():
+                decision.judgements[name].state = state
+            if stopped is not None and stopped.finished:
+                decision.ends = replace(decision.ends, finished=True)
         align_idle_sources(
             decision.sources,
             [{s.name for s in p.upstream_of(p.SourceNode, *r.inputs)} for r in self._flow.plan.regions if r.timed],
         )
-        for state in decision.sources.values() if ends.finished else ():
+        for state in decision.sources.values() if decision.ends.finished else ():
             state.frontier = MAX_TIME
         backend.keep_input()
         return decision
@@ -262,16 +281,21 @@ class EpochDriver:
         """Hand every sink its rows and mark; run regions that no sink reads."""
         positions = {f"{n}/{k}": ps.offset for n, s in decision.sources.items() for k, ps in s.partitions.items()}
         frontier = mark_frontier(decision.sources.values(), decision.decided.controls.values())
-        for name in frames.unread():
+        recovery = self.last.recovery
+        outputs = [o for o in self._flow.plan.outputs if recovery is None or recovery.gives(o.name)]
+        for name in frames.unread(outputs):
             self._settings.on_step(f"region {name}")
             backend.force(frames.region(name))
         if self._settings.audits(epoch):
             self._settings.on_step("audit")
             frames.compute_outputs()
+        carried = trail_text(self._flow.plan, decision.sources, decision.decided.controls, finished=decision.ends.finished)
         give = self._giving_end(epoch) if decision.ends.finished else lambda: None
-        for output in self._flow.plan.outputs:
+        for output in outputs:
             self._settings.on_step(f"compute {output.name}")
-            mark = Mark(self._settings.flow, output.name, self._settings.run, epoch, frontier, positions)
+            mark = Mark(self._settings.flow, output.name, self._settings.run, epoch, frontier, positions, carried)
+            if decision.decided.load is None:  # otherwise the sink is about to give the epoch back
+                refuse_other_input(self._settings.ahead.get(output.name), mark)
             frame = frames.of(output.node)
             if frame is not None and not getattr(output.sink, "wants_rows", True):
                 backend.force(frame)
@@ -320,7 +344,9 @@ class EpochDriver:
         )
         present = set(self._checkpoint.control_names())
         control = [n for n in self.last.control if n in present] + [n for n, _ in decision.commands]
-        outputs = {o.name: epoch for o in self._flow.plan.outputs}
+        outputs = {o.name: epoch for o in self._flow.plan.outputs if o.name in decision.counts}
+        suppressed = {o.name for o in self._flow.plan.outputs}.difference(outputs)
+        outputs |= {n: e for n, e in self.last.outputs.items() if n in suppressed}
         after = {n: r.control for n, r in regions.items()}
         open_, given_up = still_open(decision.decided.open, after, decision.ends, epoch)
         return EpochRecord(
@@ -336,12 +362,13 @@ class EpochDriver:
             decision.ends.stopped,
             decision.ends.draining,
             progress,
-            self.last.log,
+            decision.log or self.last.log,
             rollback_pending=decision.decided.load,
             shape=self._flow.shape,
             rolled_back=self.last.rolled_back,
             open=open_,
             replaced=newest(self.last.replaced, {**decision.decided.replaced, **given_up}),
+            recovery=decision.recovery,
         )
 
     def _advance(self, name: str, epoch: int, decision: _Decision, work: EpochOrders, deltas: Deltas) -> RegionState:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from penstock.driver.compile import CompiledFlow
@@ -90,6 +90,16 @@ class Frames:
         nodes = p.upstream_of(p.RegionOutput, *p.readers(self._flow.plan.regions, self._flow.plan.outputs))
         return sum(self._flow.consumers.get(id(n), 0) for n in nodes if n.region.name == name)
 
-    def unread(self) -> list[str]:
-        """Regions whose rows nobody reads."""
-        return [r.name for r in self._flow.plan.regions if not self._readers(r.name)]
+    def unread(self, outputs: Sequence[p.Output]) -> list[str]:
+        """Regions that must be run although nothing reads them that is given to a sink.
+
+        Args:
+            outputs: The outputs that are given rows in this epoch.
+        """
+        given = {n.region.name for n in p.upstream_of(p.RegionOutput, *(o.node for o in outputs))}
+        found: list[str] = []
+        for region in reversed(self._flow.plan.regions):
+            if region.name not in given:
+                found.append(region.name)
+                given |= {region.name, *(n.region.name for n in p.upstream_of(p.RegionOutput, *region.inputs))}
+        return found[::-1]

@@ -100,6 +100,27 @@ def choose(given: Iterable[InputFile], rest: Iterable[InputFile], order: Order) 
     return chosen, Order(greatest if greatest[1] else None, ahead, owed)
 
 
+def cut(chosen: Sequence[InputFile], after: Order, before: Order, most: int) -> tuple[tuple[InputFile, ...], Order, bool]:
+    """Only the first files of an epoch, whose input Spark then gives once more.
+
+    Args:
+        chosen: Its files, as `choose` gives them, with the order after them.
+        after: See there.
+        before: The order before it.
+        most: How many are read.
+
+    Returns:
+        The files, the order after them, and whether some are left.
+    """
+    if len(chosen) <= most:
+        return tuple(chosen), after, False
+    read = tuple(chosen[: max(most, 0)])
+    uris, owed = {f.uri for f in read}, {f.uri for f in before.owed}
+    ahead = {**before.ahead, **{f.uri: f.mtime_ms for f in read if f.uri not in owed}}
+    reached = max([f.place for f in read] + [before.reached or (0, "")])
+    return read, Order(reached if reached[1] else None, ahead, tuple(f for f in before.owed if f.uri not in uris)), True
+
+
 def first_difference(
     kept: Sequence[InputFile], now: Mapping[str, InputFile], *, seconds: bool = False
 ) -> tuple[InputFile, InputFile | None] | None:

@@ -16,7 +16,7 @@ from penstock.driver.commands import Commander
 from penstock.driver.engine import Backend
 from penstock.driver.epoch import EpochDriver
 from penstock.driver.opener import RunOpener
-from penstock.errors import FencedError, FinishedError, PenstockError, without_trace
+from penstock.errors import FencedError, FinishedError, PenstockError, RecoveryError, without_trace
 from penstock.protocol.commands import Command, End
 from penstock.protocol.ends import Ends, supervise
 
@@ -38,6 +38,7 @@ class Loop:
         self.opener, self.flow, self.checkpoint, self.engine = opener, opener.flow, opener.checkpoint, opener.engine
         self.error: PenstockError | None = None
         self.cut: bool = False
+        self._log: str = ""
 
     def open(self, complain: Callable[[str], None] = lambda _: None) -> None:
         """Begin a run; see `RunOpener.open`."""
@@ -123,7 +124,12 @@ class Loop:
         again = number <= self.last.epoch  # committed, but Spark was stopped before it could note that
         self._background.look(self.driver.run(number, backend))
         self._adopt()
-        return not again and self.ended(available)
+        return not again and (self.ended(available) or self._gives_again())
+
+    def _gives_again(self) -> bool:
+        """Whether the engine must begin to read anew, because a replay has read an epoch's input in part."""
+        recovery = self.last.recovery
+        return recovery is not None and recovery.again and not self.engine.inserts
 
     def _adopt(self) -> None:
         self.driver.last = self._background.adopt(self.last)
@@ -150,12 +156,21 @@ class Loop:
 
     def read(self, available: bool) -> bool:
         """Read; see `penstock.driver.engine.Engine.read`."""
-        self.cut = not self.engine.read(self, available)
-        return not self.cut
+        while True:
+            self.cut, log = not self.engine.read(self, available), self.last.log
+            if self.cut or not self._gives_again() or self.ended(available) or log == self._log:
+                return not self.cut
+            self._log = log
 
     def end(self) -> None:
         """Submit the command that ends the input."""
         self.checkpoint.check_owner(self.settings.run)
+        recovery = self.last.recovery
+        if recovery is not None and recovery.active:
+            raise RecoveryError(
+                f"Flow {self.flow.plan.name!r} has read all there is and has not come by the marks of its sinks: {recovery.missing(self.last.sources)}; the log "
+                "is shorter than the one from which their rows came. No sink was given anything by this recomputation."
+            )
         self.submit(End(self.settings.run))
 
     def copy(self) -> None:

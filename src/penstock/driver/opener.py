@@ -6,7 +6,8 @@ Read next: `penstock.driver.epoch`.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from penstock.checkpoint.folder import CONTROL, Checkpoint, Identity
 from penstock.checkpoint.record import EpochRecord
@@ -14,6 +15,7 @@ from penstock.driver.compile import CompiledFlow, small_epochs, undivided
 from penstock.driver.engine import Engine
 from penstock.driver.epoch import Settings
 from penstock.driver.last_end import MARK, last_end
+from penstock.driver.recompute import Needed, Recompute, adopt, first_record, needed, planned
 from penstock.driver.rollback import ahead, commit_intent, roll_back, rollback_refusal
 from penstock.driver.shape import sources_of
 from penstock.driver.succession import check_sources
@@ -38,6 +40,7 @@ class RunOpener:
         on_step: Called with the name of each step before it.
         forget: Regions (``"k"``) and steps (``"k/name"``) whose state may be forgotten.
         audit: One epoch in so many is computed twice; 0: none.
+        recompute: What is to be done if the checkpoint will not do; None: it is refused.
 
     Attributes:
         workers: Number of workers by region.
@@ -57,7 +60,9 @@ class RunOpener:
         on_step: Callable[[str], None],
         forget: Collection[str] = (),
         audit: int = 0,
+        recompute: Recompute | None = None,
     ) -> None:
+        self._recompute = recompute
         self.flow, self.checkpoint, self.engine, self.workers = flow, checkpoint, engine, workers
         self._limits, self._on_step, self._forget, self._audit = limits, on_step, forget, audit
         self.notices: list[str] = []
@@ -85,6 +90,8 @@ class RunOpener:
             SinkError: A sink holds less than it was given. The run is claimed.
         """
         checkpoint, plan = self.checkpoint, self.flow.plan
+        if self._recompute is not None and (need := needed(self.flow, checkpoint, self.engine, self._recompute)) is not None:
+            return self._begin_again(need, self._recompute, complain)
         known = checkpoint.create(Identity(self.engine.identity, plan.name))
         if known.name != plan.name:
             raise CheckpointError(
@@ -95,23 +102,12 @@ class RunOpener:
         goes_on = found.kept if found else last
         if last.epoch < 0 and self.engine.has_begun(last.log):
             check_sources(checkpoint.sources(), sources_of(plan), checkpoint.uri)
-        self.notices = [
-            *take_over(self.flow, goes_on, checkpoint.uri, self._forget),
-            *(sentence for sentence, _ in undivided(self.flow)),
-            *small_epochs(self.flow, self.engine.divides_from),
-        ]
+        self._take_over(goes_on)
         plan = self.flow.plan
         if last.epoch < 0:  # from then on the records say it
             checkpoint.keep_sources(sources_of(plan))
         self._keep_workers(goes_on, complain)
-        if not self._since:
-            open_epoch = self.engine.has_begun(last.log, last.epoch + 1)
-            self.last_end = last_end(checkpoint, last, self.engine.by, open_epoch=open_epoch)
-        about = {"started": self._now(), "plan": plan.describe(), MARK: True}
-        self.run = run = checkpoint.claim({**self.engine.by, **about})
-        self._since = self._since or run
-        checkpoint.keep_specs(run, self.engine.dump({n: c.spec for n, c in self.flow.regions.items()}))
-        checkpoint.renew_snapshots()
+        run = self._claim(last)
         last = commit_intent(checkpoint, last, found, run) if found else last
         marks = {}
         for output in plan.outputs:
@@ -124,18 +120,67 @@ class RunOpener:
             now_us, step, engine = self.engine.clock_us(), self._on_step, self.engine
             roll_back(checkpoint, plan, found, engine, flow=known.flow, run=run, now_us=now_us, on_step=step)
             delete_quietly(checkpoint.fs, checkpoint.path(last.log))
-        checkpoint.fs.create_dir(checkpoint.path(CONTROL))
-        return Settings(
-            known.flow,
-            run,
-            self.workers,
-            self.engine.clock_us,
-            self._on_step,
-            self._limits,
-            self.rollback_refusal,
-            self._since,
-            self._audit,
-        )
+        ahead_of = {} if found else {n: m for n, m in marks.items() if m is not None and m.epoch > last.epoch}
+        return self._settings(known.flow, run, ahead_of)
+
+    def _begin_again(self, need: Needed, told: Recompute, complain: Callable[[str], None]) -> Settings:
+        """Open for a recomputation."""
+        checkpoint, flow, marks = self.checkpoint, self.flow, dict(need.marks)
+        start, state = planned(flow, checkpoint, self.engine, need, told, marks)
+        known = adopt(checkpoint, need, flow.plan.name)
+        self._take_over(state or EpochRecord())
+        flow.plan = replace(flow.plan, outputs=need.outputs)
+        self.notices = [f"State is computed anew from the log: {need.why}", start.recovery.why, *self.notices]
+        checkpoint.keep_sources(sources_of(flow.plan))
+        self._keep_workers(need.last, complain)
+        self._on_step("recompute: claim")
+        run = self._claim(need.last, need.above)
+        for output in flow.plan.outputs:
+            claim = Mark(known.flow, output.name, run, need.epoch)
+            there = output.sink.open(claim, output.columns(self.engine.schema(output.node)))
+            self._on_step(f"recompute: claimed {output.name}")
+            if output.sink.durable or there is not None:
+                marks[output.name] = there
+        if {n: m and m.epoch for n, m in marks.items()} != {n: m and m.epoch for n, m in need.marks.items()}:
+            start, state = planned(
+                flow, checkpoint, self.engine, need, told, marks
+            )  # the driver before has stored more meanwhile
+            self._take_over(state or EpochRecord())
+        check_ahead(checkpoint, flow, need.last, {})
+        self._on_step("recompute: log")
+        commands = checkpoint.control_names()
+        record = first_record(flow, self.engine, replace(need, marks=marks), start, state, run, commands)
+        self._on_step("recompute: commit")
+        checkpoint.commit(record, run)
+        self._on_step("recompute: committed")
+        if need.last.log != record.log:
+            delete_quietly(checkpoint.fs, checkpoint.path(need.last.log))
+        return self._settings(known.flow, run, {})
+
+    def _take_over(self, record: EpochRecord) -> None:
+        self.notices = [
+            *take_over(self.flow, record, self.checkpoint.uri, self._forget),
+            *(sentence for sentence, _ in undivided(self.flow)),
+            *small_epochs(self.flow, self.engine.divides_from),
+        ]
+
+    def _claim(self, last: EpochRecord, above: int = 0) -> int:
+        """Claim the checkpoint for a run whose number is above another; `last` is the last record."""
+        checkpoint, engine = self.checkpoint, self.engine
+        if not self._since:
+            open_epoch = engine.has_begun(last.log, last.epoch + 1)
+            self.last_end = last_end(checkpoint, last, engine.by, open_epoch=open_epoch)
+        about = {**engine.by, "started": self._now(), "plan": self.flow.plan.describe(), MARK: True}
+        self.run = run = checkpoint.claim(about, above)
+        self._since = self._since or run
+        checkpoint.keep_specs(run, engine.dump({n: c.spec for n, c in self.flow.regions.items()}))
+        checkpoint.renew_snapshots()
+        return run
+
+    def _settings(self, flow: str, run: int, ahead_of: Mapping[str, Mark]) -> Settings:
+        self.checkpoint.fs.create_dir(self.checkpoint.path(CONTROL))
+        clock, step, refusal = self.engine.clock_us, self._on_step, self.rollback_refusal
+        return Settings(flow, run, self.workers, clock, step, self._limits, refusal, self._since, self._audit, ahead_of)
 
     def note_end(self, sentence: str, *, clean: bool) -> None:
         """Note how the run has ended, for the next start and `penstock status`; nothing if no run was claimed."""

@@ -13,6 +13,7 @@ from typing import Any
 from penstock.checkpoint.record import EpochRecord, outcome_of, progress_of
 from penstock.driver.commands import Commander, CommandHandle
 from penstock.driver.loop import Loop
+from penstock.driver.recovery import recovery_figures
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError, without_trace
 
 
@@ -216,6 +217,15 @@ class Run:
     def progress(self) -> dict[str, Any]:
         """Figures of the last epoch."""
         return progress_of(self._loop.last)
+
+    @property
+    def recovery(self) -> dict[str, Any] | None:
+        """How far the last recomputation of state is; None: there was none.
+
+        By ``"source/partition"`` where it began, where it is and where it ends (offsets; of files their number), records replayed, by output
+        whether it is given rows yet, seconds taken and an estimate of those left, and why it began there.
+        """
+        return recovery_figures(self._loop.last, self._loop.engine.clock_us())
 
     @property
     def regions(self) -> dict[str, dict[str, Any]]:

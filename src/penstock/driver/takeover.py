@@ -10,6 +10,7 @@ import xxhash
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
+from penstock.checkpoint.shape import FlowShape
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.report import Report
 from penstock.driver.shape import bind, shape_of
@@ -69,23 +70,42 @@ def check_ahead(checkpoint: Checkpoint, flow: CompiledFlow, last: EpochRecord, m
     Raises:
         ChangedFlowError: Something else feeds an output than when its sink stored that epoch. Nothing was changed.
     """
-    had, fed = checkpoint.fed(), {o.name: _feeds(flow, o) for o in flow.plan.outputs}
+    fed = {o.name: _feeds(flow, o) for o in flow.plan.outputs}
+    if refused := _ahead_refusal(checkpoint, fed, last, marks):
+        raise ChangedFlowError(refused.sentence)
+    checkpoint.keep_fed(fed)
+
+
+def fed_otherwise(
+    checkpoint: Checkpoint, flow: CompiledFlow, last: EpochRecord, marks: Mapping[str, Mark | None]
+) -> Refusal | None:
+    """As `check_ahead`, for a flow that has not taken over anything; nothing is changed."""
+    _, report = compare(flow, last, checkpoint.uri)
+    fed = {o.name: _feeds(flow, o, report.shape) for o in flow.plan.outputs}
+    return _ahead_refusal(checkpoint, fed, last, marks)
+
+
+def _ahead_refusal(
+    checkpoint: Checkpoint, fed: Mapping[str, str], last: EpochRecord, marks: Mapping[str, Mark | None]
+) -> Refusal | None:
+    had = checkpoint.fed()
     for name, mark in marks.items():
-        if mark is not None and mark.epoch > last.epoch and had.get(name, fed[name]) != fed[name]:
-            raise ChangedFlowError(
+        if mark is not None and mark.epoch > last.epoch and name in fed and had.get(name, fed[name]) != fed[name]:
+            return Refusal(
                 f"Output {name!r} of checkpoint {checkpoint.uri} holds epoch {mark.epoch}, which the flow gave out before it was changed and "
                 "which is not committed yet, so its rows and the state would not belong together; start the flow as it was until that "
                 "epoch is committed, then change it."
             )
-    checkpoint.keep_fed(fed)
+    return None
 
 
-def _feeds(flow: CompiledFlow, output: p.Output) -> str:
+def _feeds(flow: CompiledFlow, output: p.Output, shape: FlowShape | None = None) -> str:
     """A digest of everything that decides an output's rows of an epoch and the state that is left."""
     before = p.upstream_of(p.SourceNode, output.node)
     names = [n.region.name for n in p.upstream_of(p.RegionOutput, output.node)]
-    assert flow.shape is not None  # it has taken over a record
-    regions = {name: flow.shape.regions[name] for name in names}
+    shape = shape or flow.shape
+    assert shape is not None  # it has taken over a record
+    regions = {name: shape.regions[name] for name in names}
     sources = {
         s.name: (s.time, s.lateness_us, s.idle_after_us, [str(x) for x in s.partitions], s.on_error)
         for s in flow.plan.sources
@@ -118,4 +138,4 @@ def compare(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collectio
     return outputs, replace(report, verdicts=(*(v for v in report.verdicts if (v.kind, v.name) not in names), *renamed))
 
 
-__all__ = ["check_ahead", "compare", "same_sink", "take_over", "takeover_refusal"]
+__all__ = ["check_ahead", "compare", "fed_otherwise", "same_sink", "take_over", "takeover_refusal"]

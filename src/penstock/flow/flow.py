@@ -165,7 +165,9 @@ class Flow:
         checkpoint: str | os.PathLike[str],
         workers: int | Mapping[str, int] | None = None,
         trigger: str | dt.timedelta = "200 milliseconds",
-        recover: Literal["checkpoint"] = "checkpoint",
+        recover: Literal["checkpoint", "recompute"] = "checkpoint",
+        since: str | dt.datetime | None = None,
+        replay_outputs: Mapping[str, str | None] | None = None,
         drain: bool = True,
         step_budget: str | dt.timedelta | Limits | None = "50 milliseconds",
         forget: Sequence[str] = (),
@@ -180,7 +182,13 @@ class Flow:
             workers: Number of workers of every region, or by region name, for a new checkpoint; 2 if not given. A checkpoint keeps its
                 numbers: `Run.scale` changes them.
             trigger: How often an epoch begins, or ``"available_now"``: process what there is, then end.
-            recover: ``"checkpoint"``.
+            recover: ``"checkpoint"``: go on with the checkpoint's state, or refuse. ``"recompute"``: where that is not possible (the checkpoint is
+                lost or older than the sinks, a sink was restored from a copy, the flow has changed so that state cannot be taken over), compute
+                the state anew from the sources' log and go on at the sinks' own marks; see `Run.recovery`.
+            since: For a recomputation: no record before this event time matters; a datetime (without a zone: UTC) or text in ISO form. None: the
+                windows, joins and patterns of the flow say it; a step that remembers without end reads from the beginning.
+            replay_outputs: For a recomputation: for each output whose sink keeps no mark (console, a function) the output whose mark counts for
+                it, or None: it is given all rows of the replay.
             drain: With ``"available_now"``: whether what there is counts as the whole input, so that the frontier goes to MAX and
                 windows that are open are given out. With False the flow can be started again when there is more.
             step_budget: By how much a step of a rescale may lengthen an epoch; None: everything moves in one
@@ -198,10 +206,13 @@ class Flow:
             CheckpointError: The checkpoint belongs to another flow or is damaged. Nothing was changed.
             ChangedFlowError: The flow was changed so that state of the flow before would be lost or misread. Nothing was changed.
             SinkAheadError: A sink holds what this checkpoint does not know of. Nothing was stored.
+            RecoveryError: The state cannot be computed from the log: it does not reach back far enough, or is another one than that of the
+                sinks' rows. Nothing was changed.
         """
         from penstock.spark.run import start  # noqa: PLC0415  (Spark loads when a flow starts)
 
-        return start(self, spark, checkpoint, workers, trigger, recover, drain, step_budget, forget, audit, on_step)
+        again = (recover, since, replay_outputs)
+        return start(self, spark, checkpoint, workers, trigger, again, drain, step_budget, forget, audit, on_step)
 
     def _in_region(self, region: p.Region) -> KeyedStream:
         """A stream's rows where a new region begins."""

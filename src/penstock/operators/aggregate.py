@@ -207,6 +207,9 @@ class AggregateStep(Aggregating):
         bounds = bind_kernels(self.kernels, inputs[0])
         return result_schema(self.kernels, bounds, keys, window=self.window is not None)
 
+    def span(self) -> int | None:
+        return None if self.window is None else self.window.size_us
+
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         return {"window": window_text(self.window)} | ({"emit": self.emit} if self.window is not None else {})
 

@@ -320,6 +320,13 @@ class Operator:
         """Columns that a row must have; rows that waited before a flow got them cannot be read."""
         return ()
 
+    def span(self) -> int | None:
+        """How far back (µs of event time) from a row that it gives out records lie that matter to it; 0: it remembers nothing; None: without end.
+
+        A recomputation of its state begins so much earlier. What it remembers of older records must not show in any later row.
+        """
+        return None
+
     def partials(self, source: pa.Schema) -> Partials | None:
         """Partial results of its only input that can be computed before the shuffle; `on_partials` merges them. None: it needs
         rows.

@@ -65,6 +65,11 @@ class IntervalJoin(Operator):
             fields.append(pa.field(name, field.type))
         return pa.schema(fields)
 
+    def span(self) -> int | None:
+        return (
+            self.within_us if self.how == "inner" else 2 * self.within_us
+        )  # a row without a partner is given out that much later
+
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         return {"within": f"{self.within_us / 1e6:g} s", "how": self.how}
 

@@ -149,6 +149,10 @@ class Match(Operator):
         events = ", ".join(f"{name} {inputs[0].field(name).type}" for name in p.needed)
         return {"query": " ".join(self.text.split()), "conditions": "; ".join(p.evaluated), "events": f"({events})", **options}
 
+    def span(self) -> int | None:
+        window, ends = self.pattern.window, self.pattern.consume != "NONE"
+        return int(window.size) if window is not None and window.kind == "time" and not ends else None
+
     def reads(self) -> Sequence[str]:
         return self.pattern.needed
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from penstock.arrow.columns import lexicographic
-from penstock.progress.source_state import PartitionState, SourceState
+from penstock.progress.source_state import PartitionState, SourceState, floors_after
 from penstock.rows.keys import Ints
 from penstock.rows.rows import running_max
 from penstock.types import MIN_TIME
@@ -119,10 +119,12 @@ def check_lateness(
     for chunk in sorted(chunks, key=lambda c: (c.partition, c.number)):
         known = state.partitions.setdefault(chunk.partition, PartitionState(chunk.part, late_floor=before.frontier))
         known.idle, known.late_floor = False, _floor(known, before.frontier)
+        known.floors = floors_after(known.floors, known.offset, known.late_floor)
         latest = max(known.latest, chunk.greatest)
         if chunk.least < max(behind(latest, lateness_us), known.late_floor):
             candidate_chunks[chunk.part, chunk.number] = Base(known.latest, known.late_floor)
         known.latest, known.offset, known.heard_us = latest, max(known.offset, chunk.last_offset), now_us
+        known.rows += chunk.rows
         state.rows += chunk.rows
     everyone: list[SourceState | PartitionState] = [state, *state.partitions.values()]
     for silent in everyone:

@@ -17,7 +17,7 @@ from penstock.arrow.columns import coalesce_batches
 from penstock.arrow.pages import decode_pages
 from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.compile import CompiledRegion, PartialSchema
-from penstock.driver.engine import Divided, EpochOrders, Scan, SourceFrames, shown_columns
+from penstock.driver.engine import Bounds, Divided, EpochOrders, Scan, SourceFrames, shown_columns
 from penstock.errors import DeclarationError, raised, without_trace
 from penstock.flow import plan as p
 from penstock.operators.base import PANE, Partials, parts_schema, position_text
@@ -31,7 +31,7 @@ from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, 
 from penstock.spark.dividing import LEAST_ROWS, SplitStages
 from penstock.spark.exchange import fits_pages, in_pages
 from penstock.spark.failures import plain
-from penstock.spark.logs import input_of
+from penstock.spark.logs import again, input_of
 from penstock.spark.sources.failing_record import failing_record
 from penstock.spark.sources.file_times import JudgedFile
 from penstock.spark.sources.kept_input import KeptInput
@@ -113,7 +113,7 @@ class SparkBackend:
     def input(self) -> str:
         return input_of(self._checkpoint, self._log, self._epoch)
 
-    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
+    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState, bounds: Bounds | None = None) -> Scan:
         region = self._alone.get(source.name)
 
         def leave_times(rows: int, file: str) -> bool:
@@ -122,7 +122,7 @@ class SparkBackend:
                 return False
             return fits_pages(self._slices.session, region.spec.in_schema)
 
-        made = reader_of(source)(self._slices, source, ordinal, self._epoch, self._kept_input, leave_times)
+        made = reader_of(source)(self._slices, source, ordinal, self._epoch, self._kept_input, leave_times, bounds)
         self._readers[source.name] = made
         found = made.scan(state)
         self._malformed[source.name] = found.malformed
@@ -132,6 +132,9 @@ class SparkBackend:
             self._named[ordinal] = dict(enumerate(told, end - len(told)))
         self._rows[source.name] = found.rows or sum(chunk.rows for chunk in found.chunks)
         return found
+
+    def read_again(self) -> str:
+        return again(self._checkpoint, self._log, self._epoch)
 
     def keep_input(self) -> None:
         self._kept_input.keep()

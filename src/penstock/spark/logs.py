@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow.fs as pafs
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
+from penstock.driver.input_files import InputFile
 from penstock.errors import CheckpointError
 from penstock.state.files import delete_quietly, list_dir, read_bytes, resolve, write_atomic
 from penstock.types import Refusal
@@ -79,6 +82,37 @@ def rewrite_offset_log(
         write_atomic(checkpoint.fs, checkpoint.path(folder, "metadata"), about)
     for number in (epoch - 1, epoch):  # Spark asks of the last two where the input between them begins and ends
         write_atomic(checkpoint.fs, checkpoint.path(folder, "offsets", str(number)), kept.input.encode())
+    return folder
+
+
+def again(checkpoint: Checkpoint, log: str, epoch: int) -> str:
+    """Write a log after which an epoch's input counts as not given; returns its folder. Nothing refers to it yet."""
+    kept = EpochRecord(input=input_of(checkpoint, log, epoch - 1))
+    return rewrite_offset_log(checkpoint, EpochRecord(log=log), kept, epoch)
+
+
+def begin(checkpoint: Checkpoint, read: Sequence[Sequence[InputFile]], epoch: int) -> str:
+    """Write a log of input that begins after an epoch; returns its folder. Nothing refers to it yet.
+
+    Args:
+        checkpoint: The checkpoint.
+        read: By source, the files that count as given; empty: it begins with what it still has.
+        epoch: The epoch, of which Spark is to believe that it has run.
+    """
+    folder = f"spark-{epoch:012d}"
+    delete_quietly(checkpoint.fs, checkpoint.path(folder))
+    ends = ["-"]  # the control log: what was obeyed is not obeyed again
+    for number, files in enumerate(read, 1):
+        ends.append(json.dumps({"logOffset": 0}) if files else "-")
+        entries = [{"path": f.uri, "timestamp": f.mtime_ms, "batchId": 0} for f in files]
+        if entries:
+            lines = [b"v1", *(json.dumps(e, separators=(",", ":")).encode() for e in entries)]
+            write_atomic(checkpoint.fs, checkpoint.path(folder, "sources", str(number), "0"), b"\n".join(lines))
+    write_atomic(checkpoint.fs, checkpoint.path(folder, "metadata"), json.dumps({"id": str(uuid.uuid4())}).encode())
+    head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+    text = "\n".join(["v1", head, *ends])
+    for number in (epoch - 1, epoch):
+        write_atomic(checkpoint.fs, checkpoint.path(folder, "offsets", str(number)), text.encode())
     return folder
 
 

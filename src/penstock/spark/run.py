@@ -25,8 +25,10 @@ from penstock.checkpoint.record import EpochRecord
 from penstock.driver.background import LOOK_S
 from penstock.driver.compile import CompiledFlow, CompiledRegion, compile_flow, undivided
 from penstock.driver.engine import EpochOrders
+from penstock.driver.input_files import InputFile
 from penstock.driver.loop import Loop
 from penstock.driver.opener import RunOpener
+from penstock.driver.recompute import recompute_of
 from penstock.driver.run import Run
 from penstock.errors import DeclarationError, PenstockError, without_trace
 from penstock.flow import plan as p
@@ -65,7 +67,7 @@ def start(
     checkpoint: str | os.PathLike[str],
     workers: int | Mapping[str, int] | None,
     trigger: str | dt.timedelta,
-    recover: str,
+    again: tuple[str, str | dt.datetime | None, Mapping[str, str | None] | None],
     drain: bool,
     step_budget: str | dt.timedelta | Limits | None,
     forget: Sequence[str],
@@ -74,8 +76,7 @@ def start(
 ) -> Run:
     """See `Flow.start`."""
     plan = flow.plan()
-    if recover != "checkpoint":
-        raise DeclarationError(f"start(recover={recover!r}) is not available in this version; use 'checkpoint'.")
+    recompute = recompute_of(*again)
     if not isinstance(drain, bool):
         raise DeclarationError(f"start(drain={drain!r}) must be True or False.")
     interval, audited = interval_ms(trigger), audited_epochs(audit)
@@ -99,7 +100,8 @@ def start(
     limits = replace(step_limits(step_budget), slots=max(1, spark.sparkContext.defaultParallelism))
     opened, by_region, forgotten = Checkpoint(str(checkpoint)), workers_of(plan, workers), names_to_forget(forget)
     engine = SparkEngine(compiled, ours, spark, opened, interval, sum(by_region.values()))
-    opener = RunOpener(compiled, opened, engine, by_region, limits, on_step or (lambda _: None), forgotten, audited)
+    on_step = on_step or (lambda _: None)
+    opener = RunOpener(compiled, opened, engine, by_region, limits, on_step, forgotten, audited, recompute)
     told = complain if workers is not None else lambda _: None  # where the numbers that the user gave do not count
     return Run(Loop(opener), told, bounded=interval is None, drain=drain)
 
@@ -129,6 +131,7 @@ class SparkEngine:
 
     beside: bool = True
     divides_from: int = LEAST_ROWS
+    inserts: bool = False
     dump = staticmethod(cloudpickle.dumps)  # the one in which `ship_user_code` registers modules
 
     def __init__(
@@ -176,6 +179,12 @@ class SparkEngine:
 
     def copy(self, copy: Copy) -> Copied:
         return copy_on_executor(self.spark, self._checkpoint.uri, copy)
+
+    def files_of(self, source: p.SourceNode) -> Sequence[InputFile] | None:
+        return reader_of(source).listed(self.spark, source)
+
+    def begin_log(self, read: Mapping[str, Sequence[InputFile]], epoch: int) -> str:
+        return logs.begin(self._checkpoint, [read.get(s.name, ()) for s in self._flow.plan.sources], epoch)
 
     def translated(self, error: BaseException) -> PenstockError:
         return translated(error, plan=self._flow.plan)

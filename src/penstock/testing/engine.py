@@ -6,7 +6,6 @@ place of Spark SQL (which agree on common expressions; where they do not, test s
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,33 +21,32 @@ from penstock.arrow.columns import concat_batches
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledRegion
-from penstock.driver.engine import Divided, EpochOrders, Scan, SourceFrames, shown_columns
+from penstock.driver.engine import Bounds, Divided, EpochOrders, Scan, SourceFrames, shown_columns
 from penstock.driver.epoch import part_number
+from penstock.driver.input_files import InputFile
 from penstock.driver.loop import Loop
-from penstock.errors import DeclarationError, PenstockError, RecordError, raised
+from penstock.errors import DeclarationError, PenstockError, raised
 from penstock.flow import plan as p
 from penstock.flow.steps import Sql
 from penstock.operators.base import parts_schema
 from penstock.progress.lateness import Base, ChunkId, chunks_of, late_rows
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, Copied
-from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.memory import Remembered
 from penstock.routing.strategy import Router, Strategy, routed, told
-from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
-from penstock.sql_text.schema import run_sql, to_duckdb
 from penstock.state.compaction import iterate
 from penstock.state.deltas import SCHEMA, read_batches
 from penstock.state.files import resolve
 from penstock.state.store import close_stores
 from penstock.state.worker import MemoryState, WorkerState
-from penstock.types import HASH, OFFSET, ORDER, PART, PARTITION, SUB, TIME, Refusal, visible
+from penstock.testing.frames import as_port, by_sql, empty, sent, within
+from penstock.types import OFFSET, ORDER, PART, PARTITION, SUB, TIME, Refusal, visible
 from penstock.worker.audit import map_twice, run_twice
 from penstock.worker.batches import map_batch
 from penstock.worker.copying import Copy
 from penstock.worker.run import Assignment, States, local_states, run_worker
-from penstock.worker.spec import PORT, Port, RegionSpec, epoch_ports, split_stage
+from penstock.worker.spec import Port, epoch_ports, split_stage
 from penstock.worker.task import run_region_task, run_split_task
 
 CHUNK_ROWS = 4
@@ -64,6 +62,7 @@ class LocalBackend:
         states: Gives workers their state.
         ends: Where this input ends, for a snapshot.
         mapped: Runs users' functions over batches: `map_batch`, or what does so twice.
+        again: See `Backend.read_again`.
     """
 
     def __init__(
@@ -74,7 +73,9 @@ class LocalBackend:
         states: States,
         ends: str = "0",
         mapped: Callable[..., pa.RecordBatch] = map_batch,
+        again: Callable[[], str] = lambda: "",
     ) -> None:
+        self._again = again
         self._inputs = inputs
         self._commands = list(commands)
         self._assign = assign
@@ -99,11 +100,14 @@ class LocalBackend:
     def check_input(self) -> None:
         """It is the caller's."""
 
-    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState) -> Scan:
+    def scan(self, source: p.SourceNode, ordinal: int, state: SourceState, bounds: Bounds | None = None) -> Scan:
         del state
-        table = self._inputs.get(source.name)
+        table, left = self._inputs.get(source.name), False
+        if table is not None and bounds is not None:
+            table, left = within(table, bounds)
+            self._inputs = {**self._inputs, source.name: table}
         if table is None or not table.num_rows:
-            return Scan()
+            return Scan(left=left)
         bad = self._malformed(source, table)
         good = table.filter(pc.invert(bad))
         first = ""
@@ -114,7 +118,10 @@ class LocalBackend:
         names = {part_number(ordinal, name): str(name) for name in good.column(PARTITION).unique().to_pylist()}
         offset = columns[OFFSET]
         chunks = chunks_of(columns[PART], offset // CHUNK_ROWS, offset, columns[TIME], names.__getitem__)
-        return Scan(chunks, bad.true_count, first)
+        return Scan(chunks, bad.true_count, first, left=left)
+
+    def read_again(self) -> str:
+        return self._again()
 
     def _malformed(self, source: p.SourceNode, table: pa.Table) -> Any:
         bad = (
@@ -133,7 +140,7 @@ class LocalBackend:
     def source(self, source: p.SourceNode, ordinal: int, candidate_chunks: dict[ChunkId, Base]) -> SourceFrames:
         table = self._inputs.get(source.name)
         if table is None or not table.num_rows:
-            return SourceFrames(_empty(source.schema))
+            return SourceFrames(empty(source.schema))
         bad = self._malformed(source, table)
         malformed = None
         if bad.true_count:
@@ -166,21 +173,21 @@ class LocalBackend:
         if len(inputs) > 1:
             table = pa.concat_tables([i.select(table.column_names).cast(table.schema) for i in inputs])
         if (sql := node.sql) is not None:
-            return table if sql == Sql() else _by_sql(node, table, sql)
+            return table if sql == Sql() else by_sql(node, table, sql)
         if (fn := step.batch_function()) is not None:
             batches = [self._mapped(step.describe(), fn, b, node.schema) for b in table.to_batches() if b.num_rows]
-            return pa.Table.from_batches(batches) if batches else _empty(node.schema)
+            return pa.Table.from_batches(batches) if batches else empty(node.schema)
         raise DeclarationError(f"{step.kind} needs Spark; test this flow over Spark, or use where, select, map_batches.")
 
     def empty(self, node: p.Node) -> pa.Table:
-        return _empty(node.schema)
+        return empty(node.schema)
 
     def split(
         self, compiled: CompiledRegion, step: int, frame: pa.Table, work: EpochOrders
     ) -> tuple[pa.Table, pa.Table | None]:
         stage, strategy = split_stage(compiled.spec, step), compiled.region.distribute
         port = stage.ports[0]
-        rows, hashes = _as_port(port, 0, stage.keys, frame, 1)
+        rows, hashes = as_port(port, 0, stage.keys, frame, 1)
         to, router = self._routed(port, strategy, rows, hashes, work)
         away = np.unique(hashes[to != work.routing.workers_of(hashes)])
         whole = ~np.isin(hashes, away)
@@ -190,7 +197,7 @@ class LocalBackend:
         kept = Remembered.of(strategy, work.workers, router.memory)
         made, hot = zip(
             *(
-                run_split_task(stage, worker, _sent(rows.filter(pa.array(~whole & (to == worker))), stage))
+                run_split_task(stage, worker, sent(rows.filter(pa.array(~whole & (to == worker))), stage))
                 for worker in range(work.workers)
             ),
             strict=True,
@@ -219,7 +226,7 @@ class LocalBackend:
         empty = parts_schema(compiled.spec.keys).empty_table
         spec, tables = epoch_ports(compiled.spec, inputs, empty, releases=work.releases)
         frames = [
-            _as_port(port, i, spec.keys, table, len(spec.ports))
+            as_port(port, i, spec.keys, table, len(spec.ports))
             for i, (port, table) in enumerate(zip(spec.ports, tables, strict=True))
         ]
         assignment: Assignment = replace(self._assign(compiled, work), spec=spec)
@@ -237,7 +244,7 @@ class LocalBackend:
             for frame, workers in places:
                 here = workers == worker
                 if here.any():
-                    mine += _sent(frame.filter(pa.array(here)), spec)
+                    mine += sent(frame.filter(pa.array(here)), spec)
             self._attempt += 1
             out += run_worker(assignment, worker, self._attempt, self._states, mine)
         return pa.Table.from_batches(out, spec.out_schema)
@@ -291,6 +298,7 @@ class LocalEngine:
 
     beside: bool = False
     divides_from: int = 0
+    inserts: bool = True
     dump = staticmethod(cloudpickle.dumps)
 
     def __init__(self, checkpoint: Checkpoint, *, lmdb: bool, most: int | None) -> None:
@@ -303,6 +311,7 @@ class LocalEngine:
         self.log: list[tuple[dict[str, pa.Table], list[tuple[str, Command]]]] = []
         self.log += [({}, [])] * (checkpoint.last().epoch + 1)
         self._left: list[tuple[str, Command]] = []
+        self._given_again: set[int] = set()
         self.local: str = f"{checkpoint.root}/local"
         self.idle: Callable[[], None] = lambda: None
         self._caches: dict[str, tuple[str, MemoryState]] = {}
@@ -331,7 +340,9 @@ class LocalEngine:
             written = [(name, self._checkpoint.read_command(name)) for name in self._checkpoint.control_names()]
             twice = partial(map_twice, [source.name for source in loop.flow.plan.sources], {})
             mapped = twice if loop.settings.audits(number) else map_batch
-            backend = LocalBackend(inputs, [*given, *written], self._assign(loop, number), self._states, f"{number}", mapped)
+            again = partial(self._give_again, number, inputs, loop)
+            assign, commands = self._assign(loop, number), [*given, *written]
+            backend = LocalBackend(inputs, commands, assign, self._states, f"{number}", mapped, again)
             ended = loop.epoch(number, backend, available=available)
             # Committed: read again only after going back to a snapshot, if there is one.
             self.log[number] = (inputs if self._checkpoint.snapshot_names() else {}, [])
@@ -401,7 +412,29 @@ class LocalEngine:
         return copy.carry_out(self._checkpoint)
 
     def has_begun(self, log: str, epoch: int = 0) -> bool:
-        return 0 < epoch < len(self.log)
+        return epoch < len(self.log)
+
+    def _give_again(self, number: int, inputs: dict[str, pa.Table], loop: Loop) -> str:
+        """Give the next epoch the input of this one, besides its own; see `Backend.read_again`."""
+        if number in self._given_again:  # the epoch is run again
+            return loop.last.log
+        self._given_again.add(number)
+        if number + 1 == len(self.log):
+            self.log.append(({}, []))
+        following, commands = self.log[number + 1]
+        put = {
+            n: pa.concat_tables([t for t in (inputs.get(n), following.get(n)) if t is not None])
+            for n in {**inputs, **following}
+        }
+        self.log[number + 1] = put, commands
+        return loop.last.log
+
+    def files_of(self, source: p.SourceNode) -> None:
+        return None
+
+    def begin_log(self, read: Mapping[str, Sequence[InputFile]], epoch: int) -> str:
+        self.log = [({}, [])] * (epoch + 1)
+        return "spark"
 
     def input_refusal(self, last: EpochRecord, kept: EpochRecord) -> Refusal | None:
         return None
@@ -423,75 +456,3 @@ class LocalEngine:
 
     def unread(self, last: EpochRecord) -> dict[str, int]:
         return {}
-
-
-def _by_sql(node: p.StepNode, table: pa.Table, sql: Sql) -> pa.Table:
-    """Run a step's SQL.
-
-    Raises:
-        DeclarationError: DuckDB cannot run it at all.
-        RecordError: It fails on a record.
-    """
-
-    def query() -> str:
-        shown = "* EXCLUDE (" + ", ".join(ORDER) + ")"
-        if sql.columns is not None:
-            shown = ", ".join(f'{to_duckdb(expression)} AS "{name}"' for name, expression in sql.columns)
-        hidden = ", ".join(f"{sql.sub} AS {SUB}" if sql.sub and name == SUB else name for name in ORDER)
-        return f"SELECT {shown}, {hidden} FROM t" + (f" WHERE {to_duckdb(sql.where)}" if sql.where else "")
-
-    try:
-        return run_sql(table, query())
-    except Exception as error:
-        lines = [line for line in str(error).splitlines() if line]
-        first = re.match(r"(?:[A-Z][\w ]* Error: )?(.+?)(?:[.!](?= |$)|$)", lines[0]) if lines else None
-        told = first[1] if first else type(error).__name__
-        if not table.num_rows or _fails(table.slice(0, 0), query):
-            raise DeclarationError(
-                f"{node.step.describe()} cannot be run in this process, where DuckDB runs the SQL ({told}); test this flow over Spark."
-            ) from error
-        rows = (table.slice(i, 1) for i in range(table.num_rows))
-        row = next((row for row in rows if _fails(row, query)), table.slice(0, 1)).to_pylist()[0]
-        names = " and ".join(repr(n.name) for n in p.upstream_of(p.SourceNode, node))
-        shown = {name: row[name] for name in visible(row)}
-        raise RecordError(
-            f"{node.step.describe()} failed on the record {shown} of source {names}: {told}; leave such records out with a where(…) before it. "
-            "The epoch was not committed."
-        ) from error
-
-
-def _fails(table: pa.Table, query: Callable[[], str]) -> bool:
-    try:
-        run_sql(table, query())
-    except Exception:  # noqa: BLE001  (DuckDB's own, of many kinds)
-        return True
-    return False
-
-
-def _empty(schema: pa.Schema) -> pa.Table:
-    return with_order(schema).empty_table()
-
-
-def _as_port(port: Port, index: int, keys: pa.Schema, table: pa.Table, ports: int) -> tuple[pa.Table, Any]:
-    """A port's columns, prefixed if there are several ports; and the hashes of the keys."""
-    hashes = (
-        spark_xxhash64([table.column(n).cast(keys.field(n).type) for n in keys.names])
-        if table.num_rows and keys.names
-        else np.zeros(table.num_rows, np.int64)
-    )
-    out = table.select([*port.schema.names, *(n for n in port.hidden if n != HASH)])
-    if ports > 1:
-        out = out.rename_columns([f"{index}.{n}" for n in out.column_names])
-        out = out.add_column(0, PORT, pa.array(np.full(table.num_rows, index, np.int32)))
-    return out, hashes
-
-
-def _sent(table: pa.Table, spec: RegionSpec) -> list[pa.RecordBatch]:
-    """Rows in the columns of a task's input."""
-    return [b.cast(spec.in_schema) for b in _widen(table, spec.in_schema).to_batches()]
-
-
-def _widen(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Add the columns of other ports as nulls."""
-    columns = [table.column(f.name) if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in schema]
-    return pa.table(columns, names=schema.names)

@@ -11,6 +11,7 @@ Everything but Spark is the real thing: lateness, frontier, state files, sinks, 
 
 from __future__ import annotations
 
+import datetime as dt
 import tempfile
 import weakref
 from collections import Counter
@@ -24,6 +25,7 @@ from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import compile_flow
 from penstock.driver.loop import Loop
 from penstock.driver.opener import RunOpener
+from penstock.driver.recompute import recompute_of
 from penstock.errors import DeclarationError, RecordError
 from penstock.flow.flow import Flow
 from penstock.protocol.commands import Command, Copied, Load, Scale, Snapshot, decode
@@ -59,6 +61,9 @@ class Harness:
         on_step: Called with the name of every step before it; may raise `Crash`.
         most: An epoch reads at most so many pushes of each source; None: all.
         audit: As `penstock.Flow.start` takes it.
+        recover: As for `Flow.start`; records that a recomputation needs must be pushed again, from the beginning of each partition.
+        since: As for `Flow.start`, likewise `replay_outputs`.
+        replay_outputs: See there.
     """
 
     def __init__(
@@ -73,8 +78,12 @@ class Harness:
         most: int | None = None,
         forget: Sequence[str] = (),
         audit: bool | int = False,
+        recover: str = "checkpoint",
+        since: str | dt.datetime | None = None,
+        replay_outputs: Mapping[str, str | None] | None = None,
     ) -> None:
         plan = flow.plan()
+        recompute = recompute_of(recover, since, replay_outputs)
         self._folder = tempfile.TemporaryDirectory(prefix="penstock-harness-") if checkpoint is None else None
         self._checkpoint = Checkpoint(checkpoint if self._folder is None else self._folder.name)  # type: ignore[arg-type]  # one is there
         by_region = {
@@ -84,8 +93,9 @@ class Harness:
         self._reached: dict[str, dict[str, int]] = {}
         self._compiled = compile_flow(plan, lambda node, _: node.schema, lambda *_: None)
         self._engine = LocalEngine(self._checkpoint, lmdb=lmdb, most=most)
+        audited = audited_epochs(audit)
         opener = RunOpener(
-            self._compiled, self._checkpoint, self._engine, by_region, limits, on_step, tuple(forget), audited_epochs(audit)
+            self._compiled, self._checkpoint, self._engine, by_region, limits, on_step, tuple(forget), audited, recompute
         )
         self._loop = Loop(opener)
         _users[self._engine.local] += 1

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.driver.input_files import InputFile, Order, changed, choose, first_difference, gone
+from penstock.driver.input_files import InputFile, Order, changed, choose, cut, first_difference, gone
 from penstock.errors import PenstockError, RecordError
 from penstock.flow.plan import SourceNode
 from penstock.progress.source_state import SourceState
@@ -53,13 +53,18 @@ class EpochFiles:
         tag: Its tag there.
         epoch: Number of the epoch.
         kept: What the epoch has read before, and where to note what it reads.
+        upto: Up to how many files the flow has read after it; None: all that it is given.
     """
 
-    def __init__(self, slices: Slices, source: SourceNode, tag: int, epoch: int, kept: KeptInput) -> None:
+    def __init__(
+        self, slices: Slices, source: SourceNode, tag: int, epoch: int, kept: KeptInput, upto: int | None = None
+    ) -> None:
         assert isinstance(source.connector, Files)
         self._spark, self._slices, self._source, self._tag = slices.session, slices, source, tag
         self._connector = source.connector
-        self._epoch, self._kept = epoch, kept
+        self._epoch, self._kept, self._upto = epoch, kept, upto
+        self.left: bool = False
+        """Whether it is given files that it does not read."""
         self._given: set[str] = set()
         self._files: tuple[InputFile, ...] = ()
         self._left_out: dict[str, str] = {}
@@ -91,6 +96,9 @@ class EpochFiles:
             raise gone(self._source.name, self._epoch, lost[0])
         kept = self._kept.before(self._source.name)
         self._files, self.order = kept or choose(found.files, self._rest(found, order), order)
+        if self._upto is not None:
+            every = self._files if kept is None else choose(found.files, self._rest(found, order), order)[0]
+            self._files, self.order, self.left = cut(every, self.order, order, self._upto - before.files)
         self._compare({f.uri: f for f in found.files})
         self.numbers = number_files(self._files, before.files)
         if self._connector.format == "parquet":
@@ -98,6 +106,11 @@ class EpochFiles:
         if self.read.keys() != self._given:
             self._read_instead()
         self._kept.add(self._source.name, self._files, self.order)
+
+    @property
+    def chosen(self) -> Sequence[InputFile]:
+        """All files, in the order of their numbers."""
+        return self._files
 
     @property
     def names(self) -> tuple[str, ...]:

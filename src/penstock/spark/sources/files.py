@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.driver.engine import Scan
-from penstock.driver.input_files import Order
+from penstock.driver.input_files import InputFile, Order
 from penstock.flow.plan import SourceNode
 from penstock.progress.lateness import Base, Chunk, ChunkId, begun, none_suspect
 from penstock.progress.source_state import SourceState
@@ -25,7 +25,7 @@ from penstock.spark.failures import OURS
 from penstock.spark.sources.epoch_files import EpochFiles
 from penstock.spark.sources.file_frames import FILE, FILE_NAME, read_files
 from penstock.spark.sources.file_times import MANY_LATE, FileTimes, Inexact
-from penstock.spark.sources.found_files import normal
+from penstock.spark.sources.found_files import found_in, normal
 from penstock.spark.sources.late_records import Late
 from penstock.spark.sources.reader import BAD, Reader
 from penstock.spark.sources.slices import ROW
@@ -52,6 +52,10 @@ class FilesReader(Reader):
         return len({normal(path) for path in _there(spark, source.connector)} - read)
 
     @staticmethod
+    def listed(spark: SparkSession, source: SourceNode) -> Sequence[InputFile] | None:
+        return all_files(spark, source.connector)
+
+    @staticmethod
     def leaves_times(source: SourceNode) -> bool:
         connector: Any = source.connector
         return bool(connector.format == "parquet")
@@ -60,7 +64,8 @@ class FilesReader(Reader):
     def files(self) -> EpochFiles:
         """The epoch's files."""
         assert self._kept_input is not None
-        return EpochFiles(self._slices, self._source, self._ordinal + 1, self._epoch, self._kept_input)
+        upto = None if self._bounds is None else self._bounds.files
+        return EpochFiles(self._slices, self._source, self._ordinal + 1, self._epoch, self._kept_input, upto)
 
     def offset(self) -> str:
         # One partition of the scan per file, so the lower bits of the id are the row's number in its file.
@@ -106,7 +111,15 @@ class FilesReader(Reader):
                 first = found.first_malformed or (files.first if none else "")
                 order = files.order.to_json()
                 return replace(
-                    found, malformed=found.malformed + none, first_malformed=first, files=len(names), names=names, order=order
+                    found,
+                    malformed=found.malformed + none,
+                    first_malformed=first,
+                    files=len(names),
+                    names=names,
+                    order=order,
+                    places=tuple(f.place for f in files.chosen),
+                    sizes=tuple(f.size for f in files.chosen),
+                    left=files.left,
                 )
 
     def malformed(self) -> DataFrame:
@@ -147,13 +160,19 @@ class FilesReader(Reader):
 
 def _there(spark: SparkSession, files: Any) -> list[str]:
     """The files as Spark lists them when it follows the folder."""
+    return [file.uri for file in all_files(spark, files)]
+
+
+def all_files(spark: SparkSession, files: Any) -> Sequence[InputFile]:
+    """The files of a source as Spark lists them when it follows the folder, in any order."""
     try:
         reader = spark.read.format(files.format).options(**files.options).schema(spark_schema(files.schema))
-        return reader.load(files.path).inputFiles()
+        plan: Any = reader.load(files.path)._jdf.queryExecution().analyzed()  # noqa: SLF001
     except AnalysisException as error:
         if "PATH_NOT_FOUND" in str(error):
-            return []
+            return ()
         raise
+    return found_in(spark, plan).files
 
 
 __all__ = ["FilesReader"]

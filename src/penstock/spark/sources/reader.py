@@ -12,10 +12,13 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.driver.engine import Scan, SourceFrames
+from penstock.driver.engine import Bounds, Scan, SourceFrames
+from penstock.driver.epoch import part_number
+from penstock.driver.input_files import InputFile
 from penstock.errors import DeclarationError, PenstockError
 from penstock.flow.plan import SourceNode
 from penstock.progress.lateness import Base, Chunk, ChunkId
@@ -63,6 +66,7 @@ class Reader:
         epoch: The epoch's number.
         kept: What the epoch has read before, and where to note what it reads.
         leave_times: Says, of a number of records and one of their files, whether late ones may be left to the tasks that get them (`RowTimes`).
+        bounds: Which records are read; None: all of the epoch's.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -78,7 +82,9 @@ class Reader:
         epoch: int,
         kept: KeptInput | None = None,
         leave_times: Callable[[int, str], bool] = lambda *_: False,
+        bounds: Bounds | None = None,
     ) -> None:
+        self._bounds = bounds
         self._slices = slices
         self._source = source
         self._ordinal = ordinal
@@ -122,6 +128,17 @@ class Reader:
         """
         del spark, source, state, given
         return 0
+
+    @staticmethod
+    def listed(spark: SparkSession, source: SourceNode) -> Sequence[InputFile] | None:
+        """The files that a source of files finds now; None: it is none.
+
+        Args:
+            spark: A session.
+            source: The source.
+        """
+        del spark, source
+        return None
 
     @staticmethod
     def leaves_times(source: SourceNode) -> bool:
@@ -232,7 +249,42 @@ class Reader:
         if not usual:
             own += [c for c in frame.columns if c in (*self.needs, CORRUPT) and c.startswith(HIDDEN)]
             hidden += [f"{bad} as {BAD}"] * bool(causes)
-        return select_sql(frame, [*own, *hidden])
+        rows = select_sql(frame, [*own, *hidden])
+        within = self._within()
+        return rows.where(within) if within else rows
+
+    def _within(self) -> str:
+        """SQL of whether a row is within the bounds; empty: each is."""
+        bounds = self._bounds
+        if bounds is None or self._source.position is None:
+            return ""
+        cases = " ".join(
+            f"when {part_number(self._ordinal, self._partition_of(name))}L then {OFFSET} > {after}L and {OFFSET} <= {upto}L"
+            for name, (after, upto) in bounds.partitions.items()
+        )
+        others = "true" if bounds.others else "false"
+        return f"coalesce(case {PART} {cases} else {others} end, true)" if cases else others
+
+    def _partition_of(self, name: str) -> int | str | None:
+        """What `part_number` knows a partition by, whose name is as `Chunk.partition` has it."""
+        kind = self._source.connector.schema.field(self._source.position[0]).type if self._source.position else None
+        whole = kind is not None and pa.types.is_integer(kind)
+        return None if name == "None" and whole else int(name) if whole else name
+
+    def _left(self) -> bool:
+        """Whether the epoch has records behind the bounds."""
+        bounds = self._bounds
+        if bounds is None or self._source.position is None or bounds.others:
+            return False
+        last = {part_number(self._ordinal, self._partition_of(n)): upto for n, (_, upto) in bounds.partitions.items()}
+        self._bounds = None
+        try:
+            found = (
+                self._rows(self._slice(list(self._source.position))).groupBy(PART).agg(F.max(OFFSET).alias("last")).collect()
+            )
+        finally:
+            self._bounds = bounds
+        return any(row["last"] is not None and row["last"] > last.get(row[PART], -1) for row in found)
 
     def _position(self, frame: DataFrame, bad: str) -> tuple[str, str]:
         """SQL of each row's partition number and offset. `bad`: whether it is malformed, and so needs none."""
@@ -291,7 +343,7 @@ class Reader:
         self._times = self._rows(self._slice([c for c in (source.time, *(source.position or ())) if c]))
         chunks, bad = self._grouped(self._times)
         self._rows_by_chunk = {(c.part, c.number): c.rows for c in chunks}
-        return Scan(chunks, bad, self._first_malformed() if bad else "")
+        return Scan(chunks, bad, self._first_malformed() if bad else "", left=self._left())
 
     def _grouped(self, rows: DataFrame) -> tuple[tuple[Chunk, ...], int]:
         """What there is of each chunk, and how many records are malformed."""

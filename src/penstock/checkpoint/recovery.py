@@ -1,0 +1,186 @@
+"""A recomputation under way, as the epoch record keeps it: where it began, and the marks of sinks that it must come by.
+
+At each of these marks, a *stop*, an epoch of the replay ends, so that a sink is given nothing before its own mark and everything after it. What
+was decided until there and is no function of the log (where the frontier stood, which partitions were idle) is taken from the mark.
+
+Read next: `penstock.driver.recovery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.progress.source_state import PartitionState, SourceState, floor_at
+from penstock.types import Refusal
+
+_FAR: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A mark that a replay must come by.
+
+    Attributes:
+        sources: By name, the sources as they were there; without their trails.
+        finished: Whether the end of the input was given out there.
+    """
+
+    sources: dict[str, SourceState]
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """See the module.
+
+    Attributes:
+        starts: By ``"source/partition"``, the offset after which the replay reads; of files their number.
+        ends: Likewise, up to where it reads before all sinks are given rows again.
+        stops: Those that are ahead.
+        outputs: By output, after how many stops it is given rows.
+        why: A sentence: what made it begin where it began.
+        passed: Number of stops that are behind.
+        again: Whether the next epoch is given input once more that has been read in part.
+        rows: Records read so far.
+        began_us: Clock time at which it began.
+        ended_us: Clock time at which the last stop was passed; 0: it has not been.
+    """
+
+    starts: dict[str, int]
+    ends: dict[str, int]
+    stops: list[Stop]
+    outputs: dict[str, int]
+    why: str = ""
+    passed: int = 0
+    again: bool = False
+    rows: int = 0
+    began_us: int = 0
+    ended_us: int = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether a stop is ahead."""
+        return bool(self.stops)
+
+    def gives(self, output: str) -> bool:
+        """Whether an output is given the rows of the next epoch."""
+        return self.outputs.get(output, 0) <= self.passed
+
+    def limits(self, source: str, state: SourceState) -> tuple[dict[str, tuple[int, int]], int | None]:
+        """Which records of a source the next epoch reads: by partition after which offset and up to which, and up to how many files (None: all).
+
+        A source that cannot begin in the middle gives its records from the beginning, so those that are behind it are left out from now on.
+
+        Args:
+            source: Its name.
+            state: The source after the epoch before.
+        """
+        there = self.stops[0].sources.get(source, SourceState()) if self.stops else None
+        names = {**state.partitions, **(there.partitions if there else {})}
+        found = {}
+        for name in names:
+            known = state.partitions.get(name)
+            after = -1 if known is None else known.offset
+            upto = _FAR
+            if there is not None:
+                end = there.partitions.get(name)
+                upto = -1 if end is None else end.offset
+                changes = [at for at, _ in end.floors if after < at < upto] if end else []
+                upto = min([upto, *changes])
+            found[name] = (after, upto)
+        return found, None if there is None else there.files
+
+    def reached(self, states: Mapping[str, SourceState]) -> bool:
+        """Whether sources are where the next stop is."""
+        return bool(self.stops) and all(_reached(states[n], there) for n, there in self.stops[0].sources.items())
+
+    def difference(self, states: Mapping[str, SourceState]) -> Refusal | None:
+        """Why the log that led to the next stop is not the one from which the sink's rows came; None: it is, as far as can be told."""
+        for name, there in self.stops[0].sources.items():
+            state = states[name]
+            if state.digest != there.digest:
+                return Refusal(
+                    f"the files of source {name!r} up to file {there.files} are not those from which the sinks' rows came: another name, size or time"
+                )
+            for key, end in there.partitions.items():
+                now = state.partitions.get(key, PartitionState(end.part))
+                if (now.rows, now.latest) != (end.rows, end.latest):
+                    start = self.starts.get(f"{name}/{key}", -1)
+                    return Refusal(
+                        f"partition {key!r} of source {name!r} has other records after position {start} and up to {end.offset} than those from which the "
+                        f"sinks' rows came: {now.rows - end.rows:+,} of them, or other times"
+                    )
+        return None
+
+    def missing(self, states: Mapping[str, SourceState]) -> str:
+        """Where the sources are and where the next stop is, for people."""
+        told = []
+        for name, there in self.stops[0].sources.items():
+            state = states.get(name, SourceState())
+            if there.files > state.files:
+                told.append(f"source {name!r} has {state.files:,} files of {there.files:,}")
+            for key, end in there.partitions.items():
+                known = state.partitions.get(key, PartitionState(end.part))
+                if not there.files and known.offset < end.offset:
+                    told.append(
+                        f"partition {key!r} of source {name!r} ends at position {known.offset}, and the mark stands at {end.offset}"
+                    )
+        return "; ".join(told)
+
+    def overrun(self, states: Mapping[str, SourceState], left: Mapping[str, bool]) -> Refusal | None:
+        """Why the next stop cannot be reached any more: a partition has records behind it, and lacks the last one before it."""
+        for name, there in self.stops[0].sources.items():
+            lacks = [
+                k for k, p in there.partitions.items() if (n := states[name].partitions.get(k)) is None or n.offset < p.offset
+            ]
+            if left.get(name) and lacks and len(there.partitions) == 1:
+                return Refusal(
+                    f"partition {lacks[0]!r} of source {name!r} has no record at position {there.partitions[lacks[0]].offset}, at which the sinks' mark "
+                    "stands, and has later ones"
+                )
+        return None
+
+    def at_stop(self, states: Mapping[str, SourceState], now_us: int) -> dict[str, SourceState]:
+        """The sources at the next stop, with what was decided until there."""
+        found = dict(states)
+        for name, there in self.stops[0].sources.items():
+            state = states[name]
+            partitions = dict(state.partitions)
+            for key, end in there.partitions.items():
+                known = partitions.get(key, PartitionState(end.part))
+                partitions[key] = replace(
+                    known, latest=end.latest, late_floor=end.late_floor, floors=end.floors, heard_us=now_us, idle=end.idle
+                )
+            found[name] = replace(state, frontier=there.frontier, partitions=partitions, heard_us=now_us, idle=there.idle)
+        return found
+
+    def after(self, *, passed: bool, again: bool, rows: int, now_us: int) -> Recovery:
+        """After an epoch."""
+        stops = self.stops[1:] if passed else self.stops
+        ended = now_us if passed and not stops else self.ended_us
+        return replace(
+            self, stops=stops, passed=self.passed + passed, again=again, rows=self.rows + rows * self.active, ended_us=ended
+        )
+
+
+def with_floors_of(state: SourceState, there: SourceState | None) -> SourceState:
+    """A source before an epoch of a replay, with the floors that held in the first run for the records that come next."""
+    if there is None:
+        return state
+    partitions = dict(state.partitions)
+    for name, end in there.partitions.items():
+        if name in partitions:
+            known = partitions[name]
+            partitions[name] = replace(known, late_floor=max(known.late_floor, floor_at(end.floors, known.offset)))
+    return replace(state, partitions=partitions)
+
+
+def _reached(state: SourceState, there: SourceState) -> bool:
+    if there.files:
+        return state.files >= there.files
+    return all((n := state.partitions.get(k)) is not None and n.offset >= p.offset for k, p in there.partitions.items())
+
+
+__all__ = ["Recovery", "Stop", "with_floors_of"]

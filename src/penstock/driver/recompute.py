@@ -1,0 +1,318 @@
+"""Begin a recomputation: see whether one is needed, plan it, take over the sinks, and commit the record that it begins with.
+
+    look      read the sinks' marks, and the checkpoint as far as it is there; nothing is changed
+    plan      `penstock.driver.recovery`; what cannot be done is refused here
+    claim     a run above any that the sinks know, so that the driver before is fenced; marks that moved meanwhile are planned with once more
+    commit    a record without state, or with an older one, that names the stops ahead; from then on every start goes on with it
+
+A crash before the commit leaves the marks as they were, so the next start does all of it again.
+
+Read next: `penstock.driver.opener`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock.checkpoint.folder import Checkpoint, Identity, state_path
+from penstock.checkpoint.record import EpochRecord
+from penstock.driver.compile import CompiledFlow
+from penstock.driver.engine import Engine
+from penstock.driver.recovery import Known, Start, recovery_of
+from penstock.driver.shape import sources_of
+from penstock.driver.succession import check_sources, named_as_before
+from penstock.driver.takeover import fed_otherwise, takeover_refusal
+from penstock.errors import CheckpointError, DeclarationError, RecoveryError, TornFileError
+from penstock.flow import plan as p
+from penstock.progress.trail import Trail
+from penstock.types import Mark, Refusal
+
+
+@dataclass(frozen=True)
+class Recompute:
+    """What a start was told of a recomputation.
+
+    Attributes:
+        since: Event time (µs) before which no record matters, as the user knows; None: the flow says it.
+        follow: For outputs whose sink keeps no mark, the output whose mark counts for them; None: they are given all rows of the replay.
+    """
+
+    since: int | None = None
+    follow: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def recompute_of(
+    recover: str, since: str | dt.datetime | None = None, follow: Mapping[str, str | None] | None = None
+) -> Recompute | None:
+    """What a start was told; None: nothing of a recomputation.
+
+    Args:
+        recover: ``"checkpoint"`` or ``"recompute"``.
+        since: A time, as a datetime (without a zone: UTC) or in ISO form.
+        follow: See `Recompute`.
+
+    Raises:
+        DeclarationError: An argument is wrong.
+    """
+    if recover not in ("checkpoint", "recompute"):
+        raise DeclarationError(f"start(recover={recover!r}) is not known; use 'checkpoint' or 'recompute'.")
+    if recover == "checkpoint":
+        if since is not None or follow is not None:
+            raise DeclarationError(
+                f"start({'since' if since is not None else 'replay_outputs'}=...) is about a recomputation; add recover='recompute'."
+            )
+        return None
+    return Recompute(None if since is None else _micros(since), dict(follow or {}))
+
+
+def _micros(since: str | dt.datetime) -> int:
+    try:
+        at = since if isinstance(since, dt.datetime) else dt.datetime.fromisoformat(since)
+    except (TypeError, ValueError):
+        raise DeclarationError(
+            f"start(since={since!r}) is no time; give a datetime, or text such as '2026-05-01 12:00:00'."
+        ) from None
+    at = at.replace(tzinfo=dt.UTC) if at.tzinfo is None else at
+    return (at - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A recomputation that is needed.
+
+    Attributes:
+        why: What else would have refused the start, as a sentence.
+        last: The last record, as far as it can be read.
+        outputs: The outputs under the names by which their sinks know them.
+        marks: What the sinks hold, by output.
+    """
+
+    why: str
+    last: EpochRecord
+    outputs: tuple[p.Output, ...]
+    marks: Mapping[str, Mark | None]
+
+    @property
+    def flow(self) -> str:
+        """The flow's id, as the sinks know it."""
+        return next(m.flow for m in self.marks.values() if m is not None)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that begins it: above all that were ever given out."""
+        return 1 + max(self.last.epoch, *(m.epoch for m in self.marks.values() if m is not None))
+
+    @property
+    def above(self) -> int:
+        """The greatest run that a sink knows."""
+        return max(m.run for m in self.marks.values() if m is not None)
+
+
+def needed(flow: CompiledFlow, checkpoint: Checkpoint, engine: Engine, told: Recompute) -> Needed | None:
+    """Whether a start must recompute, and why; None: the checkpoint will do, or nothing was ever given out. Nothing is changed.
+
+    Raises:
+        RecoveryError: The sinks hold rows of several flows, or one of them keeps no mark.
+        ChangedFlowError: Positions of the checkpoint are of other sources.
+    """
+    plan, identity = flow.plan, checkpoint.identity()
+    try:
+        last, torn = checkpoint.last(), ""
+    except TornFileError as error:
+        last, torn = EpochRecord(), str(error)
+    if last.shape is not None:
+        check_sources(last.shape.sources, sources_of(plan), checkpoint.uri)
+    outputs = tuple(named_as_before(last.shape, plan.outputs, checkpoint.uri)[0])
+    held = {o.name: o.sink.held(o.name) for o in outputs}
+    marks = {name: None if mark is None or mark.epoch < 0 else mark for name, mark in held.items()}
+    if not any(marks.values()):
+        return None
+    flows = {m.flow: name for name, m in marks.items() if m is not None}
+    if len(flows) > 1:
+        first, second, *_ = flows.values()
+        raise RecoveryError(
+            f"Outputs {first!r} and {second!r} hold rows of two different runs of flow {plan.name!r} from its beginning (their marks name the flows "
+            f"{', '.join(sorted(flows))}); recompute with the sinks of one of them."
+        )
+    begun = engine.has_begun(last.log, last.epoch + 1)
+    why = torn or _why(flow, checkpoint, last, outputs, marks, identity, begun=begun)
+    if not why:
+        return None
+    marks = {**marks, **_followed(outputs, marks, told)}
+    return Needed(why, last, outputs, marks)
+
+
+def _why(
+    flow: CompiledFlow,
+    checkpoint: Checkpoint,
+    last: EpochRecord,
+    outputs: Sequence[p.Output],
+    marks: Mapping[str, Mark | None],
+    identity: Identity | None,
+    *,
+    begun: bool,
+) -> str:
+    """Why the checkpoint will not do; empty: it does."""
+    if identity is None or last.epoch < 0:
+        at = max(m.epoch for m in marks.values() if m is not None)
+        if at > 0 or identity is None or not begun or any(m.flow != identity.flow for m in marks.values() if m is not None):
+            return f"Checkpoint {checkpoint.uri} has no state, and the sinks hold rows up to epoch {at}."
+        return ""  # the first epoch was stored and not committed: it is run again, with the input that was planned for it
+    for name, mark in marks.items():
+        if mark is not None and mark.flow != identity.flow:
+            return f"Output {name!r} holds rows that another checkpoint than {checkpoint.uri} gave out."
+        if mark is not None and mark.epoch > last.epoch + 1:
+            return (
+                f"Output {name!r} holds rows up to epoch {mark.epoch}, and checkpoint {checkpoint.uri} knows only {last.epoch}."
+            )
+        given = last.outputs.get(name)
+        durable = next(o.sink.durable for o in outputs if o.name == name)
+        if given is not None and durable and (mark is None or mark.epoch < given):
+            holds = "nothing" if mark is None else f"only epoch {mark.epoch}"
+            return f"Output {name!r} was given the rows of epoch {given}, and its sink holds {holds}."
+    ahead = next((name for name, m in marks.items() if m is not None and m.epoch > last.epoch), "")
+    if ahead and not begun:
+        return f"Output {ahead!r} holds rows of epoch {last.epoch + 1}, and checkpoint {checkpoint.uri} no longer knows the input of that epoch."
+    for region, state in last.regions.items():
+        lost = state.files() - {state_path(region, n) for n in checkpoint.state_files(region)}
+        if lost:
+            return f"The state file {min(lost)} of checkpoint {checkpoint.uri} is missing."
+    refused = takeover_refusal(flow, last, checkpoint.uri)
+    if refused is None and any(m is not None and m.epoch > last.epoch for m in marks.values()):
+        refused = fed_otherwise(checkpoint, flow, last, marks)
+    return refused.sentence if refused else ""
+
+
+def _followed(outputs: Sequence[p.Output], marks: Mapping[str, Mark | None], told: Recompute) -> dict[str, Mark | None]:
+    """Marks of outputs whose sinks keep none."""
+    found: dict[str, Mark | None] = {}
+    for output in outputs:
+        if marks[output.name] is not None or output.sink.durable:
+            continue
+        if output.name not in told.follow:
+            raise RecoveryError(
+                f"Output {output.name!r} goes to {output.sink!r}, which does not remember what it was given; say what becomes of it in a recomputation with "
+                f"replay_outputs={{{output.name!r}: 'another output'}}, whose mark then counts for it (what lies between two epochs is lost or given "
+                f"twice), or replay_outputs={{{output.name!r}: None}}, and it is given all rows of the replay again."
+            )
+        other = told.follow[output.name]
+        if other is not None and marks.get(other) is None:
+            raise DeclarationError(
+                f"replay_outputs follows {other!r} for {output.name!r}, which is no output with a mark; there are "
+                f"{', '.join(n for n, m in marks.items() if m is not None)}."
+            )
+        found[output.name] = None if other is None else replace(marks[other], output=output.name)  # type: ignore[type-var]
+    return found
+
+
+def planned(
+    flow: CompiledFlow, checkpoint: Checkpoint, engine: Engine, found: Needed, told: Recompute, marks: Mapping[str, Mark | None]
+) -> tuple[Start, EpochRecord | None]:
+    """Where it starts, and the record whose state it begins with, if it does.
+
+    Args:
+        flow: The flow.
+        checkpoint: The checkpoint.
+        engine: The engine.
+        found: Why it is needed.
+        told: What the start was told.
+        marks: What the sinks hold, by output.
+
+    Raises:
+        RecoveryError: It cannot be done. Nothing was changed.
+    """
+    plan = replace(flow.plan, outputs=found.outputs)
+    records = {f"epoch {found.last.epoch}": found.last} if found.last.epoch >= 0 else {}
+    for name in checkpoint.snapshot_names():
+        try:
+            records[f"snapshot {name!r}"] = checkpoint.read_snapshot(name)
+        except TornFileError:
+            continue
+    usable = {what: r for what, r in records.items() if _usable(flow, checkpoint, r)}
+    known = [Known(what, r.sources) for what, r in usable.items()]
+    repeated = {name for name, other in told.follow.items() if other is None}
+    counting = {n: m for n, m in marks.items() if n not in repeated}
+    renamed = _renamed_refusal(counting)
+    files = {s.name: engine.files_of(s) for s in plan.sources}
+    whole = replace(plan, outputs=tuple(o for o in plan.outputs if o.name in counting))
+    start = renamed or recovery_of(whole, counting, files, since=told.since, known=known, now_us=engine.clock_us())
+    if isinstance(start, Refusal):
+        raise RecoveryError(
+            f"The state of flow {plan.name!r} cannot be computed from the log: {start.sentence}. Nothing was changed."
+        )
+    return start, usable[start.known.what] if start.known else None
+
+
+def _renamed_refusal(marks: Mapping[str, Mark | None]) -> Refusal | None:
+    """A mark that is missing may be there under a name that the output had before."""
+    had = {o for m in marks.values() if m is not None and (t := Trail.from_text(m.trail)) for o in t.outputs}
+    lost, new = had.difference(marks), [n for n, m in marks.items() if m is None]
+    if lost and new:
+        return Refusal(
+            f"output {new[0]!r} holds nothing under this name, and the flow had an output {min(lost)!r}, which it has no longer; if it is the same, name it "
+            f"as before: .sink(..., name={min(lost)!r})"
+        )
+    return None
+
+
+def _usable(flow: CompiledFlow, checkpoint: Checkpoint, record: EpochRecord) -> bool:
+    """Whether a replay can begin with a record's state."""
+    if record.finished or any(r.control.held for r in record.regions.values()):
+        return False
+    if record.recovery is not None and record.recovery.active:
+        return False
+    lost = [s for n, r in record.regions.items() for s in r.files() - {state_path(n, f) for f in checkpoint.state_files(n)}]
+    return not lost and takeover_refusal(flow, record, checkpoint.uri) is None
+
+
+def adopt(checkpoint: Checkpoint, found: Needed, name: str) -> Identity:
+    """Make the checkpoint that of the flow which the sinks know.
+
+    Raises:
+        CheckpointError: It has state of another flow. Nothing was changed.
+    """
+    known = checkpoint.create(Identity(found.flow, name))
+    if known.flow == found.flow:
+        return known
+    if found.last.epoch >= 0:
+        raise CheckpointError(
+            f"Checkpoint {checkpoint.uri} has state of another flow than the one whose rows the sinks hold; recompute on a new checkpoint."
+        )
+    return checkpoint.adopt(Identity(found.flow, name))
+
+
+def first_record(
+    flow: CompiledFlow,
+    engine: Engine,
+    found: Needed,
+    start: Start,
+    state: EpochRecord | None,
+    run: int,
+    commands: Sequence[str],
+) -> EpochRecord:
+    """The record that a recomputation begins with; the log of input is written, and nothing refers to it yet."""
+    log = engine.begin_log(start.read, found.epoch)
+    begun = state or EpochRecord()
+    return replace(
+        begun,
+        epoch=found.epoch,
+        run=run,
+        sources=start.sources,
+        outputs={name: mark.epoch for name, mark in found.marks.items() if mark is not None},
+        control=sorted({*found.last.control, *commands}),
+        ending=False,
+        finished=False,
+        stopped=False,
+        draining=False,
+        log=log,
+        input="",
+        rollback_pending=None,
+        shape=flow.shape,
+        open={},
+        recovery=start.recovery,
+    )
+
+
+__all__ = ["Needed", "Recompute", "adopt", "first_record", "needed", "planned", "recompute_of"]

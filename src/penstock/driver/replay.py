@@ -1,0 +1,102 @@
+"""What an epoch has to do with trails and replays: bounds of what it reads, the trail of what it has read, stops that it comes by.
+
+Read next: `penstock.checkpoint.recovery`, `penstock.progress.trail`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.checkpoint.record import EpochRecord
+from penstock.checkpoint.recovery import Recovery, with_floors_of
+from penstock.driver.engine import Bounds, Scan
+from penstock.errors import RecoveryError, SinkAheadError
+from penstock.flow import plan as p
+from penstock.progress import trail
+from penstock.progress.source_state import SourceState
+from penstock.protocol.rescale import Placement
+from penstock.types import Mark, Refusal
+
+
+def bounded(source: p.SourceNode, last: EpochRecord) -> tuple[SourceState, Bounds | None]:
+    """A source before an epoch, and which of its records a replay reads in it."""
+    before, recovery = last.sources.get(source.name, SourceState()), last.recovery
+    if recovery is None:
+        return before, None
+    limits = recovery.limits(source.name, before)
+    there = recovery.stops[0].sources.get(source.name) if recovery.stops else None
+    return with_floors_of(before, there), Bounds(limits[0], not recovery.stops, limits[1])
+
+
+def extend_trail(state: SourceState, before: SourceState, scan: Scan) -> None:
+    """Add an epoch to the trail of a source; `state` is changed."""
+    if scan.places:
+        prints = [trail.file_print(uri, size, at) for (at, uri), size in zip(scan.places, scan.sizes, strict=True)]
+        new = trail.of_files(before, scan.chunks, prints)
+        state.trail, state.digest = trail.extended(state.trail, new), new[-1].digest
+        state.reached, state.strays = trail.placed(before, scan.places)
+        return
+    for name, known in state.partitions.items():
+        mine = sorted((c for c in scan.chunks if c.partition == name), key=lambda c: c.number)
+        if mine and not state.files:
+            known.trail = trail.extended(known.trail, trail.of_chunks(before.partitions.get(name), mine))
+
+
+def advanced(
+    flow: str, last: EpochRecord, states: dict[str, SourceState], left: Mapping[str, bool], now_us: int
+) -> tuple[dict[str, SourceState], Recovery]:
+    """A replay's part of what an epoch decides: whether it has come to a stop, and what was decided there.
+
+    Args:
+        flow: The flow's name.
+        last: The record before the epoch; it has a recovery.
+        states: The sources after what the epoch reads.
+        left: By source, whether there are records behind its bounds.
+        now_us: Clock time.
+
+    Returns:
+        The sources after the epoch, and how far the recomputation is.
+
+    Raises:
+        RecoveryError: The log is another one than that from which the sinks' rows came. Nothing of the epoch was stored.
+    """
+    recovery = last.recovery
+    assert recovery is not None
+    passed = recovery.reached(states)
+    read = sum(s.rows - last.sources.get(n, SourceState()).rows for n, s in states.items())
+    refused = recovery.difference(states) if passed else recovery.overrun(states, left) if recovery.active else None
+    if refused is None and recovery.again and any(left.values()) and not (passed or read):
+        refused = Refusal("the source gives too few records per epoch to come by the marks of all sinks; let it give more")
+    if refused is not None:
+        raise RecoveryError(
+            f"Flow {flow!r} cannot go on with its recomputation: {refused.sentence}. No sink was given anything in this epoch."
+        )
+    after = recovery.after(passed=passed, again=any(left.values()), rows=read, now_us=now_us)
+    return recovery.at_stop(states, now_us) if passed else states, after
+
+
+def trail_text(plan: p.Plan, sources: Mapping[str, SourceState], controls: Mapping[str, Placement], *, finished: bool) -> str:
+    """The trail that an epoch's marks carry."""
+    held = {n: [h.key for h in c.held] for n, c in controls.items() if c.held}
+    return trail.Trail.of(plan.name, sources, held, [o.name for o in plan.outputs], finished=finished).to_text()
+
+
+def refuse_other_input(held: Mark | None, mark: Mark) -> None:
+    """Refuse to run an epoch that a sink holds again with other input: the sink would skip rows that it does not hold.
+
+    Args:
+        held: The mark that the sink held when the run began, if it was ahead.
+        mark: The mark that the epoch would store.
+
+    Raises:
+        SinkAheadError: The input is another one. Nothing was stored.
+    """
+    if held is None or held.epoch != mark.epoch or trail.same_input(held, mark):
+        return
+    raise SinkAheadError(
+        f"Output {mark.output!r} holds epoch {mark.epoch}, which is not committed, and the epoch has other input now than it had then, as when parts of "
+        'the checkpoint were restored from a copy; start with recover="recompute".'
+    )
+
+
+__all__ = ["advanced", "bounded", "extend_trail", "refuse_other_input", "trail_text"]
