@@ -9,6 +9,7 @@ import random
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 import penstock as ps
 from penstock.errors import AuditError
@@ -95,6 +96,29 @@ def test_function_of_a_region_over_spark_is_named_before_another_output_is_store
     ):
         run(spark, folder, bad, audit=True)
     assert not ps.memory(f"{folder}/ckpt/0").rows()
+
+
+def test_function_over_frames_is_named_with_its_record_and_only_if_it_is_not_deterministic(spark, folder):
+    def frames(fn):
+        def declare(source):
+            yield source.transform(fn, schema="k string, v long, x double")
+            yield source.select("k", "v")
+
+        return declare
+
+    def plain(frame):
+        hidden = [name for name in frame.columns if name.startswith("__ps")]
+        return frame.select("k", "v", F.lit(float("nan")).alias("x"), *hidden)
+
+    def drawn(frame):
+        return plain(frame).withColumn("x", F.rand())
+
+    assert run(spark, folder, frames(plain), "plain", audit=True)[0]
+    with pytest.raises(
+        AuditError, match=r"transform\(drawn\) is not .* for the record at a: 0.json row 1 first {.*} and then {"
+    ):
+        run(spark, folder, frames(drawn), audit=True)
+    assert not ps.memory(f"{folder}/ckpt/1").rows()
 
 
 def test_stateless_function_over_spark_is_named_with_its_record(spark, folder):

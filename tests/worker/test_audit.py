@@ -198,6 +198,32 @@ def test_function_when_it_fails_only_the_second_time_is_named(monkeypatch):
         keyed(mapped(seeded))
 
 
+class Drawn(ps.Aggregate):
+    """An aggregate of a user's that adds something else each time."""
+
+    type = "double"
+
+    def zero(self):
+        return 0.0
+
+    def add(self, state, value):
+        return state + random.random()
+
+    def merge(self, a, b):
+        return a + b
+
+    def finish(self, state):
+        return state
+
+
+def test_aggregate_of_a_user_when_not_deterministic_is_named():
+    def totals(source):
+        return source.key_by("k").window(ps.tumbling("1 second")).aggregate(y=Drawn("x"))
+
+    with pytest.raises(AuditError, match=r"region 'k': aggregate\(y\) is not deterministic: .*key 'k"):
+        keyed(totals)
+
+
 # ---- stateless
 
 
@@ -281,18 +307,25 @@ def test_stateless_function_that_is_deterministic_is_not_accused():
 
 
 def test_function_when_it_cannot_be_pickled_after_it_ran_is_audited_all_the_same():
-    keyed(mapped(with_a_lock))
+    made = []
+
+    def with_a_lock(key, event, state):
+        made or made.append(threading.Lock())  # as a connection that is made once
+        with made[0]:
+            return (key, 1.0), None
+
+    assert len(keyed(mapped(with_a_lock)).rows()) == 80
 
 
-lock = None
+def test_hash_seed_when_it_is_that_of_the_second_process_is_another(monkeypatch):
+    def seed(key, event, state):
+        return (key, float(os.environ["PYTHONHASHSEED"])), None
 
-
-def with_a_lock(key, event, state):
-    global lock  # noqa: PLW0603  (as a connection that is made once)
-
-    lock = lock or threading.Lock()
-    with lock:
-        return (key, 1.0), None
+    for own in "12":
+        audit.second_process().close()
+        monkeypatch.setenv("PYTHONHASHSEED", own)
+        with pytest.raises(AuditError, match=f"'y': {own}.0}} and then .*'y': {3 - int(own)}.0}}"):
+            keyed(mapped(seed))
 
 
 def test_function_when_it_fails_both_times_is_told_as_without_audit():

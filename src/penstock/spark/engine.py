@@ -27,6 +27,7 @@ from penstock.protocol.commands import Command
 from penstock.routing.table import SUBS, Routing
 from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
+from penstock.spark.audit import step_twice
 from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc
 from penstock.spark.dividing import LEAST_ROWS, SplitStages
 from penstock.spark.exchange import fits_pages, in_pages
@@ -172,8 +173,13 @@ class SparkBackend:
     def step(self, node: p.StepNode, inputs: Sequence[DataFrame]) -> DataFrame:
         if len(node.inputs) > 1:
             inputs = [self._cut(i) for i in inputs]
-        mapped = partial(map_twice, [*self._readers], self._named) if self._twice else map_batch
-        frame = apply_step(node, inputs, mapped)
+        if self._twice and node.step.frame_function() is not None:
+            what, inputs = node.step.describe(), [self.keep(i) for i in inputs]
+            place = partial(position_text, [*self._readers], self._named)
+            frame = self.keep(step_twice(what, lambda rows: apply_step(node, [rows]), inputs[0], place))
+        else:
+            mapped = partial(map_twice, [*self._readers], self._named) if self._twice else map_batch
+            frame = apply_step(node, inputs, mapped)
         if any(id(i) in self._from_region for i in inputs):
             self._mark(frame)
         return frame

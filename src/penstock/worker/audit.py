@@ -106,16 +106,16 @@ def _compare(spec: RegionSpec, where: str, task: RegionTask, ours: Left, theirs:
             known, *both = found
             _, part, offset, _, _, *key = known[len(names) :]
             at = position_text(spec.sources, spec.files, part, offset)
-            raise _differs(what, f"it gave for key {_key(key)} at {at}", [_row(names, row) for row in both])
+            raise differs(what, f"it gave for key {_key(key)} at {at}", [_row(names, row) for row in both])
         if (apart := set(skipped) ^ set(also_skipped)) != set():
             key_text, position, why, _ = min(apart)
             both = [why if (key_text, position) in {s[:2] for s in each} else NOTHING for each in (skipped, also_skipped)]
-            raise _differs(what, f"it failed for key {key_text} at {position} with", both)
+            raise differs(what, f"it failed for key {key_text} at {position} with", both)
         entry = different_entry(changed[0], changed[1], step.slot, state.committed.entries, ran.show_state)
         if entry is not None and entry[0][:2] != WORKER_BIN:
             name, *both = entry
             key = [column[0].as_py() for column in task.codec.decode([name[3:]])]
-            raise _differs(what, f"it left for key {_key(key)} the state", both)
+            raise differs(what, f"it left for key {_key(key)} the state", both)
 
 
 def map_twice(
@@ -151,11 +151,12 @@ def map_twice(
         _, part, offset, _ = known[len(schema) :]
         told = f"{what} is not deterministic: computed twice from the same rows, in other batches and another order"
         place = position_text(sources, files, part, offset)
-        raise _differs(told, f"it gave for the record at {place}", [_row(schema.names, row) for row in both])
+        raise differs(told, f"it gave for the record at {place}", [_row(schema.names, row) for row in both])
     return out
 
 
-def _differs(what: str, gave: str, both: Sequence[Any]) -> AuditError:
+def differs(what: str, gave: str, both: Sequence[Any]) -> AuditError:
+    """The error: what is not deterministic, what it gave for what, and both results."""
     first, then = (each if each == NOTHING else _short(str(each)) for each in both)
     return AuditError(
         f"{what}, {gave} first {first} and then {then}; {GUIDE} lists what makes functions so, with the remedy for each. "

@@ -185,7 +185,7 @@ def main(fd: int) -> None:
     while True:
         try:
             kind, pickled, given = parent.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             return
         rows = list(_received(parent))
         digest = hashlib.sha256(pickled).digest()
