@@ -97,9 +97,11 @@ def test_waiting_rows_when_a_pattern_comes_before_their_reader_are_refused(chang
     ("before", "after"),
     [
         ("n int", "n float"),
-        ("lo long, hi long", "hi long, lo long"),
         ("x double", "x long"),
-        ("n long", "n long, m long"),
+        ("n long", "n int"),
+        ("n int", "n double"),
+        ("n decimal(8)", "n decimal(6)"),
+        ("n long, m long", "n long"),
         ("n long", None),
         (None, "n long"),
         ("n long", "m long"),

@@ -16,7 +16,7 @@ import penstock as ps
 from penstock.driver.commands import CommandHandle
 from penstock.driver.run import Run
 from penstock.flow.distributed import DistributedStream
-from penstock.flow.keyed import WindowedStream
+from penstock.flow.windowed import WindowedStream
 from penstock.operators.aggregates import Kernel
 from penstock.operators.windows import Session, Sliding
 from penstock.sinks import Sink

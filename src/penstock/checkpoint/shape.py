@@ -47,6 +47,9 @@ class StepShape:
         layouts: What stored values consist of; the present layout is the last.
         passes: Whether it can be taken away without loss to what follows.
         reads: Columns that its rows must have had.
+        typed: The word of its meaning that lists the columns of stored values; empty: none does.
+        migrations: Names of the functions that its state has gone through, oldest first; None: it takes none.
+        fixed: Parts of its layout whose types must stay, ``"+"`` if none may be added, ``"-"`` if none may go.
     """
 
     slot: int
@@ -59,6 +62,9 @@ class StepShape:
     layouts: list[dict[str, str]]
     passes: bool = False
     reads: list[str] = field(default_factory=list)
+    typed: str = ""
+    fixed: list[str] = field(default_factory=list)
+    migrations: list[str] | None = None
 
 
 @dataclass(frozen=True)

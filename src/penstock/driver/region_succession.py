@@ -15,7 +15,7 @@ from typing import Final
 from penstock.checkpoint.shape import AS_IT_IS, PortShape, RegionShape, StepShape
 from penstock.driver.report import Findings, Outcome
 from penstock.errors import ChangedFlowError
-from penstock.operators.aggregates.codec import KEPT_AS
+from penstock.operators.layouts import KEPT_AS, MIGRATED, NONE_ADDED, NONE_DROPPED, columns_of, part_widens, widens
 from penstock.types import HIDDEN, MASK
 
 MOST_STEPS: Final = 250
@@ -203,9 +203,9 @@ class RegionSuccession:
         """A step with the state of another."""
         self._findings.part("step", f"{self._name}/{old.name}")
         self._compare(old, new)
-        had, has = old.layouts[-1], new.layouts[-1]
-        changes = list(had) != list(has)
-        layouts = [*old.layouts, has] if changes else old.layouts
+        had, has = _layouts(old, new)
+        changes = list(had) != list(has) or any(not same(had[part], has[part]) for part in has)
+        layouts = [*(old.layouts[:-1]), had, has] if changes else old.layouts
         return replace(new, slot=old.slot, name=old.name, layouts=layouts)
 
     def _compare(self, old: StepShape, new: StepShape) -> None:
@@ -218,24 +218,46 @@ class RegionSuccession:
         if old.kind != new.kind:
             self._refuse(f"it was of the kind {old.kind!r} and is now of the kind {new.kind!r}", advice, where, old.name)
             return
-        if differs := difference(old.meaning, new.meaning):
+        had, has = _layouts(old, new)
+        before, now = ({word: text for word, text in each.meaning.items() if word != new.typed} for each in (old, new))
+        if differs := difference(before, now):
             word, was, is_ = differs
             self._refuse(f"its {word} was {was} and is now {is_}", advice, where, old.name)
-        had, has = old.layouts[-1], new.layouts[-1]
-        for part in had:
-            if part in has and not same(had[part], has[part]):
-                was, is_ = (layout[part].partition(KEPT_AS)[0] for layout in (had, has))
-                if was == is_:
-                    was, is_ = had[part], has[part]
-                self._refuse(f"{part!r} was {was} and is now {is_}", advice, where, old.name)
+        if len(old.layouts) > MOST_STEPS:
+            self._refuse("it has had more than 250 layouts", advice, where, old.name)
+        gone_through, lists = old.migrations or [], new.migrations or []
+        if lists[: len(gone_through)] != gone_through:
+            self._refuse(
+                f"its state has gone through the migrations {', '.join(gone_through)}, and migrate= lists {', '.join(lists) or 'none'} now",
+                "keep those that are there, and put new ones behind them; or start on a new checkpoint",
+                where,
+                old.name,
+            )
+            return
+        if further := lists[len(gone_through) :]:
+            sentence = (
+                f"State of step {old.name!r} of region {self._name!r} goes through {', '.join(further)} when it is first read."
+            )
+            self._findings.changed("step", f"{self._name}/{old.name}", Outcome.LOADS, sentence)
+            return
+        had.pop(MIGRATED, None), has.pop(MIGRATED, None)
+        unread, wider = _unread(had, has, new.fixed)
+        if new.migrations is not None:
+            advice = f"give a function from the old state to the new one, migrate=…, or {advice}"
+        if unread and new.typed:
+            was, is_ = old.meaning.get(new.typed, "none"), new.meaning[new.typed]
+            self._refuse(f"its {new.typed} was {was} and is now {is_}, and {unread[0]}", advice, where, old.name)
+        elif unread:
+            self._refuse(unread[0], advice, where, old.name)
+        for sentence in wider:
+            self._loads(f"{sentence[0].upper()}{sentence[1:]}, which has all values of before.", old.name)
         added = [part for part in has if part not in had]
-        if added:
-            sentence = f"In step {old.name!r} of region {self._name!r} {', '.join(map(repr, added))} is new and starts empty."
+        if added and not unread:
+            is_empty = "is new and null in what is stored" if new.typed else "is new and starts empty"
+            sentence = f"In step {old.name!r} of region {self._name!r} {', '.join(map(repr, added))} {is_empty}."
             self._findings.changed("step", f"{self._name}/{old.name}", Outcome.LOADS, sentence)
         if gone_parts := [part for part in had if part not in has]:
             self._loads(f"In it {', '.join(map(repr, gone_parts))} is dropped.", old.name)
-        if list(had) != list(has) and len(old.layouts) > MOST_STEPS:
-            self._refuse("it has had more than 250 layouts", advice, where, old.name)
         if old.label != new.label and list(had) == list(has):
             self._loads(f"It was {old.label} and is now {new.label}.", old.name)
         if old.path != new.path:
@@ -368,6 +390,13 @@ class RegionSuccession:
         if old.path != new.path:
             self._loads("What its rows come through has changed; rows that wait have come through what was there before.")
 
+    def _is_null_there(self, slot: int, step: StepShape | None, column: str) -> bool:
+        """Whether a step goes on, and reads as null what is stored without a column that it has got."""
+        goes_on = any(s.slot == slot for s in self._before.steps)
+        return bool(
+            goes_on and step and step.typed and NONE_ADDED not in step.fixed and column in columns_of(step.meaning[step.typed])
+        )
+
     def _check_columns(self, old: PortShape, new: PortShape, slots: Mapping[int, int]) -> None:
         for column, kind in new.columns.items():
             if column not in old.columns and column.startswith(MASK):
@@ -376,7 +405,7 @@ class RegionSuccession:
                     "key the stream again under another name for the new pattern: key_by(..., name='…')",
                     "Rows waiting at the start",
                 )
-            if column in old.ever and not same(old.ever[column], kind):
+            if column in old.ever and not same(old.ever[column], kind) and not widens(old.ever[column], kind):
                 self._refuse(
                     f"their column {column!r} was {old.ever[column]} and is now {kind}",
                     "give the changed column another name, or start on a new checkpoint",
@@ -386,12 +415,41 @@ class RegionSuccession:
         for slot in new.first:
             step = by_slot.get(slot)
             for column in step.reads if step else ():
-                if column in new.columns and column not in old.columns:
+                if column in new.columns and column not in old.columns and not self._is_null_there(slot, step, column):
                     self._refuse(
                         f"step {step.name if step else ''!r} reads the column {column!r}, which they lack",
                         "add the column first, and the step when the frontier has passed the rows of before; or start on a new checkpoint",
                         "Rows waiting at the start",
                     )
+
+
+def _layouts(old: StepShape, new: StepShape) -> tuple[dict[str, str], dict[str, str]]:
+    """What a step's values consisted of, and consist of now."""
+    if new.typed:
+        had, has = columns_of(old.meaning.get(new.typed, "")), columns_of(new.meaning[new.typed])
+    else:
+        had, has = {n: v for n, v in old.layouts[-1].items() if n != MIGRATED}, new.layouts[-1]
+    versions = ({MIGRATED: str(len(step.migrations))} if step.migrations else {} for step in (old, new))
+    before, now = ({**layout, **version} for layout, version in zip((had, has), versions, strict=True))
+    return before, now
+
+
+def _unread(had: Mapping[str, str], has: Mapping[str, str], fixed: Collection[str]) -> tuple[list[str], list[str]]:
+    """What cannot be read of values of another layout, and what has become wider; each as the beginning of a sentence."""
+    unread: list[str] = []
+    wider: list[str] = []
+    for part in had:
+        if part in has and not same(had[part], has[part]):
+            was, is_ = (layout[part].partition(KEPT_AS)[0] for layout in (had, has))
+            if was == is_:
+                was, is_ = had[part], has[part]
+            reads = part not in fixed and part_widens(had[part], has[part])
+            (wider if reads else unread).append(f"{part!r} was {was} and is now {is_}")
+        if part not in has and NONE_DROPPED in fixed:
+            unread.append(f"{part!r} is gone" if part else "what is stored has no columns")
+    if NONE_ADDED in fixed:
+        unread += [f"{part!r} is new" for part in has if part not in had]
+    return unread, wider
 
 
 def _renumbered(port: PortShape, slots: Mapping[int, int]) -> PortShape:

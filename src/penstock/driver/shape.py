@@ -57,6 +57,9 @@ def _region(ordinal: int, compiled: CompiledRegion, paths: _Paths) -> RegionShap
                 [_texts(spec, step, "layout", operator.layout)],
                 operator.passes,
                 _columns(spec, step),
+                operator.typed,
+                _said(spec, step, "fixed", lambda: list(operator.fixed(step.in_schemas, spec.keys)), lambda said: said),  # noqa: B023
+                None if operator.migrate is None else [getattr(f, "__name__", type(f).__name__) for f in operator.migrate],
             )
         )
     feeds = {o.port: o.operator for o in spec.outs if o.operator < 0}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 import xxhash
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
-from penstock.checkpoint.shape import FlowShape
+from penstock.checkpoint.shape import FlowShape, RegionShape
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.report import Report
 from penstock.driver.shape import bind, shape_of
@@ -105,13 +106,18 @@ def _feeds(flow: CompiledFlow, output: p.Output, shape: FlowShape | None = None)
     names = [n.region.name for n in p.upstream_of(p.RegionOutput, output.node)]
     shape = shape or flow.shape
     assert shape is not None  # it has taken over a record
-    regions = {name: shape.regions[name] for name in names}
+    regions = {name: vars(shape.regions[name]) | {"steps": _decisive(shape.regions[name])} for name in names}
     sources = {
         s.name: (s.time, s.lateness_us, s.idle_after_us, [str(x) for x in s.partitions], s.on_error)
         for s in flow.plan.sources
         if s in before
     }
     return xxhash.xxh3_64_hexdigest(json.dumps([regions, sources], default=plain).encode())
+
+
+def _decisive(region: RegionShape) -> list[dict[str, Any]]:
+    """Steps without what only says how they are compared, which earlier versions did not have."""
+    return [{n: v for n, v in vars(step).items() if n not in ("typed", "fixed", "migrations")} for step in region.steps]
 
 
 def compare(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> tuple[list[p.Output], Report]:

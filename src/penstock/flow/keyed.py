@@ -1,12 +1,13 @@
-"""Stateful steps: `KeyedStream` inside a region, `WindowedStream` between a window and what follows it.
+"""Stateful steps: `KeyedStream` inside a region.
 
 The conveniences are all sugar over `KeyedStream.process`.
 """
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Never, cast
 
@@ -16,12 +17,14 @@ from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.steps import StatelessStep, Where
 from penstock.flow.stream import Stream, updating
+from penstock.flow.windowed import WindowedStream
 from penstock.operators.aggregate import AggregateStep
 from penstock.operators.aggregates import spelled
 from penstock.operators.aggregates.base import Kernel
 from penstock.operators.base import ERROR_SCHEMA, Operator
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.join import IntervalJoin
+from penstock.operators.migration import as_migrations
 from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.windows import Session, Window
@@ -84,7 +87,14 @@ class KeyedStream(Stream):
         """Leave the region: what follows has no key."""
         return Stream(self._flow, self._stateless())
 
-    def process(self, operator: Operator, *, on_error: Literal["fail"] | Sink = "fail", name: str | None = None) -> KeyedStream:
+    def process(
+        self,
+        operator: Operator,
+        *,
+        on_error: Literal["fail"] | Sink = "fail",
+        name: str | None = None,
+        migrate: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] = (),
+    ) -> KeyedStream:
         """A step of one's own; see `penstock.Operator`.
 
         Args:
@@ -92,9 +102,12 @@ class KeyedStream(Stream):
             on_error: A sink for the records that it leaves out.
             name: The step's name, unique in its region. Its state is found by it when the flow is changed and started again. If not
                 given it is made from the step's kind, with its place among those of its kind: ``stateful_map``, ``stateful_map-2``.
+            migrate: A function from the state of an earlier version of the flow to today's, or several, oldest first. Each value that was
+                stored before a function was added goes through it once, when it is first read. Keep the functions that are there, and
+                put new ones behind them. The operator must keep its state by `put_objects`.
 
         Raises:
-            DeclarationError: This is no operator, or ``on_error="skip"``: only the operator knows which of its records failed.
+            DeclarationError: This is no operator, one whose state is not a user's own with ``migrate``, or ``on_error="skip"``: only the operator knows which of its records failed.
         """
         if not isinstance(operator, Operator):
             raise DeclarationError(f"process needs a penstock.Operator, not {type(operator).__name__}.")
@@ -103,6 +116,11 @@ class KeyedStream(Stream):
                 f"{operator.describe()} gets many records at once, so only it can tell which of them to skip: have it append "
                 "(key, position, error, record) to self.context.skipped, and give a sink as on_error to keep them."
             )
+        if functions := as_migrations(migrate):
+            if operator.migrate is None:
+                raise DeclarationError(f"{operator.describe()} takes no migrate=: its state is not made by functions of yours.")
+            operator = copy.copy(operator)
+            operator.migrate = functions
         return self._step(operator, [self._input], [self.schema], on_error, name)
 
     def _step(
@@ -147,6 +165,7 @@ class KeyedStream(Stream):
         *,
         on_error: Literal["fail", "skip"] | Sink = "fail",
         name: str | None = None,
+        migrate: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] = (),
     ) -> KeyedStream:
         """A Python function per event with a state per key: ``fn(key, event, state) -> (outputs, state)``.
 
@@ -159,14 +178,18 @@ class KeyedStream(Stream):
             state: Schema of the state (compact, checked), or None: any picklable value.
             on_error: What to do with a record that `fn` raises on: ``"fail"``, ``"skip"``, or a sink.
             name: The step's name; see `process`.
+            migrate: Functions from the state of an earlier version of the flow to that of the next one; see `process`. Each gets
+                a state as `fn` of that version did, or what the function before it returned.
         """
-        return self._mapped(fn, schema, state, None, on_error, name)
+        return self._mapped(fn, schema, state, None, on_error, name, migrate)
 
-    def _mapped(self, fn: Any, schema: Any, state: Any, window: Any, on_error: Any, name: str | None) -> KeyedStream:
+    def _mapped(
+        self, fn: Any, schema: Any, state: Any, window: Any, on_error: Any, name: str | None, migrate: Any
+    ) -> KeyedStream:
         as_function(fn, "stateful_map", "fn(key, event, state)", 3)
         out = as_schema(schema, "the schema of stateful_map")
         kept = None if state is None else as_schema(state, "the state of stateful_map")
-        step = StatefulMap(fn, out, kept, window, "fail" if on_error == "fail" else "skip")
+        step = StatefulMap(fn, out, kept, window, "fail" if on_error == "fail" else "skip", as_migrations(migrate))
         return self._step(step, [self._input], [self.schema], on_error, name)
 
     def aggregate(
@@ -437,64 +460,3 @@ class KeyedStream(Stream):
 
 
 Stream._needing_a_key = frozenset(name for name in vars(KeyedStream) if not name.startswith("_")) - {"local", "timeouts"}
-
-
-class WindowedStream:
-    """A keyed stream divided by windows."""
-
-    def __init__(self, stream: KeyedStream, window: Window) -> None:
-        self._stream = stream
-        self._window = window
-
-    def aggregate(
-        self,
-        emit: Literal["final", "update"] = "final",
-        *unnamed: Never,
-        name: str | Kernel | None = None,
-        **aggregates: Kernel,
-    ) -> KeyedStream:
-        """Aggregates per key and window, with the columns ``window_start`` and ``window_end``.
-
-        Args:
-            emit: ``"final"``: once, when the window is complete. ``"update"``: after each epoch that changed it; the sink must
-                be able to replace (``mode="upsert"``).
-            *unnamed: None: each aggregate needs a name.
-            name: The step's name, see `KeyedStream.process`; or an aggregate for a last column of that name.
-            **aggregates: Output column = aggregate.
-        """
-        return self._stream._aggregated(self._window, (emit, *unnamed), name, aggregates)
-
-    def stateful_map(
-        self,
-        fn: Callable[[Any, Any, Any], tuple[Any, Any]],
-        schema: str | pa.Schema,
-        state: str | pa.Schema | None = None,
-        *,
-        on_error: Literal["fail", "skip"] | Sink = "fail",
-        name: str | None = None,
-    ) -> KeyedStream:
-        """As `KeyedStream.stateful_map`, with a state per key and window; events also have ``window_start`` and ``window_end``.
-
-        Raises:
-            DeclarationError: The window is a session, whose extent is not known while events come.
-        """
-        if isinstance(self._window, Session):
-            raise DeclarationError(
-                "stateful_map cannot follow a session window, whose extent is not known while events come; use aggregate."
-            )
-        return self._stream._mapped(fn, schema, state, self._window, on_error, name)
-
-    def _missing(self, attribute: str) -> Any:
-        if attribute == "match":
-            raise DeclarationError(
-                ".match(...) cannot follow .window(...): a pattern's window is written in its query, such as WITHIN 10 MINUTES; "
-                "leave .window(...) out."
-            )
-        if not attribute.startswith("_") and hasattr(KeyedStream, attribute):
-            raise DeclarationError(
-                f".{attribute} cannot follow .window(...) directly; .aggregate(...) or .stateful_map(...) must come between."
-            )
-        raise AttributeError(attribute)
-
-    if not TYPE_CHECKING:
-        __getattr__ = _missing  # a checker that saw it would let every name pass

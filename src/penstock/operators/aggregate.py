@@ -150,6 +150,7 @@ class Aggregating(Operator):
 
     kernels: tuple[tuple[str, Kernel], ...]
     reads_only = True
+    migrate = None
 
     def __post_init__(self) -> None:
         in_order = [
@@ -168,6 +169,11 @@ class Aggregating(Operator):
             for name, kernel in self.kernels
         }
         return layout(described, bind_kernels(self.kernels, inputs[0]))
+
+    def fixed(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Sequence[str]:
+        return [
+            n for (n, _), bound in zip(self.kernels, bind_kernels(self.kernels, inputs[0]), strict=True) if not bound.widens
+        ]
 
     def reads(self) -> Sequence[str]:
         return [k.column for _, k in self.kernels if k.column is not None]

@@ -13,7 +13,7 @@ Read next: `penstock.operators.stateful_map` (the simplest operator), `penstock.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -45,6 +45,7 @@ class StateView(Protocol):
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]: ...
     def put_many(self, keys: list[bytes], values: list[bytes], timers: Ints | None = None) -> None: ...
+    def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]: ...
     def delete_many(self, keys: list[bytes]) -> None: ...
     def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]: ...
     def due(self, operator: int, upto_us: int) -> list[tuple[bytes, bytes]]: ...
@@ -290,6 +291,11 @@ class Operator:
     """Whether a key's rows can be handled apart, by `lift`, and `on_parts` merges the results in any order to the same output."""
     to_merge: str = ""
     """What would make it mergeable, as the end of a sentence; empty: nothing would. A strategy that divides keys leaves them whole for it."""
+    typed: str = ""
+    """The word of `meaning` that lists the columns of a stored value, as ``(name type, …)``: a changed flow is judged by the columns in it,
+    and ``context.layouts`` has them once they have changed; empty: there is none."""
+    migrate: Sequence[Callable[[Any], Any]] | None = ()
+    """Functions from an older state to the next one, oldest first (`KeyedStream.process`); None: it takes none."""
     passes: bool = False
     """Whether its output rows are rows that it was given, so that it may be taken away from a flow that has state."""
 
@@ -316,6 +322,13 @@ class Operator:
         del inputs, keys
         return {}
 
+    def fixed(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Sequence[str]:
+        """Parts of the layout whose types must stay; others may become wider (int to bigint, float to double, more digits of decimals).
+
+        ``"+"`` among them says that no part may be added, ``"-"`` that none may be dropped. The default is every part.
+        """
+        return list(self.layout(inputs, keys))
+
     def reads(self) -> Sequence[str]:
         """Columns that a row must have; rows that waited before a flow got them cannot be read."""
         return ()
@@ -341,7 +354,7 @@ class Operator:
 
     def user_functions(self) -> Iterable[Any]:
         """Users' functions and classes that it calls; their modules are sent to the workers."""
-        return [type(self), *(value for value in vars(self).values() if callable(value))]
+        return [type(self), *(self.migrate or ()), *(value for value in vars(self).values() if callable(value))]
 
     def java_expressions(self) -> tuple[str, Iterable[str]]:
         """A text for messages, and its regular expressions; Java checks them when the flow starts."""

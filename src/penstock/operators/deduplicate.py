@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.arrow.columns import lexicographic, to_indices
 from penstock.errors import DeclarationError
 from penstock.operators.base import KeyedState, Operator, Output
+from penstock.operators.layouts import NONE_ADDED, NONE_DROPPED, columns_text
 from penstock.rows.keys import LONGEST_SUB_KEY, Ints, KeyCodec, biased, unbiased
 from penstock.rows.rows import Emitted, Rows
 from penstock.types import MAX_TIME, time_text
@@ -39,6 +40,8 @@ class Deduplicate(Operator):
     columns: tuple[str, ...]
     within_us: int | None = None
     kind = "deduplicate"
+    migrate = None
+    typed = "columns"
     passes = True
 
     def __post_init__(self) -> None:
@@ -54,8 +57,12 @@ class Deduplicate(Operator):
         return inputs[0]
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
-        columns = ", ".join(f"{c} {inputs[0].field(c).type}" for c in self.columns)
-        return {"columns": f"({columns})", "within": "for ever" if self.within_us is None else f"{self.within_us / 1e6:g} s"}
+        columns = columns_text(pa.schema([inputs[0].field(c) for c in self.columns]))
+        return {"columns": columns, "within": "for ever" if self.within_us is None else f"{self.within_us / 1e6:g} s"}
+
+    def fixed(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Sequence[str]:
+        """Whole numbers and floats have the same sub-keys in a wider type; decimals have not."""
+        return [NONE_ADDED, NONE_DROPPED, *(c for c in self.columns if pa.types.is_decimal(inputs[0].field(c).type))]
 
     def reads(self) -> Sequence[str]:
         return self.columns

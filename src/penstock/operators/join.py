@@ -49,6 +49,7 @@ class IntervalJoin(Operator):
     within_us: int
     how: str = "inner"
     kind = "join"
+    migrate = None
 
     def __post_init__(self) -> None:
         self.name = f"{self.how} join"
@@ -75,6 +76,9 @@ class IntervalJoin(Operator):
 
     def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
         return {f"{side}.{f.name}": str(f.type) for side, schema in zip(_SIDES, inputs, strict=True) for f in schema}
+
+    def fixed(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Sequence[str]:
+        return ()
 
     def start(self, context: Context) -> None:
         super().start(context)

@@ -18,9 +18,10 @@ import pyarrow as pa
 from penstock.arrow.columns import concat_batches, to_indices
 from penstock.errors import DeclarationError, OperatorError
 from penstock.operators.base import Context, KeyedState, Operator, Output
+from penstock.operators.layouts import NONE_DROPPED, columns_text, schema_before
 from penstock.patterns.algebra import Query
 from penstock.patterns.ceql.parsing import parse
-from penstock.patterns.memory import checksum, describe, dump, load
+from penstock.patterns.memory import describe, dump, forms, load
 from penstock.patterns.plan import Pattern, check_source_of_types, ready
 from penstock.patterns.predicates import check_query, expressions_of
 from penstock.patterns.recogniser.recogniser import Batch, Recogniser
@@ -136,6 +137,8 @@ class Match(Operator):
     pattern: Pattern
     text: str
     kind = "match"
+    migrate = None
+    typed = "events"
 
     def __post_init__(self) -> None:
         self.name = "match"
@@ -146,8 +149,11 @@ class Match(Operator):
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         p = self.pattern
         options = {"scope": p.scope, "on_timeout": p.stops_at or "none", "streams": ", ".join(p.streams) or "one"}
-        events = ", ".join(f"{name} {inputs[0].field(name).type}" for name in p.needed)
-        return {"query": " ".join(self.text.split()), "conditions": "; ".join(p.evaluated), "events": f"({events})", **options}
+        events = columns_text(pa.schema([inputs[0].field(name) for name in p.needed]))
+        return {"query": " ".join(self.text.split()), "conditions": "; ".join(p.evaluated), "events": events, **options}
+
+    def fixed(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Sequence[str]:
+        return [NONE_DROPPED]
 
     def span(self) -> int | None:
         window, ends = self.pattern.window, self.pattern.consume != "NONE"
@@ -163,13 +169,14 @@ class Match(Operator):
         super().start(context)
         schema = context.inputs[0]
         self._columns = pa.schema([schema.field(name) for name in self.pattern.needed])
-        self._check = checksum(self.pattern)
+        before = [schema_before(layout, self._columns) for layout in context.layouts[:-1]]
+        self._forms = forms(self.pattern, [*before, self._columns])
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
         names = state.names(rows.keys)
         stored = state.get(names)
         recogniser = self._recogniser()
-        before = load(recogniser, stored, self._check, self._columns)
+        before = load(recogniser, stored, self._forms)
         letters = recogniser.tables.letters(self.pattern.masks(rows))
         batch = Batch(letters, *self._measured(rows, before.places, stored), refused=partial(self._stepped_back, rows))
         events = Events(before.events, rows)
@@ -182,7 +189,7 @@ class Match(Operator):
         return None
 
     def show_state(self, value: bytes) -> Any:
-        return describe(value, self._check, self._columns)
+        return describe(value, self._forms)
 
     def _recogniser(self) -> Recogniser:
         p = self.pattern
@@ -268,7 +275,7 @@ class Match(Operator):
         window = self.pattern.window
         by_attribute = window is not None and window.kind == "attribute"
         after = 0 if by_attribute else 1  # the last value of the attribute, or the place of the next event
-        values = dump(recogniser, kept, owner[needed], batch.when[last] + after, self._check)
+        values = dump(recogniser, kept, owner[needed], batch.when[last] + after, self._forms)
         there = [i for i, value in enumerate(values) if value is not None]
         timers = self._timers(recogniser, len(names))
         state.put([names[i] for i in there], [values[i] for i in there], None if timers is None else timers[there])  # type: ignore[misc]

@@ -5,16 +5,13 @@ Only here does Python run per record; everything around it is in bulk.
 
 from __future__ import annotations
 
-import datetime as dt
-import pickle
 import re
-import struct
 from bisect import bisect_left
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,119 +20,16 @@ from penstock.arrow.columns import UTC, lexicographic, to_indices, values_of, wi
 from penstock.errors import DeclarationError, OperatorError, raised
 from penstock.operators.aggregate import as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
+from penstock.operators.layouts import NONE_DROPPED, columns_text
+from penstock.operators.migration import told_with_key
+from penstock.operators.stored_state import StoredState
 from penstock.operators.windows import WINDOW, Sliding, window_text
 from penstock.rows.keys import Ints, biased
-from penstock.rows.returned import Returned, Unfit, to_column
+from penstock.rows.returned import Returned, Unfit
 from penstock.rows.rows import Keys, Order, Rows
 from penstock.types import MAX_TIME
 
 _FIXED = frozenset({type(None), bool, int, float, str, bytes})
-_CODES = {"int64": "q", "int32": "i", "int16": "h", "int8": "b", "double": "d", "float": "f", "bool": "?"}
-
-
-class StateCodec:
-    """A state declared by a schema, as bytes: fixed-width columns packed, others pickled as one tuple."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._row: Any = namedtuple("State", schema.names)  # type: ignore[misc]  # noqa: PYI024  (fields known at run time only)
-        codes = [_CODES.get(str(f.type)) for f in schema]
-        self._packer = struct.Struct("<H" + "".join(str(c) for c in codes)) if all(codes) and len(codes) <= 16 else None
-        self._flags = [i for i, code in enumerate(codes) if code == "?"]  # struct accepts anything as a boolean
-        self._fields = [(*_usual(field.type), field) for field in schema]
-        self.fixed: bool = not any(pa.types.is_nested(field.type) for field in schema)
-
-    def dump(self, state: Any) -> bytes:
-        """Bytes of a state: a tuple, named tuple or dict with the declared fields.
-
-        Raises:
-            Unfit: The value does not fit the declared schema.
-        """
-        try:
-            values = self._values(state)
-            if len(values) != len(self._schema):
-                raise TypeError(f"{len(values)} values for {len(self._schema)} fields")  # noqa: TRY301
-            if self._packer is None:
-                self._check(values)
-                return pickle.dumps(values, protocol=5)
-            for i in self._flags:
-                if values[i] is not None and not isinstance(values[i], (bool, np.bool_)):
-                    raise TypeError(f"{values[i]!r} is not true or false")  # noqa: TRY301
-            missing = sum(1 << i for i, v in enumerate(values) if v is None)
-            return self._packer.pack(missing, *(0 if v is None else v for v in values))
-        except Exception as error:
-            fields = ", ".join(f"{f.name} {f.type}" for f in self._schema)
-            raise Unfit(f"returned the state {state!r}, which is not ({fields}): {error}") from error
-
-    def _values(self, state: Any) -> tuple[Any, ...]:
-        values = tuple(state[n] for n in self._schema.names) if isinstance(state, dict) else state
-        return tuple(values) if isinstance(values, tuple) else (values,)  # a named tuple of ours cannot be pickled
-
-    def _check(self, values: tuple[Any, ...]) -> None:
-        """Refuse values that do not fit; for usual types, checking the Python type suffices."""
-        for value, (usual, least, most, field) in zip(values, self._fields, strict=True):
-            if value is not None and (type(value) is not usual or (most and not least <= value <= most)):
-                to_column([value], field)
-
-    def settle(self, state: Any) -> Any:
-        """A returned state as `load` would return it, so that a function does not see where an epoch ends.
-
-        Raises:
-            Unfit: As `dump`.
-        """
-        if self._packer is not None or isinstance(state, dict):
-            return self.load(self.dump(state))
-        values = self._values(state)
-        if len(values) != len(self._schema):
-            return self.load(self.dump(state))
-        try:
-            self._check(values)
-        except Unfit:
-            self.dump(state)
-        return self._row._make(values)
-
-    def load(self, raw: bytes) -> Any:
-        """A stored state as a named tuple."""
-        if self._packer is None:
-            return self._row._make(pickle.loads(raw))
-        missing, *values = self._packer.unpack(raw)
-        return self._row._make(None if missing >> i & 1 else v for i, v in enumerate(values))
-
-
-class _PickleCodec:
-    """Any picklable value as state."""
-
-    fixed = False
-
-    def dump(self, state: Any) -> bytes:
-        try:
-            return pickle.dumps(state, protocol=5)
-        except Exception as error:
-            raise Unfit(
-                f'returned a state of type {type(state).__name__} that cannot be stored ({error}); keep plain data, or declare state="…"'
-            ) from error
-
-    def settle(self, state: Any) -> Any:
-        return state
-
-    def load(self, raw: bytes) -> Any:
-        return pickle.loads(raw)
-
-
-def _usual(kind: pa.DataType) -> tuple[Any, int, int]:
-    """The Python type of most values of a type, and for whole numbers the least and the greatest; else 0."""
-    types: list[tuple[Any, Any]] = [
-        (pa.types.is_string, str),
-        (pa.types.is_binary, bytes),
-        (pa.types.is_floating, float),
-        (pa.types.is_boolean, bool),
-        (pa.types.is_timestamp, dt.datetime),
-        (pa.types.is_date, dt.date),
-    ]
-    if pa.types.is_integer(kind):
-        most = 2 ** (cast("Any", kind).bit_width - 1)
-        return int, -most, most - 1
-    return next((usual for is_it, usual in types if is_it(kind)), None), 0, 0
 
 
 def event_type(names: Sequence[str]) -> Any:
@@ -154,6 +48,7 @@ class StatefulMap(Operator):
         state: Schema of the state, or None: any picklable value.
         window: None, or the window that the state belongs to; it is dropped when the window is complete.
         on_error: ``"fail"``, or ``"skip"``: leave out a record whose function raised, and keep its state as it was.
+        migrate: Functions from an older state to the next one, oldest first.
     """
 
     fn: Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -161,7 +56,9 @@ class StatefulMap(Operator):
     state: pa.Schema | None = None
     window: Sliding | None = None
     on_error: str = "fail"
+    migrate: tuple[Callable[[Any], Any], ...] = ()
     kind = "stateful_map"
+    typed = "state"
 
     def __post_init__(self) -> None:
         self.name = f"stateful_map({getattr(self.fn, '__name__', type(self.fn).__name__)})"
@@ -175,12 +72,16 @@ class StatefulMap(Operator):
         return self.schema
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
-        state = "any value" if self.state is None else f"({', '.join(f'{f.name} {f.type}' for f in self.state)})"
+        state = "any value" if self.state is None else columns_text(self.state)
         return {"state": state, "window": window_text(self.window)}
+
+    def fixed(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Sequence[str]:
+        return [NONE_DROPPED]
 
     def start(self, context: Context) -> None:
         super().start(context)
-        self.codec: Any = _PickleCodec() if self.state is None else StateCodec(self.state)
+        self._kept = StoredState(self.state, context.layouts, self.migrate)
+        self.codec: Any = self._kept.codec
         self.returned: Returned = Returned(context.output)
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
@@ -189,10 +90,11 @@ class StatefulMap(Operator):
         make = partial(tuple.__new__, event_type(data.schema.names))  # as its `_make`, without Python code
         events = map(make, zip(*map(values_of, data.columns), strict=True))
         names = state.names(rows.keys, spread.owner, subs)
-        calls = _Calls(self, rows.keys.values(), spread, list(events), state.get(names))
+        calls = _Calls(self, rows.keys.values(), spread, list(events), self._current(names, state))
         batch, after = calls.run()
         kept = [i for i, s in enumerate(after) if s is not None]
-        state.put([names[i] for i in kept], [after[i] for i in kept], None if timers is None else timers[kept])
+        values = [self._kept.tagged(after[i]) for i in kept]
+        state.put([names[i] for i in kept], values, None if timers is None else timers[kept])
         state.delete([names[i] for i, s in enumerate(after) if s is None and calls.held[i] is not None])
         row = spread.row[np.array(calls.trigger, np.int64)]
         if self.window is not None:  # a row's outputs in all of its windows share their numbering
@@ -200,8 +102,17 @@ class StatefulMap(Operator):
             batch, row = batch.take(to_indices(by_row)), row[by_row]
         return rows.emit(batch, row)
 
+    def _current(self, names: list[bytes], state: KeyedState) -> list[bytes | None]:
+        """What is stored, in today's layout. `on_data` stores every entry that it reads again, in that layout."""
+        held = state.get(names)
+        for i, value in enumerate(held):
+            if value is not None:
+                with told_with_key(self, lambda: state.keys_of([names[i]])[0].values()[0]):  # noqa: B023
+                    held[i] = self._kept.current(value)
+        return held
+
     def show_state(self, value: bytes) -> Any:
-        state = self.codec.load(value)
+        state = self.codec.load(self._kept.current(value))
         return state._asdict() if hasattr(state, "_asdict") else state
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
@@ -366,4 +277,4 @@ def _in_windows(rows: Rows, window: Sliding | None) -> tuple[_Spread, list[bytes
     return spread, biased(starts[first]), starts[first] + window.size_us - 1
 
 
-__all__ = ["MAX_TIME", "Keys", "StateCodec", "StatefulMap", "event_type"]
+__all__ = ["MAX_TIME", "Keys", "StatefulMap", "event_type"]

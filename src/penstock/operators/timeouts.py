@@ -82,7 +82,7 @@ class Timeouts(Match):
         state: KeyedState,
     ) -> Output:
         stored = state.get(names)
-        before = load(recogniser, stored, self._check, self._columns)
+        before = load(recogniser, stored, self._forms)
         was = micros(before.events.column(self.pattern.order[0]))
         line = self._line(recogniser, before.owner, was, group, time, letters)
         ends = line.row < 0
@@ -155,7 +155,7 @@ class Timeouts(Match):
         state: KeyedState,
     ) -> None:
         needed = recogniser.keep(np.arange(len(names)), np.full(len(names), kernel.NEVER))
-        values = dump(recogniser, events.take(to_indices(needed)), owner[needed], np.zeros(len(names), np.int64), self._check)
+        values = dump(recogniser, events.take(to_indices(needed)), owner[needed], np.zeros(len(names), np.int64), self._forms)
         nodes = recogniser.arena.get()
         pos = nodes["pos"][nodes["prev"] == -1]
         numbers = needed[np.where(pos < 0, -1 - pos, pos)]

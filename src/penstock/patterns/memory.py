@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.arrow.columns import concat, to_indices
+from penstock.arrow.columns import concat, concat_batches, conformed, to_indices
 from penstock.arrow.rowbytes import Bytes, decode_rows, encode_rows, pieces, stretches
 from penstock.errors import StateError
 from penstock.patterns.plan import Pattern
@@ -35,8 +36,13 @@ _LINKS = ("prev", "left", "right")
 Ints = NDArray[np.int64]
 
 
-def checksum(pattern: Pattern) -> int:
-    """A number that differs for the state of another pattern."""
+def checksum(pattern: Pattern, needed: tuple[str, ...] | None = None) -> int:
+    """A number that differs for the state of another pattern.
+
+    Args:
+        pattern: the pattern.
+        needed: the events' columns, if they were others than today's.
+    """
     automaton = pattern.automaton
     described = (
         automaton.tests,
@@ -49,7 +55,7 @@ def checksum(pattern: Pattern) -> int:
         pattern.evaluated,
         pattern.stops_at,
         pattern.window,
-        pattern.needed,
+        pattern.needed if needed is None else needed,
         *pattern.streams,
     )
     return zlib.crc32(repr(described).encode())
@@ -70,14 +76,34 @@ class Loaded:
     places: Ints
 
 
-def load(recogniser: Recogniser, values: list[bytes | None], check: int, schema: pa.Schema) -> Loaded:
+@dataclass(frozen=True)
+class Forms:
+    """What stored values are of: the pattern's checksum and the events' columns; of today, the last, and of before the flow was changed.
+
+    The number of a form is in the head of a value, added to the version.
+    """
+
+    checks: tuple[int, ...]
+    schemas: tuple[pa.Schema, ...]
+
+    @property
+    def version(self) -> int:
+        """The version in the head of values of today."""
+        return VERSION + len(self.checks) - 1
+
+
+def forms(pattern: Pattern, schemas: Sequence[pa.Schema]) -> Forms:
+    """The forms of a pattern's values, of the events' columns that there ever were, today's last."""
+    return Forms(tuple(checksum(pattern, tuple(schema.names)) for schema in schemas), tuple(schemas))
+
+
+def load(recogniser: Recogniser, values: list[bytes | None], known: Forms) -> Loaded:
     """Put the runs of some keys into an empty recogniser; key i gets row i.
 
     Args:
         recogniser: without runs.
         values: for each key what ``dump`` returned, or ``None``.
-        check: the pattern's checksum.
-        schema: the events' columns.
+        known: the forms that values may have.
 
     Raises:
         StateError: A value was written for another pattern or by another version. Nothing was changed.
@@ -88,7 +114,9 @@ def load(recogniser: Recogniser, values: list[bytes | None], check: int, schema:
     sizes = np.array([len(value) for value in held], np.int64)
     at = np.cumsum(sizes) - sizes
     head = pieces(raw, at, np.full(len(held), _HEAD.itemsize)).view(_HEAD)
-    if (head["version"] != VERSION).any() or (head["check"] != check).any():
+    form = head["version"].astype(np.int64) - VERSION
+    there_is = (form >= 0) & (form < len(known.checks))
+    if not there_is.all() or (head["check"] != np.array(known.checks)[form]).any():
         raise StateError(
             "The stored state of a pattern was written for another query, or by another version of penstock; start the changed flow "
             "with a new checkpoint and new targets."
@@ -108,7 +136,21 @@ def load(recogniser: Recogniser, values: list[bytes | None], check: int, schema:
     places = np.zeros(len(values), np.int64)
     places[there] = head["place"]
     recogniser.first = int(n_events.sum())
-    return Loaded(decode_rows(schema, raw, at, n_events), np.repeat(there, n_events), places)
+    return Loaded(_events(known, form, raw, at, n_events), np.repeat(there, n_events), places)
+
+
+def _events(known: Forms, form: Ints, raw: Bytes, at: Ints, counts: Ints) -> pa.RecordBatch:
+    """The events of all keys in today's columns; those that they lack are null."""
+    now = known.schemas[-1]
+    kinds = np.unique(form).tolist()
+    if kinds in ([], [len(known.schemas) - 1]):
+        return decode_rows(now, raw, at, counts)
+    parts, owners = [], []
+    for kind in kinds:
+        mine = np.flatnonzero(form == kind)
+        parts.append(conformed(decode_rows(known.schemas[kind], raw, at[mine], counts[mine]), now))
+        owners.append(np.repeat(mine, counts[mine]))
+    return concat_batches(parts).take(to_indices(np.argsort(np.concatenate(owners), kind="stable")))
 
 
 def _load_heads(recogniser: Recogniser, raw: Bytes, at: Ints, counts: Ints, rows: Ints, base: Ints) -> None:
@@ -130,7 +172,7 @@ def _load_heads(recogniser: Recogniser, raw: Bytes, at: Ints, counts: Ints, rows
         at[mine] += size
 
 
-def dump(recogniser: Recogniser, events: pa.RecordBatch, owner: Ints, nexts: Ints, check: int) -> list[bytes | None]:
+def dump(recogniser: Recogniser, events: pa.RecordBatch, owner: Ints, nexts: Ints, known: Forms) -> list[bytes | None]:
     """The runs of every key, right after ``Recogniser.keep``; ``None`` for a key without any.
 
     Args:
@@ -138,7 +180,7 @@ def dump(recogniser: Recogniser, events: pa.RecordBatch, owner: Ints, nexts: Int
         events: the events kept, by number.
         owner: int64[events], the index of each event's key.
         nexts: int64[keys], the place of each key's next event.
-        check: the pattern's checksum.
+        known: the forms; values get today's.
     """
     n_keys = len(recogniser.heads)
     nodes = recogniser.arena.get()
@@ -157,7 +199,7 @@ def dump(recogniser: Recogniser, events: pa.RecordBatch, owner: Ints, nexts: Int
     rows, columns = np.nonzero(recogniser.heads >= 0)
     heads = np.bincount(rows, minlength=n_keys)
     head = np.empty(n_keys, _HEAD)
-    head["version"], head["check"], head["place"], head["heads"] = VERSION, check, nexts, heads
+    head["version"], head["check"], head["place"], head["heads"] = known.version, known.checks[-1], nexts, heads
     head["nodes"], head["events"] = np.diff(ends), np.diff(event_ends)
     parts = [
         stretches(head.view(np.uint8), np.arange(n_keys + 1) * _HEAD.itemsize),
@@ -188,13 +230,14 @@ def _grouped(owner: Ints, count: int) -> tuple[Ints, Ints]:
     return order, np.searchsorted(owner[order], np.arange(count + 1))
 
 
-def describe(value: bytes, check: int, schema: pa.Schema) -> Any:
+def describe(value: bytes, known: Forms) -> Any:
     """A value for people: the number of open heads, and the events that they need."""
     version, other, _, n_nodes, n_events, n_heads = _PACK_HEAD.unpack_from(value)
-    if version != VERSION or other != check:
+    form = version - VERSION
+    if not 0 <= form < len(known.checks) or other != known.checks[form]:
         return "state of another pattern"
     at = _PACK_HEAD.size + n_nodes * NODE.itemsize
     for _ in range(n_heads):
         at += _PACK_ROOT.size + _PACK_ROOT.unpack_from(value, at)[1]
-    events = decode_rows(schema, np.frombuffer(value, np.uint8), np.array([at]), np.array([n_events]))
+    events = decode_rows(known.schemas[form], np.frombuffer(value, np.uint8), np.array([at]), np.array([n_events]))
     return {"open": n_heads, "events": events.to_pylist()}

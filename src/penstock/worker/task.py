@@ -20,6 +20,7 @@ import pyarrow as pa
 from penstock.arrow.columns import coalesce_batches, concat_batches, conformed, to_indices, values_of
 from penstock.errors import OperatorError, PenstockError, raised
 from penstock.operators.base import ERROR_SCHEMA, PANE, VALUE, Context, KeyedState, Operator, Parts, parts_schema
+from penstock.operators.migration import view_of
 from penstock.protocol.messages import Acquire, Barrier, BinSizes, Collect, Collected, Frontier, Message, Shutdown
 from penstock.protocol.reports import WorkerReport
 from penstock.protocol.rescale.worker import WorkerEpoch
@@ -153,9 +154,10 @@ class RegionTask:
             for s in spec.steps
         ]
         self.operators = [copy.copy(s.operator) for s in spec.steps]
-        self.states = [KeyedState(state, c) for c in self.contexts]
         for operator, context in zip(self.operators, self.contexts, strict=True):
             operator.start(context)
+        pairs = zip(self.operators, self.contexts, strict=True)
+        self.states = [KeyedState(view_of(state, operator), context) for operator, context in pairs]
         self.results: list[Rows] = []
         self.inputs: list[Rows | None] = []
         self.released = False

@@ -82,6 +82,19 @@ class Bound(ABC):
             StateError: A result does not fit its type. The states are unchanged.
         """
 
+    widens: ClassVar[bool] = True
+    """Whether states over a narrower type of the column can be taken over, by `widened`."""
+
+    def widened(self, columns: Columns, factor: int) -> Columns:
+        """States over a narrower type, cast to `fields`, as states over this type.
+
+        Args:
+            columns: The state columns.
+            factor: What unscaled numbers of decimals are to be multiplied by; 1 for all other types.
+        """
+        del factor
+        return columns
+
     remedy: ClassVar[str] = "cast the column before"
     """What to do if a result does not fit, as the end of a sentence."""
 
@@ -350,6 +363,11 @@ def unscaled(array: Any) -> Array:
     out = low.astype(object) if small else (high.astype(object) << 64) + low.view("<u8").astype(object)
     out[~valid(array)] = None
     return out
+
+
+def scaled(items: Array, factor: int) -> Array:
+    """Unscaled numbers of decimals with more digits after the point; None for null."""
+    return objects([None if item is None else item * factor for item in items])
 
 
 def decimals(items: Array, kind: pa.DataType) -> Any:

@@ -298,6 +298,9 @@ class DecimalSum(Bound):
         there = is_some(items)
         return np.where(there, items, 0), there.astype(np.int64)
 
+    def widened(self, columns: Columns, factor: int) -> Columns:
+        return columns[0] * factor, columns[1]
+
     def reduce(self, columns: Columns, starts: Array) -> Columns:
         return np.add.reduceat(columns[0], starts), np.add.reduceat(columns[1], starts)
 

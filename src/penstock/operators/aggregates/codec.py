@@ -18,6 +18,7 @@ import numpy as np
 
 from penstock.errors import StateError
 from penstock.operators.aggregates.base import OBJECT, Array, Bound, Columns, objects
+from penstock.operators.layouts import KEPT_AS, kept_fields, scaled_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +27,6 @@ Fields = tuple[str, tuple[np.dtype[Any], ...]]
 """What an aggregate's state is: the name of its kernels' class, the types of its columns."""
 _HEAD = 4
 VERSION = 1
-KEPT_AS = ", kept as "
-"""Stands in a layout between what an aggregate is and how its state is stored."""
 
 
 class Codec:
@@ -41,7 +40,8 @@ class Codec:
 
     def __init__(self, names: Sequence[str], bounds: Sequence[Bound], layouts: Sequence[Mapping[str, str]] = ()) -> None:
         self._names, self._bounds = tuple(names), tuple(bounds)
-        self._layouts = [{n: _fields_of(text) for n, text in old.items()} for old in layouts[:-1]]
+        self._layouts = [dict(old) for old in layouts[:-1]]
+        self._now = layouts[-1] if layouts else {}
         self._generation = len(self._layouts)
 
     def encode(self, columns: Sequence[Columns]) -> list[bytes]:
@@ -74,15 +74,22 @@ class Codec:
         if generation > self._generation:
             _refuse(list(map(_fields, self._bounds)), values, 0, self._generation)
         old = self._layouts[generation]
-        found = dict(zip(old, _decode(list(old.values()), values, generation), strict=True))
+        found = dict(zip(old, _decode([kept_fields(text) for text in old.values()], values, generation), strict=True))
         since = self._layouts[generation:]
         n = len(values)
         return [
-            found[name]
+            self._wide(name, bound, found[name], old[name])
             if all(name in layout for layout in since)
             else bound.zero(n)  # one that was removed in between starts empty
             for name, bound in zip(self._names, self._bounds, strict=True)
         ]
+
+    def _wide(self, name: str, bound: Bound, columns: Columns, was: str) -> Columns:
+        """States as the aggregate has them now, perhaps over a wider type."""
+        if was == self._now[name]:
+            return columns
+        wide = tuple(column.astype(dtype) for column, dtype in zip(columns, bound.fields, strict=True))
+        return bound.widened(wide, scaled_by(was, self._now[name]))
 
 
 def layout(described: Mapping[str, str], bounds: Sequence[Bound]) -> dict[str, str]:
@@ -96,11 +103,6 @@ def layout(described: Mapping[str, str], bounds: Sequence[Bound]) -> dict[str, s
         name: f"{text}{KEPT_AS}{_describe([_fields(bound)])}"
         for (name, text), bound in zip(described.items(), bounds, strict=True)
     }
-
-
-def _fields_of(text: str) -> Fields:
-    name, _, types = text.rpartition(KEPT_AS)[2].removesuffix(")").partition("(")
-    return name, tuple(np.dtype(each) for each in types.split())
 
 
 def _fields(bound: Bound) -> Fields:

@@ -40,6 +40,7 @@ from penstock.operators.aggregates.base import (
     objects,
     reduce_some,
     refuse,
+    scaled,
     starts_of,
 )
 
@@ -86,7 +87,13 @@ class ExtremeBound(Bound):
         data, there = columns
         if pa.types.is_floating(self.output_type):
             data = data + data.dtype.type(0)  # −0.0 becomes 0.0: they are equal, so the order would decide between them
+        return self._with_identity(data, there)
+
+    def _with_identity(self, data: Array, there: Array) -> Columns:
         return np.where(there, data, self._identity(data.dtype)).astype(data.dtype), there
+
+    def widened(self, columns: Columns, factor: int) -> Columns:
+        return (scaled(columns[0], factor),) if len(columns) == 1 else self._with_identity(*columns)
 
     def reduce(self, columns: Columns, starts: Array) -> Columns:
         if len(columns) == 1:
@@ -158,6 +165,9 @@ class EdgeBound(Bound):
     def finish(self, columns: Columns) -> Any:
         return Values(self.output_type).join(columns[4:])
 
+    def widened(self, columns: Columns, factor: int) -> Columns:
+        return columns if columns[-1].dtype == BOOL else (*columns[:-1], scaled(columns[-1], factor))
+
     def sql(self, column_sql: str | None, order_sql: tuple[str, str, str, str]) -> list[str] | None:
         order = _struct(order_sql)
         return [f"{'max_by' if self.last else 'min_by'}(named_struct({order}, 'v', {column_sql}), named_struct({order}))"]
@@ -207,6 +217,11 @@ class CollectBound(Bound):
 
     def zero(self, n: int) -> Columns:
         return (objects([(b"", []) for _ in range(n)]),)
+
+    def widened(self, columns: Columns, factor: int) -> Columns:
+        if not pa.types.is_decimal(self.kind):
+            return columns
+        return (objects([(order, [item * factor for item in items]) for order, items in columns[0]]),)
 
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         return self.lift_reduce(values, order, n, np.arange(n, dtype=np.int64))

@@ -104,6 +104,9 @@ class ObjectDistinct(Bound):
     def zero(self, n: int) -> Columns:
         return (objects([()] * n),)
 
+    def widened(self, columns: Columns, factor: int) -> Columns:
+        return (objects([tuple(item * factor for item in items) for items in columns[0]]),) if factor != 1 else columns
+
     def lift(self, values: ArrowValues | None, order: Order | None, n: int) -> Columns:
         return (objects([() if item is None else (item,) for item in self._items(values)]),)
 

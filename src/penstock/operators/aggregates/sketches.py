@@ -80,6 +80,7 @@ class HyperLogLog(Bound):
     kind: pa.DataType
     bits: int
     output_type = pa.int64()
+    widens = False  # hashes depend on the type
     fields = (OBJECT,)
 
     def zero(self, n: int) -> Columns:

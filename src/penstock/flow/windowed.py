@@ -1,0 +1,81 @@
+"""`WindowedStream`: between a window and what follows it.
+
+Read next: `penstock.flow.keyed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Never
+
+import pyarrow as pa
+
+from penstock.errors import DeclarationError
+from penstock.operators.aggregates.base import Kernel
+from penstock.operators.windows import Session, Window
+from penstock.sinks.base import Sink
+
+if TYPE_CHECKING:
+    from penstock.flow.keyed import KeyedStream
+
+
+class WindowedStream:
+    """A keyed stream divided by windows."""
+
+    def __init__(self, stream: KeyedStream, window: Window) -> None:
+        self._stream = stream
+        self._window = window
+
+    def aggregate(
+        self,
+        emit: Literal["final", "update"] = "final",
+        *unnamed: Never,
+        name: str | Kernel | None = None,
+        **aggregates: Kernel,
+    ) -> KeyedStream:
+        """Aggregates per key and window, with the columns ``window_start`` and ``window_end``.
+
+        Args:
+            emit: ``"final"``: once, when the window is complete. ``"update"``: after each epoch that changed it; the sink must
+                be able to replace (``mode="upsert"``).
+            *unnamed: None: each aggregate needs a name.
+            name: The step's name, see `KeyedStream.process`; or an aggregate for a last column of that name.
+            **aggregates: Output column = aggregate.
+        """
+        return self._stream._aggregated(self._window, (emit, *unnamed), name, aggregates)
+
+    def stateful_map(
+        self,
+        fn: Callable[[Any, Any, Any], tuple[Any, Any]],
+        schema: str | pa.Schema,
+        state: str | pa.Schema | None = None,
+        *,
+        on_error: Literal["fail", "skip"] | Sink = "fail",
+        name: str | None = None,
+        migrate: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] = (),
+    ) -> KeyedStream:
+        """As `KeyedStream.stateful_map`, with a state per key and window; events also have ``window_start`` and ``window_end``.
+
+        Raises:
+            DeclarationError: The window is a session, whose extent is not known while events come.
+        """
+        if isinstance(self._window, Session):
+            raise DeclarationError(
+                "stateful_map cannot follow a session window, whose extent is not known while events come; use aggregate."
+            )
+        return self._stream._mapped(fn, schema, state, self._window, on_error, name, migrate)
+
+    def _missing(self, attribute: str) -> Any:
+        if attribute == "match":
+            raise DeclarationError(
+                ".match(...) cannot follow .window(...): a pattern's window is written in its query, such as WITHIN 10 MINUTES; "
+                "leave .window(...) out."
+            )
+        if not attribute.startswith("_") and hasattr(type(self._stream), attribute):
+            raise DeclarationError(
+                f".{attribute} cannot follow .window(...) directly; .aggregate(...) or .stateful_map(...) must come between."
+            )
+        raise AttributeError(attribute)
+
+    if not TYPE_CHECKING:
+        __getattr__ = _missing  # a checker that saw it would let every name pass
