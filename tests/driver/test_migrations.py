@@ -372,3 +372,17 @@ def test_migration_that_is_no_function_or_of_a_step_without_state_of_users_is_re
         s.process(Own(0), migrate=[lambda: 1])
     with pytest.raises(DeclarationError, match=r"deduplicate\(\) takes no migrate="):
         s.process(Deduplicate(()), migrate=to_1)
+
+
+@pytest.mark.parametrize("kind", ["typed", "own"])
+def test_migration_when_epochs_are_audited_is_computed_alike_in_the_second_computation(kind, tmp_path):
+    sink = f"audited {next(NUMBERS)}"
+    for version in (0, 1):
+        with Harness(declared(version, kind, sink), checkpoint=str(tmp_path / "checkpoint"), workers=2, audit=True) as harness:
+            for second in (1, 2):
+                at = BEGIN + dt.timedelta(seconds=10 * version + second)
+                harness.push("s", [{"k": k, "at": at} for k in KEYS])
+                harness.epoch()
+            if version:
+                harness.finish()
+    assert {"typed": "0<1111", "own": "0<11"}[kind] in [row["told"] for row in ps.memory(sink).rows()]

@@ -23,6 +23,7 @@ import pyarrow as pa
 from penstock.arrow.columns import concat_batches, to_indices
 from penstock.errors import PenstockError, raised
 from penstock.operators.base import KeyedState, StateView
+from penstock.operators.migration import view_of
 from penstock.protocol.messages import Frontier
 from penstock.rows.rows import Emitted, Rows
 from penstock.state.worker import WorkerState
@@ -112,7 +113,8 @@ class _InShares(RegionTask):
         for self.share in (1, 0):
             self.operators[i] = copy.copy(self.spec.steps[i].operator)
             self.operators[i].start(self.contexts[i])
-            self.states[i] = KeyedState(_Share(self.state, self.share), self.contexts[i])
+            view = view_of(_Share(self.state, self.share), self.operators[i])
+            self.states[i] = KeyedState(view, self.contexts[i])
             out += super().run_step(i, frontier)
         self.states[i] = whole
         return out
@@ -140,6 +142,9 @@ class _Share:
 
     def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         return [entry for entry in self._view.scan(prefix) if entry[0][1] % 2 == self._share]
+
+    def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
+        return [entry for entry in self._view.entries(prefix) if entry[0][1] % 2 == self._share]
 
     def due(self, operator: int, upto_us: int) -> list[tuple[bytes, bytes]]:
         return [entry for entry in self._view.due(operator, upto_us) if entry[0][1] % 2 == self._share]
