@@ -9,7 +9,7 @@ Read next: `penstock.driver.recovery`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from penstock.progress.source_state import PartitionState, SourceState, floor_at
@@ -40,6 +40,7 @@ class Recovery:
         ends: Likewise, up to where it reads before all sinks are given rows again.
         stops: Those that are ahead.
         outputs: By output, after how many stops it is given rows.
+        resting: By region whose state goes on, after how many stops it runs again: where that state stands.
         why: A sentence: what made it begin where it began.
         passed: Number of stops that are behind.
         again: Whether the next epoch is given input once more that has been read in part.
@@ -52,6 +53,7 @@ class Recovery:
     ends: dict[str, int]
     stops: list[Stop]
     outputs: dict[str, int]
+    resting: dict[str, int] = field(default_factory=dict)
     why: str = ""
     passed: int = 0
     again: bool = False
@@ -67,6 +69,10 @@ class Recovery:
     def gives(self, output: str) -> bool:
         """Whether an output is given the rows of the next epoch."""
         return self.outputs.get(output, 0) <= self.passed
+
+    def rests(self, region: str) -> bool:
+        """Whether a region does not run in the next epoch, because its state stands where the replay has not come yet."""
+        return self.resting.get(region, 0) > self.passed
 
     def limits(self, source: str, state: SourceState) -> tuple[dict[str, tuple[int, int]], int | None]:
         """Which records of a source the next epoch reads: by partition after which offset and up to which, and up to how many files (None: all).

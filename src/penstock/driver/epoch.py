@@ -34,7 +34,7 @@ from penstock.errors import PenstockError, RecordError
 from penstock.flow import plan as p
 from penstock.progress.lateness import Judgement, align_idle_sources, behind, check_lateness
 from penstock.progress.source_state import SourceState
-from penstock.protocol.commands import Command, End, Load
+from penstock.protocol.commands import Command, End, Load, Move, Scale, Snapshot
 from penstock.protocol.controller import Decided, Now, decide, still_open
 from penstock.protocol.ends import Ends
 from penstock.protocol.messages import Frontier
@@ -101,6 +101,7 @@ class _Decision:
     counts: dict[str, int] = field(default_factory=dict)
     recovery: Recovery | None = None
     log: str = ""
+    resting: frozenset[str] = frozenset()
 
 
 class EpochDriver:
@@ -182,6 +183,8 @@ class EpochDriver:
         self.ended_for_another = ends.finished and now.given
         decision = _Decision({}, {}, commands, decided, ends)
         recovery, left = self.last.recovery, {}
+        if recovery is not None:
+            decision.resting = frozenset(name for name in recovery.resting if recovery.rests(name))
         for ordinal, source in enumerate(self._flow.plan.sources):
             before, bounds = bounded(source, self.last)
             scan = backend.scan(source, ordinal, before, bounds)
@@ -227,6 +230,10 @@ class EpochDriver:
     def _found(self, epoch: int, backend: Backend) -> tuple[list[tuple[str, Command]], int]:
         """Commands that are new, and the clock time (µs): the same ones in a re-run, if they matter."""
         commands, now_us = backend.control(self.last.control), self._settings.clock_us()
+        if (
+            self.last.recovery is not None and self.last.recovery.active
+        ):  # what changes placement or positions waits until it is over
+            commands = [c for c in commands if not isinstance(c[1], Scale | Move | Snapshot | Load)]
         if commands or any(s.idle_after_us is not None for s in self._flow.plan.sources):
             found = {"now_us": now_us, "commands": [name for name, _ in commands]}
             kept = self._checkpoint.decided(epoch, found, self._settings.run)
@@ -246,6 +253,8 @@ class EpochDriver:
     def _plan_regions(self, epoch: int, decision: _Decision) -> None:
         """What each region's workers are told, and what they start from."""
         for region in self._flow.plan.regions:
+            if region.name in decision.resting:
+                continue
             state = self.last.regions.get(region.name) or RegionState(decision.decided.controls[region.name])
             control = decision.decided.controls[region.name]
             copied = [
@@ -283,7 +292,7 @@ class EpochDriver:
         frontier = mark_frontier(decision.sources.values(), decision.decided.controls.values())
         recovery = self.last.recovery
         outputs = [o for o in self._flow.plan.outputs if recovery is None or recovery.gives(o.name)]
-        for name in frames.unread(outputs):
+        for name in frames.unread(outputs, decision.resting):
             self._settings.on_step(f"region {name}")
             backend.force(frames.region(name))
         if self._settings.audits(epoch):
@@ -327,8 +336,8 @@ class EpochDriver:
     def _record(self, epoch: int, decision: _Decision) -> EpochRecord:
         """The record that commits the epoch."""
         run = self._settings.run
-        regions: dict[str, RegionState] = {}
-        figures: dict[str, RegionFigures] = {}
+        regions: dict[str, RegionState] = {name: self.last.regions[name] for name in decision.resting}
+        figures: dict[str, RegionFigures] = {n: f for n, f in self.last.figures.regions.items() if n in decision.resting}
         for name, work in decision.work.items():
             deltas = self._checkpoint.deltas_of(name, epoch, run)
             regions[name] = self._advance(name, epoch, decision, work, deltas)

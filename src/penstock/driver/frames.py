@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.driver.compile import CompiledFlow
@@ -90,16 +90,17 @@ class Frames:
         nodes = p.upstream_of(p.RegionOutput, *p.readers(self._flow.plan.regions, self._flow.plan.outputs))
         return sum(self._flow.consumers.get(id(n), 0) for n in nodes if n.region.name == name)
 
-    def unread(self, outputs: Sequence[p.Output]) -> list[str]:
+    def unread(self, outputs: Sequence[p.Output], resting: Collection[str] = ()) -> list[str]:
         """Regions that must be run although nothing reads them that is given to a sink.
 
         Args:
             outputs: The outputs that are given rows in this epoch.
+            resting: Regions that do not run in it.
         """
         given = {n.region.name for n in p.upstream_of(p.RegionOutput, *(o.node for o in outputs))}
         found: list[str] = []
         for region in reversed(self._flow.plan.regions):
-            if region.name not in given:
+            if region.name not in given and region.name not in resting:
                 found.append(region.name)
                 given |= {region.name, *(n.region.name for n in p.upstream_of(p.RegionOutput, *region.inputs))}
         return found[::-1]

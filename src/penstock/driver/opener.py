@@ -16,10 +16,11 @@ from penstock.driver.engine import Engine
 from penstock.driver.epoch import Settings
 from penstock.driver.last_end import MARK, last_end
 from penstock.driver.recompute import Needed, Recompute, adopt, first_record, needed, planned
+from penstock.driver.recovery import Start
 from penstock.driver.rollback import ahead, commit_intent, roll_back, rollback_refusal
 from penstock.driver.shape import sources_of
 from penstock.driver.succession import check_sources
-from penstock.driver.takeover import check_ahead, same_sink, take_over
+from penstock.driver.takeover import check_ahead, rebuild, same_sink, take_over
 from penstock.errors import CheckpointError, SinkError
 from penstock.flow import plan as p
 from penstock.protocol.commands import Load
@@ -128,7 +129,7 @@ class RunOpener:
         checkpoint, flow, marks = self.checkpoint, self.flow, dict(need.marks)
         start, state = planned(flow, checkpoint, self.engine, need, told, marks)
         known = adopt(checkpoint, need, flow.plan.name)
-        self._take_over(state or EpochRecord())
+        self._rebuild(need, start, state)
         flow.plan = replace(flow.plan, outputs=need.outputs)
         self.notices = [f"State is computed anew from the log: {need.why}", start.recovery.why, *self.notices]
         checkpoint.keep_sources(sources_of(flow.plan))
@@ -145,7 +146,7 @@ class RunOpener:
             start, state = planned(
                 flow, checkpoint, self.engine, need, told, marks
             )  # the driver before has stored more meanwhile
-            self._take_over(state or EpochRecord())
+            self._rebuild(need, start, state)
         check_ahead(checkpoint, flow, need.last, {})
         self._on_step("recompute: log")
         commands = checkpoint.control_names()
@@ -156,6 +157,13 @@ class RunOpener:
         if need.last.log != record.log:
             delete_quietly(checkpoint.fs, checkpoint.path(need.last.log))
         return self._settings(known.flow, run, {})
+
+    def _rebuild(self, need: Needed, start: Start, state: EpochRecord | None) -> None:
+        """Take over what of the state goes on."""
+        if start.recovery.resting:
+            self.notices = rebuild(self.flow, need.last, self.checkpoint.uri, self._forget)
+        else:
+            self._take_over(state or EpochRecord())
 
     def _take_over(self, record: EpochRecord) -> None:
         self.notices = [

@@ -21,9 +21,10 @@ from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Engine
 from penstock.driver.recovery import Known, Start, recovery_of
+from penstock.driver.report import Report
 from penstock.driver.shape import sources_of
 from penstock.driver.succession import check_sources, named_as_before
-from penstock.driver.takeover import fed_otherwise, takeover_refusal
+from penstock.driver.takeover import compare, fed_otherwise, takeover_refusal
 from penstock.errors import CheckpointError, DeclarationError, RecoveryError, TornFileError
 from penstock.flow import plan as p
 from penstock.progress.trail import Trail
@@ -87,12 +88,20 @@ class Needed:
         last: The last record, as far as it can be read.
         outputs: The outputs under the names by which their sinks know them.
         marks: What the sinks hold, by output.
+        report: What the flow finds of the last record's state, if nothing but a change of the flow is in the way.
     """
 
     why: str
     last: EpochRecord
     outputs: tuple[p.Output, ...]
     marks: Mapping[str, Mark | None]
+    report: Report | None = None
+
+    @property
+    def new(self) -> set[str]:
+        """Outputs that the flow did not have when its checkpoint was written: their sinks are given the rows of later epochs."""
+        had = self.last.outputs if self.report is not None else self.marks
+        return {name for name, mark in self.marks.items() if mark is None and name not in had}
 
     @property
     def flow(self) -> str:
@@ -137,15 +146,19 @@ def needed(flow: CompiledFlow, checkpoint: Checkpoint, engine: Engine, told: Rec
             f"{', '.join(sorted(flows))}); recompute with the sinks of one of them."
         )
     begun = engine.has_begun(last.log, last.epoch + 1)
-    why = torn or _why(flow, checkpoint, last, outputs, marks, identity, begun=begun)
+    why, report = torn or _why(checkpoint, last, outputs, marks, identity, begun=begun), None
     if not why:
-        return None
+        refused = takeover_refusal(flow, last, checkpoint.uri)
+        if refused is None and any(m is not None and m.epoch > last.epoch for m in marks.values()):
+            refused = fed_otherwise(checkpoint, flow, last, marks)
+        if refused is None:
+            return None
+        why, report = refused.sentence, compare(flow, last, checkpoint.uri)[1]
     marks = {**marks, **_followed(outputs, marks, told)}
-    return Needed(why, last, outputs, marks)
+    return Needed(why, last, outputs, marks, report)
 
 
 def _why(
-    flow: CompiledFlow,
     checkpoint: Checkpoint,
     last: EpochRecord,
     outputs: Sequence[p.Output],
@@ -179,10 +192,27 @@ def _why(
         lost = state.files() - {state_path(region, n) for n in checkpoint.state_files(region)}
         if lost:
             return f"The state file {min(lost)} of checkpoint {checkpoint.uri} is missing."
-    refused = takeover_refusal(flow, last, checkpoint.uri)
-    if refused is None and any(m is not None and m.epoch > last.epoch for m in marks.values()):
-        refused = fed_otherwise(checkpoint, flow, last, marks)
-    return refused.sentence if refused else ""
+    return ""
+
+
+def resting_regions(plan: p.Plan, report: Report | None, last: EpochRecord) -> tuple[str, ...]:
+    """Regions whose state goes on as it is in the last record, because a replay would come to the same.
+
+    They, and all regions before them, are unchanged or load; no key of theirs is on its way; and no region that is computed anew reads them.
+    """
+    kept = set(report.kept) & last.regions.keys() if report is not None else set()
+    before = {r.name: {n.region.name for n in p.upstream_of(p.RegionOutput, *r.inputs)} for r in plan.regions}
+    found = {
+        r.name
+        for r in plan.regions
+        if r.name in kept
+        and before[r.name] <= kept
+        and (c := last.regions[r.name].control).goal is None
+        and not (c.held or last.regions[r.name].copies)
+    }
+    while read := {n for r, names in before.items() if r not in found for n in names} & found:
+        found -= read
+    return tuple(r.name for r in plan.regions if r.name in found)
 
 
 def _followed(outputs: Sequence[p.Output], marks: Mapping[str, Mark | None], told: Recompute) -> dict[str, Mark | None]:
@@ -233,15 +263,22 @@ def planned(
     usable = {what: r for what, r in records.items() if _usable(flow, checkpoint, r)}
     known = [Known(what, r.sources) for what, r in usable.items()]
     repeated = {name for name, other in told.follow.items() if other is None}
-    counting = {n: m for n, m in marks.items() if n not in repeated}
+    counting = {n: m for n, m in marks.items() if n not in repeated | found.new}
+    resting = resting_regions(plan, found.report, found.last)
+    rest = found.last.sources if resting else None
     renamed = _renamed_refusal(counting)
     files = {s.name: engine.files_of(s) for s in plan.sources}
     whole = replace(plan, outputs=tuple(o for o in plan.outputs if o.name in counting))
-    start = renamed or recovery_of(whole, counting, files, since=told.since, known=known, now_us=engine.clock_us())
+    start = renamed or recovery_of(
+        whole, counting, files, since=told.since, known=known, resting=resting, rest=rest, now_us=engine.clock_us()
+    )
     if isinstance(start, Refusal):
         raise RecoveryError(
             f"The state of flow {plan.name!r} cannot be computed from the log: {start.sentence}. Nothing was changed."
         )
+    if found.new:
+        given = {**start.recovery.outputs, **dict.fromkeys(found.new, len(start.recovery.stops))}
+        start = replace(start, recovery=replace(start.recovery, outputs=given))
     return start, usable[start.known.what] if start.known else None
 
 
@@ -294,7 +331,7 @@ def first_record(
 ) -> EpochRecord:
     """The record that a recomputation begins with; the log of input is written, and nothing refers to it yet."""
     log = engine.begin_log(start.read, found.epoch)
-    begun = state or EpochRecord()
+    begun = state or EpochRecord(regions={n: found.last.regions[n] for n in start.recovery.resting})
     return replace(
         begun,
         epoch=found.epoch,

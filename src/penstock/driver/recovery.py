@@ -12,7 +12,7 @@ Read next: `penstock.checkpoint.recovery`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -68,12 +68,13 @@ class Start:
 _NOTHING = Horizon(MAX_TIME, "nothing that was read before the marks matters to what follows")
 
 
-def horizons(plan: p.Plan, frontiers: Mapping[str, int]) -> dict[str, Horizon]:
+def horizons(plan: p.Plan, frontiers: Mapping[str, int], resting: Collection[str] = ()) -> dict[str, Horizon]:
     """By source, its horizon.
 
     Args:
         plan: The flow.
         frontiers: By output, the frontier of its mark (µs); `MIN_TIME` of one without a mark.
+        resting: Regions whose state goes on.
     """
     found = {s.name: _NOTHING for s in plan.sources}
 
@@ -89,6 +90,10 @@ def horizons(plan: p.Plan, frontiers: Mapping[str, int]) -> dict[str, Horizon]:
                 visit(before, need, frontier)
 
     def within(region: p.Region, operator: int, need: Horizon, frontier: int) -> None:
+        if region.name in resting:
+            for node in region.inputs:
+                visit(node, need, frontier)
+            return
         if region.timed and frontier < need.time:
             why = (
                 f"rows wait in region {region.name!r} until the frontier has passed them, which stood at {time_text(frontier)}"
@@ -127,6 +132,8 @@ def recovery_of(
     *,
     since: int | None = None,
     known: Sequence[Known] = (),
+    resting: Collection[str] = (),
+    rest: Mapping[str, SourceState] | None = None,
     now_us: int = 0,
 ) -> Start | Refusal:
     """Where a recomputation starts and what each output is given, or why it cannot.
@@ -137,6 +144,8 @@ def recovery_of(
         files: By source of files, those that are there; None of another source.
         since: Event time (µs) to take in place of the horizons; None: none.
         known: States that it can begin with.
+        resting: Regions whose state goes on, and
+        rest: the sources where it stands.
         now_us: Clock time.
     """
     trails: dict[str, Trail | None] = {}
@@ -146,6 +155,8 @@ def recovery_of(
         if refused:
             return refused
     holding = sorted((t for t in trails.values() if t is not None), key=_extent)
+    if rest is not None:  # a stop of its own, so that the regions that rest run from there on
+        holding = sorted([*holding, Trail(plan.name, sources=dict(rest))], key=_extent)
     for lower, upper in pairwise(holding):
         if not _comes_before(lower, upper):
             return Refusal("the sinks' marks are not of one history: each has read what the other has not")
@@ -158,7 +169,7 @@ def recovery_of(
     }
     frontiers = {o.name: MIN_TIME if (m := marks[o.name]) is None else m.frontier for o in plan.outputs}
     whole = any(mark is None for mark in marks.values())
-    found = horizons(plan, frontiers)
+    found = horizons(plan, frontiers, resting)
     if since is not None:
         found = {n: Horizon(min(since, h.time), f"since={time_text(since)} was given") for n, h in found.items()}
     usable = None if whole else _usable(ways[0], known)
@@ -185,9 +196,20 @@ def recovery_of(
                 return at
             read[source.name] = at
     stops = [Stop({n: _bare(s) for n, s in w.sources.items()}, w.finished) for w in ways]
+    resumes = (
+        0 if rest is None else next(i for i, w in enumerate(ways, 1) if _extent(w) >= _extent(Trail("", sources=dict(rest))))
+    )
     outputs = {name: 0 if (t := trails[name]) is None else place[id(t)] for name in marks}
     ends = _positions(ways[-1].sources)
-    recovery = Recovery({**dict.fromkeys(ends, -1), **_positions(starts)}, ends, stops, outputs, f"{why}.", began_us=now_us)
+    recovery = Recovery(
+        {**dict.fromkeys(ends, -1), **_positions(starts)},
+        ends,
+        stops,
+        outputs,
+        dict.fromkeys(resting, resumes),
+        f"{why}.",
+        began_us=now_us,
+    )
     return Start(recovery, starts, read, usable)
 
 

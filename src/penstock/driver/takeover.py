@@ -44,6 +44,16 @@ def take_over(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collect
     return list(report.changes)
 
 
+def rebuild(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> list[str]:
+    """As `take_over`, for a flow some of whose regions are computed anew; these begin with slots of their own."""
+    outputs, report = compare(flow, record, uri, forget)
+    flow.plan = replace(flow.plan, outputs=tuple(outputs))
+    bind(flow, report.shape, report.at_once)
+    flow.shape = report.shape
+    told = [f"Region {name!r} keeps its state." for name in report.kept]
+    return [f"Region {name!r} is computed anew." for name in report.recomputed] + told
+
+
 def takeover_refusal(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> Refusal | None:
     """Why a flow cannot take over a record's state, if it cannot."""
     try:
@@ -144,4 +154,4 @@ def compare(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collectio
     return outputs, replace(report, verdicts=(*(v for v in report.verdicts if (v.kind, v.name) not in names), *renamed))
 
 
-__all__ = ["check_ahead", "compare", "fed_otherwise", "same_sink", "take_over", "takeover_refusal"]
+__all__ = ["check_ahead", "compare", "fed_otherwise", "rebuild", "same_sink", "take_over", "takeover_refusal"]
