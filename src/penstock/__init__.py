@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from penstock.sinks import sql as sql
     from penstock.sources import files as files
     from penstock.sources import rate as rate
+    from penstock.sources import read_back as read_back
     from penstock.spark.patterns.match import match as match
     from penstock.spark.skew import skew as skew
     from penstock.spark.state import read_state as read_state
@@ -83,7 +84,7 @@ _HOME = {
         "operators.aggregates": "Aggregate approx_count_distinct collect count count_distinct first last "
         "max mean min quantile stddev sum",
         "sinks": "console foreach_epoch memory noop parquet sql",
-        "sources": "files rate",
+        "sources": "files rate read_back",
         "spark.state": "read_state",
         "spark.skew": "skew",
         "spark.patterns.match": "match",

@@ -21,7 +21,7 @@ from penstock.operators.aggregates import Kernel
 from penstock.operators.windows import Session, Sliding
 from penstock.sinks import Sink
 from penstock.sinks.memory import MemorySink
-from penstock.sources import Files, Rate
+from penstock.sources import Files, Rate, ReadBack
 from penstock.testing import Harness
 
 Row = tuple[str, int]
@@ -83,6 +83,8 @@ def declared(spark: SparkSession, frame: DataFrame) -> ps.Flow:
     assert_type(keyed.match("SELECT * WHERE A ; B", {"A": "delay > 0"}, on_timeout="A").timeouts, ps.KeyedStream)
     assert_type(keyed.process(Twice(), on_error=ps.memory("skipped")).local(), ps.Stream)
     assert_type((ps.tumbling("1 hour"), ps.session(timedelta(1))), tuple[Sliding, Session])
+    assert_type(ps.read_back(ps.parquet("out"), "tail string", output="kept", max_rows_per_epoch=9), ReadBack)
+    events.sink(ps.parquet("kept"), name="kept", positions=True)
     assert_type((ps.parquet(Path("out")), ps.sql("sqlite:///a.db", "t", "upsert", ["k"])), tuple[Sink, Sink])
     assert_type(ps.foreach_epoch(lambda table, epoch: print(table.num_rows, epoch + 1)), Sink)
     assert_type(ps.memory("rows"), MemorySink)

@@ -193,14 +193,10 @@ def test_positions_where_rows_do_not_stay_are_refused():
         rows.sink(Positions(), positions=True)
 
 
-@pytest.mark.parametrize("system", ["parquet", "sqlite", "duckdb", "postgresql"])
-def test_table_that_was_made_without_positions_is_refused(system, tmp_path, request):
-    from conftest import rig_of
-
-    rig = rig_of(system, tmp_path, request)
+def test_table_that_was_made_without_positions_is_refused(durable_rig, tmp_path):
     for positions in (False, True):
         flow = ps.Flow("f")
-        source(flow).sink(rig.sink(), name="out", positions=positions)
+        source(flow).sink(durable_rig.sink(), name="out", positions=positions)
         if not positions:
             with Harness(flow, checkpoint=f"{tmp_path}/c") as harness:
                 harness.push("s", [{"k": "a", "at": BEGIN, "v": 1}])
@@ -208,3 +204,17 @@ def test_table_that_was_made_without_positions_is_refused(system, tmp_path, requ
         else:
             with pytest.raises(SinkError, match=r"column '__ps_time'"):
                 Harness(flow, checkpoint=f"{tmp_path}/c")
+
+
+def test_table_that_a_sink_makes_has_an_index_in_the_order_of_the_positions(sql_rig, tmp_path):
+    flow = ps.Flow("f")
+    source(flow).sink(sql_rig.sink(), positions=True)
+    with Harness(flow):
+        if sql_rig.system == "sqlite":
+            ((name,),) = sql_rig.query("SELECT name FROM pragma_index_list('results')")
+            assert [row[0] for row in sql_rig.query(f"SELECT name FROM pragma_index_info('{name}') ORDER BY seqno")] == STORED[
+                :4
+            ]
+        elif sql_rig.system.startswith("postgresql"):
+            ((made,),) = sql_rig.query("SELECT indexdef FROM pg_indexes WHERE tablename = 'results'")
+            assert made.endswith(f"({', '.join(STORED[:4])})")

@@ -21,7 +21,10 @@ ELSEWHERE = {
     ("testing/harness.py", "loadable"): "users of the harness",
     ("testing/harness.py", "resume"): "users of the harness, after a crash",
 }
-BY_NAME = {"patterns/ceql/parsing.py": "lark calls a method for each rule of the grammar"}
+BY_NAME = {
+    "patterns/ceql/parsing.py": "lark calls a method for each rule of the grammar",
+    "spark/sources/read_back.py": "Spark calls the methods of a source in Python",
+}
 
 
 def unused(texts: dict[str, str]) -> set[tuple[str, str]]:

@@ -227,7 +227,8 @@ def known_positions(
 def _known(node: Node, only_partition: Callable[[SourceNode], int | None], met: dict[int, Known]) -> Known:
     if isinstance(node, SourceNode):
         part = only_partition(node)
-        return {TIME: node.time or 0, SUB: 0} | ({} if part is None else {PART: part})
+        own = node.time is not None and node.time == node.connector.time  # which is no column of the rows
+        return ({} if own else {TIME: node.time or 0}) | {SUB: 0} | ({} if part is None else {PART: part})
     sql = node.sql if isinstance(node, StepNode) else None
     if sql is None:
         return {}

@@ -85,8 +85,8 @@ class Flow:
 
         Args:
             name: Unique in the flow.
-            source: `penstock.files`, `penstock.rate`, or any ``spark.readStream`` DataFrame.
-            time: Column with the event time (timestamp). Without it records are processed as they come, per epoch in
+            source: `penstock.files`, `penstock.rate`, `penstock.read_back`, or any ``spark.readStream`` DataFrame.
+            time: Column with the event time (timestamp), unless the source knows it (`penstock.read_back`). Without it records are processed as they come, per epoch in
                 (partition, offset) order, and windows and joins are not possible.
             lateness: A record this far behind the greatest time of its own source partition is late.
             idle_after: A partition, or the whole source, without records for so long stops holding the frontier back. Never, unless given.
@@ -132,6 +132,7 @@ class Flow:
         keep = on_error if not isinstance(on_error, str) else None
         if keep is None and on_error not in ("fail", "skip"):
             raise DeclarationError(f"{what} has on_error={on_error!r}; use 'fail', 'skip' or a sink.")
+        time = connector.time if time is None else time
         node = p.SourceNode(
             schema=schema,
             timed=time is not None,

@@ -24,17 +24,20 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from penstock.errors import DeclarationError, SinkAheadError, SinkError
 from penstock.sinks import marks
 from penstock.sinks.base import Sink
 from penstock.sinks.parquet_parts import PartFiles, join, part_file, reported
+from penstock.sinks.parquet_rows import FileRows
 from penstock.sinks.parts import Part, PartWriter, decoded, row_groups
 from penstock.sql_text.schema import as_text
 from penstock.types import Mark, Refusal
@@ -182,6 +185,39 @@ class ParquetSink:
             found = self._manifest(_file_name(output))
         return found.mark if found and found.mark.epoch >= 0 else None
 
+    def outputs(self) -> list[str]:
+        """Names of the outputs that have stored an epoch in the directory.
+
+        Raises:
+            SinkError: As `held`.
+        """
+        with reported(self._target, "read its marks"):
+            self._locate()
+            return [name for name, manifest in self._others() if manifest.mark.epoch >= 0]
+
+    def files_of(self, output: str, epoch: int) -> tuple[Any, list[str]]:
+        """The file system, and the data files of an output up to an epoch, in their order."""
+        self._locate()
+        names = self._data_files(above=-1, output=_file_name(output))
+        return self._files, [f"{self._root}/{name}" for name in names if int(name.split("-")[1]) <= epoch]
+
+    def stored_rows(self, output: str | None) -> FileRows:
+        """See `penstock.sources.read_back.Readable`.
+
+        Raises:
+            SinkError: As `held`.
+        """
+        declared: Any = self.declared
+        known = len(declared) and not any(pa.types.is_null(column.type) for column in declared)
+        rows = FileRows(partial(ParquetSink, self._path), output, declared if known else None, self._target)
+        if known:
+            return rows
+        with reported(self._target, "read its columns"):
+            mark = rows.held()
+            files, paths = self.files_of(mark.output, mark.epoch) if mark else (None, [])
+            schema = pq.read_schema(paths[-1], filesystem=files) if paths else declared if len(declared) else None
+        return replace(rows, schema=schema)
+
     def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
         """See `Sink.write`.
 
@@ -295,9 +331,9 @@ class ParquetSink:
                 with suppress(FileNotFoundError):  # another run may sweep, too
                     self._files.delete_file(f"{folder}/{name}")
 
-    def _data_files(self, above: int) -> list[str]:
-        """Names of this output's data files of epochs above the given one."""
-        pattern = re.compile(rf"epoch-(\d+)-{re.escape(self._output)}-\d+\.parquet")
+    def _data_files(self, above: int, output: str = "") -> list[str]:
+        """Names of this output's data files of epochs above the given one, or of another output's."""
+        pattern = re.compile(rf"epoch-(\d+)-{re.escape(output or self._output)}-\d+\.parquet")
         found = ((name, pattern.fullmatch(name)) for name in self._listed(self._root))
         return sorted(name for name, match in found if match and int(match[1]) > above)
 

@@ -364,3 +364,67 @@ def _hex(column: Any) -> Any:
     text: Any = pa.LargeStringArray.from_buffers(len(column), starts, pa.py_buffer(digits))
     marked: Any = pc.binary_join_element_wise(pa.scalar("\\\\x", pa.large_string()), text, pa.scalar("", pa.large_string()))
     return pc.if_else(valid, marked, pa.scalar(None, pa.large_string()))
+
+
+# -- read again
+
+
+def read_sql(column: str, kind: str, database: str) -> str:
+    """SQL that gives a column, which is quoted, as `read_values` takes it: times of PostgreSQL as numbers, since Python has fewer."""
+    if database == "postgresql" and kind in {"timestamp", "instant"}:
+        return f"CAST(EXTRACT(EPOCH FROM {column}) * 1000000 AS BIGINT)"
+    if database == "postgresql" and kind == "date":
+        return f"({column} - DATE '1970-01-01')"
+    return f"CAST({column} AS TEXT)" if database == "postgresql" and kind == "decimal" else column
+
+
+def read_values(values: Sequence[Any], field: pa.Field[Any], database: str) -> Any:
+    """Values that SQLite or PostgreSQL gives for `read_sql`, as a column.
+
+    Raises:
+        pyarrow.ArrowInvalid: A value is none of the column's type.
+    """
+    kind, type_ = kind_of(field, database), field.type
+    if kind == "decimal":
+        return pa.array([None if v is None else Decimal(v) for v in values], type_)
+    if kind == "bool":
+        return pa.array([None if v is None else bool(v) for v in values], type_)
+    if kind in {"date", "timestamp", "instant"}:
+        if database == "sqlite":
+            plain = pa.date32() if kind == "date" else pa.timestamp("us")
+            return pa.array(values, pa.string()).cast(plain).cast(type_)
+        numbers: Any = pa.array(values, pa.int32() if kind == "date" else pa.int64())
+        return numbers.cast(pa.date32() if kind == "date" else pa.timestamp("us", "UTC" if kind == "instant" else None)).cast(
+            type_
+        )
+    return pa.array(values, pa.float64()).cast(type_) if kind == "float" else pa.array(values, type_)
+
+
+_ARROW: Final[dict[str, Any]] = {
+    "int": pa.int64(), "float": pa.float64(), "single": pa.float32(), "bool": pa.bool_(), "text": pa.string(), "binary": pa.binary(),
+    "date": pa.date32(), "timestamp": pa.timestamp("us"), "instant": UTC, "json": pa.list_(pa.null()),
+}  # fmt: skip
+
+
+def arrow_type(declared: str, database: str) -> pa.DataType:
+    """The type of what a column of a table holds, as far as that tells; ``pa.null()`` if it does not.
+
+    In SQLite a TIMESTAMP is taken for UTC, as it tells no zone.
+
+    Example:
+        >>> arrow_type("DECIMAL(10,2)", "duckdb"), arrow_type("TIMESTAMP", "sqlite")
+        (Decimal128Type(decimal128(10, 2)), TimestampType(timestamp[us, tz=UTC]))
+    """
+    text = declared.lower()
+    family = next((name for pattern, name in _FAMILIES if re.search(pattern, text)), "other")
+    digits = re.search(r"\((\d+),\s*(\d+)\)", text)
+    if family == "decimal" and digits:
+        return (
+            pa.decimal128(int(digits[1]), int(digits[2]))
+            if int(digits[1]) <= 38
+            else pa.decimal256(int(digits[1]), int(digits[2]))
+        )
+    if database == "sqlite" and family == "timestamp":
+        family = "instant"
+    found: pa.DataType = _ARROW.get(family, pa.null())
+    return found

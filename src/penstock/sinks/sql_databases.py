@@ -44,6 +44,10 @@ class Transaction(Protocol):
         """The rows of a query."""
         ...
 
+    def table(self, statement: str, columns: Sequence[pa.Field[Any]]) -> pa.Table:
+        """The rows of a query, whose columns are as `sql_columns.read_sql` has them, in columns of these types."""
+        ...
+
     def load(self, table: str, batch: pa.RecordBatch, kinds: Sequence[str]) -> None:
         """Append a batch to a table (quoted name), column by column name.
 
@@ -241,6 +245,13 @@ class _AlchemyTransaction:
     def rows(self, statement: str, **values: object) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self._execute(statement, values)]
 
+    def table(self, statement: str, columns: Sequence[pa.Field[Any]]) -> pa.Table:
+        found = self.rows(statement)
+        values: Any = zip(*found, strict=True) if found else ((),) * len(columns)
+        with values_refused():
+            arrays = [sql_columns.read_values(v, c, self._name) for v, c in zip(values, columns, strict=True)]
+        return pa.table(arrays, schema=pa.schema(columns))
+
     def load(self, table: str, batch: pa.RecordBatch, kinds: Sequence[str]) -> None:
         names = ", ".join(quoted(name) for name in batch.schema.names)
         cursor = self._connection.connection.cursor()
@@ -325,6 +336,10 @@ class _DuckTransaction:
         text = re.sub(r":(\w+)", r"$\1", statement) if values else statement
         rows: list[tuple[Any, ...]] = self._connection.execute(text, values or None).fetchall()
         return rows
+
+    def table(self, statement: str, columns: Sequence[pa.Field[Any]]) -> pa.Table:
+        found: pa.Table = self._connection.sql(statement).to_arrow_table()
+        return found.cast(pa.schema(columns))
 
     def load(self, table: str, batch: pa.RecordBatch, kinds: Sequence[str]) -> None:
         names = ", ".join(quoted(name) for name in batch.schema.names)

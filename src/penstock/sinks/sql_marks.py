@@ -46,6 +46,19 @@ def read(transaction: Transaction, database: str, target: str, output: str) -> M
     return Mark(output=output, **{**values, "positions": json.loads(values["positions"])})
 
 
+def outputs(transaction: Transaction, database: str, target: str) -> list[str]:
+    """Names of the outputs that have stored an epoch in a table."""
+    if not _columns(transaction, database):
+        return []
+    return [
+        name
+        for (name,) in transaction.rows(
+            f"SELECT output FROM {TABLE} WHERE target = :target AND epoch >= 0 ORDER BY output",  # noqa: S608
+            target=target,
+        )
+    ]
+
+
 def values(mark: Mark, target: str) -> dict[str, object]:
     """A mark as the values of its row."""
     return {

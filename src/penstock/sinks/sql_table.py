@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -22,8 +23,9 @@ from penstock.errors import DeclarationError, SinkError
 from penstock.sinks import marks, sql_columns, sql_marks
 from penstock.sinks.base import Sink
 from penstock.sinks.sql_databases import Database, Transaction, database_of, quoted
+from penstock.sinks.sql_rows import TableRows
 from penstock.sql_text.schema import as_text
-from penstock.types import PARTITION, Mark, Refusal
+from penstock.types import ORDER, PARTITION, Mark, Refusal
 
 Mode = Literal["append", "upsert", "replace"]
 
@@ -45,12 +47,14 @@ class SqlSink:
         self._mode = mode
         self._parts = _table_parts(table, self._database.name)
         self._table = ".".join(quoted(part) for part in self._parts)
+        self._shown_table = table
         self._description = f"Table {table!r} in {self._database.place}"
         shown_url = self._database.place if self._database.name == "postgresql" else url  # without the password
         self._shown = f"sql({shown_url!r}, {table!r}, mode={mode!r})"
         self._schema: pa.Schema | None = None
         self._types: dict[str, str] = {}
         self._target = ""
+        self.declared: pa.Schema | None = None
         if mode not in get_args(Mode):
             raise DeclarationError(f"{self._description} has mode {mode!r}: write 'append', 'upsert' or 'replace'.")
         if self._key and mode != "upsert":
@@ -96,6 +100,7 @@ class SqlSink:
             if self._database.name == "postgresql" and len(name.encode()) > 63:
                 raise DeclarationError(f"Column {name!r} is longer than the 63 bytes that PostgreSQL keeps: rename it.")
             sql_columns.kind_of(schema.field(index), self._database.name)
+        self.declared = schema
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -160,7 +165,7 @@ class SqlSink:
         Raises:
             SinkError: The database is not reachable, or the table is gone while its mark says that it held rows.
         """
-        with self._reported(f"read the mark of output {output!r}"), self._database.snapshot() as transaction:
+        with self.looking(f"read the mark of output {output!r}") as transaction:
             if transaction is None:
                 return None
             target = self._canonical(transaction)
@@ -170,6 +175,53 @@ class SqlSink:
             if not self._columns(transaction, target):
                 raise self._gone(held, target)
             return held
+
+    @contextmanager
+    def looking(self, doing: str) -> Iterator[Transaction | None]:
+        """Queries that change nothing; None: there is no such database."""
+        with self._reported(doing), self._database.snapshot() as transaction:
+            yield transaction
+
+    def outputs(self) -> list[str]:
+        """Names of the outputs that have stored an epoch in the table.
+
+        Raises:
+            SinkError: As `held`.
+        """
+        with self.looking("read its marks") as transaction:
+            return (
+                [] if transaction is None else sql_marks.outputs(transaction, self._database.name, self._canonical(transaction))
+            )
+
+    def stored_rows(self, output: str | None) -> TableRows:
+        """See `penstock.sources.read_back.Readable`.
+
+        Raises:
+            DeclarationError: The sink does not append, or a column is nested.
+            SinkError: As `held`.
+        """
+        if self._mode != "append":
+            raise DeclarationError(
+                f"{self._description} has mode {self._mode!r}, so rows go; only what is appended can be read back."
+            )
+        columns = self._stored_columns()
+        for column in columns or ():
+            if sql_columns.kind_of(column, self._database.name) == "json":
+                raise DeclarationError(
+                    f"{self._description} keeps column {column.name!r} as JSON, which does not tell its type: read it back from parquet(...), or "
+                    "leave it out of what is stored."
+                )
+        make = partial(type(self), self._url, self._shown_table)
+        return TableRows(make, output, self._database.name, columns, self._description, self._table)
+
+    def _stored_columns(self) -> pa.Schema | None:
+        """The columns of the rows: as they were declared, or as the table has them; None: neither is known."""
+        if self.declared is not None and not any(pa.types.is_null(column.type) for column in self.declared):
+            return self.declared
+        with self.looking("read its columns") as transaction:
+            found = {} if transaction is None else self._columns(transaction, self._canonical(transaction), folded=False)
+        types = {name: sql_columns.arrow_type(type_, self._database.name) for name, type_ in found.items()}
+        return pa.schema([*types.items()]) if types else self.declared
 
     def write(self, batches: Iterable[pa.RecordBatch], mark: Mark) -> int:
         """See `Sink.write`.
@@ -293,9 +345,11 @@ class SqlSink:
             if held is not None and held.epoch >= 0:
                 raise self._gone(held, self._target)
             transaction.run(f"CREATE TABLE {self._table} ({', '.join(f'{quoted(n)} {ddl}' for n, ddl in declared.items())})")
-            if self._key and name != "duckdb":  # DuckDB scans faster than its index grows
-                digest = hashlib.blake2b(repr((self._target, self._key)).encode(), digest_size=6).hexdigest()
-                transaction.run(f"CREATE INDEX {quoted(f'penstock_key_{digest}')} ON {self._table} ({listed(self._key)})")
+            # By the key of an upsert, or by the order in which rows are read back.
+            indexed = self._key or (tuple(n for n in ORDER if n in declared) if PARTITION in declared else ())
+            if indexed and name != "duckdb":  # DuckDB scans faster than its index grows
+                digest = hashlib.blake2b(repr((self._target, indexed)).encode(), digest_size=6).hexdigest()
+                transaction.run(f"CREATE INDEX {quoted(f'penstock_key_{digest}')} ON {self._table} ({listed(indexed)})")
             return
         fold = str if name == "postgresql" else str.lower
         for field in schema:
@@ -310,16 +364,16 @@ class SqlSink:
                     f"make it {declared[field.name]}, or choose another table."
                 )
 
-    def _columns(self, transaction: Transaction, target: str) -> dict[str, str]:
-        """Name → declared type of the table's columns; empty if there is no table. Names folded where case does not count."""
+    def _columns(self, transaction: Transaction, target: str, *, folded: bool = True) -> dict[str, str]:
+        """Name → declared type of the table's columns; empty if there is no table. `folded`: names folded where case does not count."""
         if self._database.name == "sqlite":
             rows = transaction.rows("SELECT name, type FROM pragma_table_info(:name)", name=self._parts[-1])
-            return {str(name).lower(): str(type_) for name, type_ in rows}
+            return {str(name).lower() if folded else str(name): str(type_) for name, type_ in rows}
         schema, _, table = target.partition(".")
         fold = "lower" if self._database.name == "duckdb" else ""
         rows = transaction.rows(
-            f"SELECT {fold}(column_name), data_type, numeric_precision, numeric_scale FROM information_schema.columns "
-            f"WHERE {fold}(table_schema) = :schema AND {fold}(table_name) = :name",
+            f"SELECT {fold if folded else ''}(column_name), data_type, numeric_precision, numeric_scale FROM information_schema.columns "
+            f"WHERE {fold}(table_schema) = :schema AND {fold}(table_name) = :name ORDER BY ordinal_position",
             schema=schema,
             name=table,
         )

@@ -5,5 +5,6 @@ from __future__ import annotations
 from penstock.sources.base import Source
 from penstock.sources.files import Files, files
 from penstock.sources.rate import Rate, rate
+from penstock.sources.read_back import ReadBack, read_back
 
-__all__ = ["Files", "Rate", "Source", "files", "rate"]
+__all__ = ["Files", "Rate", "ReadBack", "Source", "files", "rate", "read_back"]

@@ -23,11 +23,13 @@ class Source:
     Attributes:
         schema: Columns and types of its records.
         position: The columns with the partition and the offset of each record; None: the reader gives all records one partition, and offsets.
+        time: A hidden column of its records, not in `schema`, with their event time in µs, where they have one of their own.
         steady: Whether the reader's offsets are the same whenever records are read again.
     """
 
     schema: pa.Schema
     position: tuple[str, str] | None = None
+    time: str | None = None
     steady: bool = False
 
     def describe(self) -> str:

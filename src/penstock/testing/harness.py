@@ -156,7 +156,12 @@ class Harness:
             self._offsets[source, partition] = start + table.num_rows
             partitions = pa.array([partition] * table.num_rows)
             offsets = pa.array(range(start, start + table.num_rows), pa.int64())  # type: ignore[assignment]
-        table = table.select(node.schema.names).append_column(PARTITION, partitions).append_column(OFFSET, offsets)
+        own = node.connector.time if node.time is not None and node.time == node.connector.time else None
+        table = (
+            table.select([*node.schema.names, *([own] if own else [])])
+            .append_column(PARTITION, partitions)
+            .append_column(OFFSET, offsets)
+        )
         self._engine.pending.setdefault(source, []).append(table)
 
     def _read(self) -> None:

@@ -241,7 +241,7 @@ class Reader:
         """
         own = own_columns(frame)
         frame = self.numbered(frame)
-        time = f"unix_micros(cast({quoted(self._source.time)} as timestamp))" if self._source.time else "0L"
+        time = self._time()
         causes = [_corrupt(frame)] * (CORRUPT in frame.columns) + [f"{time} is null"] * (self._source.time is not None)
         bad = f"({' or '.join(causes)})" if causes else "false"
         part, offset = self._position(frame, bad)
@@ -285,6 +285,13 @@ class Reader:
         finally:
             self._bounds = bounds
         return any(row["last"] is not None and row["last"] > last.get(row[PART], -1) for row in found)
+
+    def _time(self) -> str:
+        """SQL of each row's event time, in µs."""
+        name = self._source.time
+        if name is None:
+            return "0L"
+        return quoted(name) if name == self._source.connector.time else f"unix_micros(cast({quoted(name)} as timestamp))"
 
     def _position(self, frame: DataFrame, bad: str) -> tuple[str, str]:
         """SQL of each row's partition number and offset. `bad`: whether it is malformed, and so needs none."""
