@@ -386,3 +386,38 @@ def test_migration_when_epochs_are_audited_is_computed_alike_in_the_second_compu
             if version:
                 harness.finish()
     assert {"typed": "0<1111", "own": "0<11"}[kind] in [row["told"] for row in ps.memory(sink).rows()]
+
+
+class Peeking(Own):
+    """Stores what it has seen first, with a timer, and then only looks at it."""
+
+    def on_data(self, rows, state):
+        names = state.names(rows.keys)
+        new = [i for i, held in enumerate(state.get_objects(names)) if held is None]
+        last = rows.order.time[rows.starts[1:] - 1]
+        state.put_objects([names[i] for i in new], ["0"] * len(new), (last + 30_000_000)[new])
+
+
+def test_migration_of_an_entry_that_is_only_looked_at_is_called_once_and_its_timer_stays(tmp_path):
+    def noted(state):
+        CALLED.append(state)
+        return state + "<1"
+
+    sink, second = f"peeking {next(NUMBERS)}", itertools.count(1, 4)
+    CALLED.clear()
+    for migrate in ((), noted):
+        flow = ps.Flow("migrating")
+        s = flow.source("s", ps.files("nowhere", "k string, at timestamp"), time="at", lateness="0 seconds")
+        s.key_by("k").process(Peeking(0), migrate=migrate).sink(ps.memory(sink))
+        with Harness(flow, checkpoint=str(tmp_path / "checkpoint"), workers=2) as harness:
+            for _ in range(4):
+                at = BEGIN + dt.timedelta(seconds=next(second))
+                harness.push("s", [{"k": "a", "at": at}, {"k": "a", "at": at}])
+                harness.epoch()
+            assert ["0"] * bool(migrate) == CALLED
+            assert ps.memory(sink).rows() == []
+            if migrate:
+                harness.push("s", [{"k": "b", "at": BEGIN + dt.timedelta(minutes=5)}])
+                harness.epoch()
+    assert CALLED == ["0"]
+    assert [row["told"] for row in ps.memory(sink).rows()] == ["0<1"]
