@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.errors import DeclarationError, SinkError
+from penstock.protocol.rescale import Limits
 from penstock.rows.stored_positions import stored_columns
 from penstock.sources.read_back import READ_NUMBER, READ_TIME
 from penstock.testing import Harness
@@ -146,6 +147,45 @@ def check(rig, first, seed, place):
         reader.finish()
         assert reader.record.sources["back"].late == 0
     assert seen(f"{place} again", kinds) == wanted
+
+
+HOLDS = Limits(first_bytes=40, least_bytes=40, most_bytes=80, hold_bytes=60)
+"""Every key that moves is put on hold, and waits for its copy."""
+
+
+def heavy(key, event, state):
+    return [(event.v, event.at)], [*(state or range(1000, 1030)), event.v]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_keys_on_hold_give_out_late_are_read_in_their_place(sqlite_rig, seed, tmp_path):
+    def stored_from(flow):
+        return sources(flow).key_by("k", name="one").stateful_map(heavy, "v long, at timestamp")
+
+    dice, kinds = random.Random(seed), ["map", "collected"]
+    flow, rows = ps.Flow("whole"), {"s": records(seed), "t": records(seed + 1)}
+    second(stored_from(flow), kinds, lambda kind: ps.memory(f"{tmp_path} whole {kind}"))
+    with Harness(flow) as harness:
+        feed(harness, seed, random.Random(2), 1)
+        harness.finish()
+    storing, again, sink = ps.Flow("storing"), ps.Flow("again"), sqlite_rig.sink()
+    stored_from(storing).sink(sink, name="out", positions=True)
+    second(again.source("back", ps.read_back(sink)), kinds, lambda kind: ps.memory(f"{tmp_path} again {kind}"))
+    held = 0
+    with Harness(storing, limits=HOLDS) as writer, Harness(again) as reader:
+        for epoch in range(10):
+            for name, whole in rows.items():
+                writer.push(name, whole[len(whole) * epoch // 10 : len(whole) * (epoch + 1) // 10])
+            commands = [{"command": "scale", "workers": 1 + (epoch + dice.randint(0, 1)) % 4}] if epoch % 3 == 1 else []
+            writer.epoch(*commands, *(writer.copy() if dice.random() < 0.3 else []))
+            held += sum(len(region.control.held) for region in writer.record.regions.values())
+            reader.epoch()
+        writer.finish()
+        reader.epoch()
+        reader.finish()
+        assert reader.record.sources["back"].late == 0
+    assert held
+    assert seen(f"{tmp_path} again", kinds) == seen(f"{tmp_path} whole", kinds)
 
 
 # -- what is read, and what is refused
