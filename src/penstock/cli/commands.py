@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
@@ -85,18 +86,19 @@ def status(checkpoint: CheckpointOption, as_json: Annotated[bool, typer.Option("
     """Show how far a flow is."""
     from penstock.checkpoint.record import progress_of
     from penstock.driver.inspect import read_progress
+    from penstock.driver.recovery import recovery_figures
 
     record, about = read_progress(checkpoint)
-    progress = progress_of(record)
+    progress, recovery = progress_of(record), recovery_figures(record, time.time_ns() // 1000)
     alive = _alive(about) and not (record.stopped and record.run == about["run"])  # its process may continue, as in a notebook
     if as_json:
-        print(json.dumps({**progress, "about": about, "running": alive and not record.finished}))
+        print(json.dumps({**progress, "recovery": recovery, "about": about, "running": alive and not record.finished}))
         return
     from rich.console import Console
 
     from penstock.serve.terminal import progress_table, status_lines
 
-    for line in status_lines(progress, about, alive=alive, now=dt.datetime.now(dt.UTC)):
+    for line in status_lines(progress, about, alive=alive, now=dt.datetime.now(dt.UTC), recovery=recovery):
         print(line)
     if record.epoch >= 0:
         Console().print(progress_table(progress))

@@ -211,7 +211,11 @@ class Engine(Protocol):
         ...
 
     def files_of(self, source: p.SourceNode) -> Sequence[InputFile] | None:
-        """The files that a source of files finds now, in any order; None: it is no source of files."""
+        """The files that a source of files finds now, in any order; None: it is no source of files.
+
+        Raises:
+            RecoveryError: The source cannot be read again from a position.
+        """
         ...
 
     def begin_log(self, read: Mapping[str, Sequence[InputFile]], epoch: int) -> str:

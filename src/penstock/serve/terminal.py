@@ -33,8 +33,8 @@ def watch(run: Any, *, every: float = 0.5) -> None:
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while not run.await_termination(every):
-            live.update(_shown(run.progress))
-        live.update(_shown(run.progress))
+            live.update(_shown(run.progress, run.recovery))
+        live.update(_shown(run.progress, run.recovery))
 
 
 def follow(asked: Any, *, every: float = 0.2, timeout: float | None = None, show: Callable[[], Any] | None = None) -> None:
@@ -78,9 +78,26 @@ def _count(n: int, what: str) -> str:
     return f"{n:,} {what}{'s' * (n != 1)}"
 
 
-def _shown(progress: dict[str, Any]) -> Group:
+def _shown(progress: dict[str, Any], recovery: dict[str, Any] | None) -> Group:
     """What the live table shows."""
-    return Group(progress_table(progress), *balance_lines(progress))
+    return Group(progress_table(progress), *recovery_lines(recovery), *balance_lines(progress))
+
+
+def recovery_lines(recovery: dict[str, Any] | None) -> list[str]:
+    """How far a recomputation is: nothing once it is over.
+
+    Args:
+        recovery: As `penstock.driver.recovery.recovery_figures` gives it.
+    """
+    if recovery is None or not recovery["active"]:
+        return []
+    left = recovery["seconds_left"]
+    about = "" if left is None else f", about {max(1, round(left))} s left"
+    waiting = [name for name, gives in recovery["outputs"].items() if not gives]
+    lines = [f"recomputing: {recovery['rows']:,} records read{about}; outputs that wait for their marks: {', '.join(waiting)}"]
+    for name, at in recovery["partitions"].items():
+        lines.append(f"  {name}: from {max(at['start'], 0):,}, now {max(at['now'], 0):,} of {at['end']:,}")
+    return lines
 
 
 def balance_lines(progress: dict[str, Any]) -> list[str]:
@@ -127,7 +144,14 @@ def progress_table(progress: dict[str, Any]) -> Table:
     return table
 
 
-def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool | None, now: dt.datetime) -> list[str]:
+def status_lines(
+    progress: dict[str, Any],
+    about: dict[str, Any],
+    *,
+    alive: bool | None,
+    now: dt.datetime,
+    recovery: dict[str, Any] | None = None,
+) -> list[str]:
     """The lines that `penstock status` prints above the table.
 
     Args:
@@ -135,6 +159,7 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
         about: The newest run's description of itself.
         alive: Whether it runs; None: unknown from here.
         now: The time, with its zone.
+        recovery: See `recovery_lines`.
     """
     state = "finished" if progress["finished"] else {True: "running", False: "not running", None: "started"}[alive]
     lines = [f"flow {about['flow']}: {state} (run {about['run']}, process {about.get('pid', '?')} on {about.get('host', '?')})"]
@@ -149,6 +174,7 @@ def status_lines(progress: dict[str, Any], about: dict[str, Any], *, alive: bool
             if alive is False:
                 shown["left_ms"] = None
             lines.append(rescale_line(name, shown) + (", goes on when the flow is started again" if alive is False else ""))
+    lines += recovery_lines(recovery)
     lines += balance_lines(progress)
     lines += [
         f"went back to snapshot {back['snapshot']}: epochs {back['to'] + 1} to {back['upto']} no longer count"

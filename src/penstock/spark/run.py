@@ -30,7 +30,7 @@ from penstock.driver.loop import Loop
 from penstock.driver.opener import RunOpener
 from penstock.driver.recompute import recompute_of
 from penstock.driver.run import Run
-from penstock.errors import DeclarationError, PenstockError, without_trace
+from penstock.errors import DeclarationError, PenstockError, RecoveryError, without_trace
 from penstock.flow import plan as p
 from penstock.operators.base import ERROR_SCHEMA
 from penstock.protocol.commands import Copied, Tick
@@ -181,6 +181,16 @@ class SparkEngine:
         return copy_on_executor(self.spark, self._checkpoint.uri, copy)
 
     def files_of(self, source: p.SourceNode) -> Sequence[InputFile] | None:
+        if source.position is None and not source.connector.steady:
+            raise RecoveryError(
+                f"The state of flow {self._flow.plan.name!r} cannot be computed from the log: positions of source {source.name!r} are local to an epoch, so "
+                "nothing tells which of its records the sinks know; declare position= in flows that are to be recomputed. Nothing was changed."
+            )
+        if source.position is not None and source.time is None:
+            raise RecoveryError(
+                f"The state of flow {self._flow.plan.name!r} cannot be computed from the log: source {source.name!r} has no event time, so the sinks' marks "
+                "do not say how far its partitions were read; declare time= in flows that are to be recomputed. Nothing was changed."
+            )
         return reader_of(source).listed(self.spark, source)
 
     def begin_log(self, read: Mapping[str, Sequence[InputFile]], epoch: int) -> str:
