@@ -93,7 +93,7 @@ class StatefulMap(Operator):
         calls = _Calls(self, rows.keys.values(), spread, list(events), self._current(names, state))
         batch, after = calls.run()
         kept = [i for i, s in enumerate(after) if s is not None]
-        values = [self._kept.tagged(after[i]) for i in kept]
+        values = [self._kept.tagged(after[i]) for i in kept] if self._kept.has_others else [after[i] for i in kept]
         state.put([names[i] for i in kept], values, None if timers is None else timers[kept])
         state.delete([names[i] for i, s in enumerate(after) if s is None and calls.held[i] is not None])
         row = spread.row[np.array(calls.trigger, np.int64)]
@@ -105,7 +105,7 @@ class StatefulMap(Operator):
     def _current(self, names: list[bytes], state: KeyedState) -> list[bytes | None]:
         """What is stored, in today's layout. `on_data` stores every entry that it reads again, in that layout."""
         held = state.get(names)
-        for i, value in enumerate(held):
+        for i, value in enumerate(held) if self._kept.has_others else ():
             if value is not None:
                 with told_with_key(self, lambda: state.keys_of([names[i]])[0].values()[0]):  # noqa: B023
                     held[i] = self._kept.current(value)

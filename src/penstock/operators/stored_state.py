@@ -161,6 +161,11 @@ class StoredState:
         self._migrate = migrate
         self._first = self._readers[0].size if layouts else 0
 
+    @property
+    def has_others(self) -> bool:
+        """Whether there ever was another layout."""
+        return self._last > 0
+
     def tagged(self, value: bytes) -> bytes:
         """A value of today's codec as it is stored."""
         if not self._last:
