@@ -112,7 +112,8 @@ def test_flow_of_a_file_when_it_is_run_scaled_looked_at_and_stopped_from_termina
         done, left = told["moved_bins"], told["bins_left"]
         shown = rf"region k: move to 5 workers, {done:,} of {done + left:,} bins, {told['moved_keys']:,} keys? moved, [\d.]+ [KM]iB, about \d+ s left"
         assert re.fullmatch(shown, lines[2])
-        title = " ".join(" ".join(lines[3:5]).split())  # it is as wide as its table
+        assert lines[3] == "region k: KeyGrouping()"
+        title = " ".join(" ".join(lines[4:6]).split())  # it is as wide as its table
         assert re.match(r"epoch \d+ · .* · 2,001 rows so far · [\d,]+ ms", title)
         assert lines[-1].split()[:2] == ["k", str(checkpoint.last().regions["k"].workers)]
         assert json.loads(terminal.said("status", "--json"))["regions"]["k"]["rescale"] == told
@@ -130,7 +131,9 @@ def test_flow_of_a_file_when_it_is_run_scaled_looked_at_and_stopped_from_termina
 
         assert re.fullmatch(r"Stopped after epoch \d+\.", terminal.said("stop"))
         assert running.wait(60) == 0, (tmp_path / "run.txt").read_text()
-        assert terminal.said("status").startswith("flow terminal: not running (run 1,")
+        lines = terminal.said("status").splitlines()
+        assert lines[0].startswith("flow terminal: not running (run 1,")
+        assert re.match(r"run 1 ended .* UTC: The flow stopped after epoch \d+; started again", lines[1])
         assert "is not running: process" in terminal.said("stop", code=1)
     finally:
         for sent in (signal.SIGCONT, signal.SIGKILL):
