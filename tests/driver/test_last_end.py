@@ -230,3 +230,21 @@ def test_status_says_how_the_last_run_ended(tmp_path):
 
 def test_end_when_the_version_before_wrote_none_is_not_spoken_of():
     assert how_it_ended({"run": 1}, alive=False) == ""
+
+
+def test_start_that_computes_state_anew_says_so(tmp_path):
+    def flow(schema, fn):
+        made = ps.Flow("ended")
+        out = ps.sql(f"sqlite:///{tmp_path / 'out.db'}", "out")
+        made.source("s", Reader(SCHEMA)).key_by("k").stateful_map(fn, "k string, n long", state=schema).sink(out, name="out")
+        return made
+
+    def counted(key, event, state):
+        return (key, event.v), (event.v,)
+
+    with Harness(flow("v long", counted), checkpoint=str(tmp_path / "c")) as harness:
+        harness.push("s", [{"k": "a", "v": 1}])
+        harness.epoch()
+    changed = flow("v string", lambda key, event, state: ((key, event.v), (str(event.v),)))
+    with Harness(changed, checkpoint=str(tmp_path / "c"), recover="recompute") as harness:
+        assert harness.last_end.endswith(" did not end cleanly. State is computed anew from the log.")

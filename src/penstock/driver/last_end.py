@@ -39,7 +39,7 @@ def runs_here(about: Mapping[str, Any], by: Mapping[str, Any]) -> bool:
     return True
 
 
-def last_end(checkpoint: Checkpoint, last: EpochRecord, by: Mapping[str, Any], *, open_epoch: bool) -> str:
+def last_end(checkpoint: Checkpoint, last: EpochRecord, by: Mapping[str, Any], *, open_epoch: bool, anew: bool = False) -> str:
     """A sentence or two about the newest run if it did not end cleanly; empty if it did, or if there is none.
 
     Args:
@@ -47,6 +47,7 @@ def last_end(checkpoint: Checkpoint, last: EpochRecord, by: Mapping[str, Any], *
         last: The last epoch's record.
         by: Who starts now.
         open_epoch: Whether input was planned for an epoch after that.
+        anew: Whether state is computed anew from the log.
     """
     run = checkpoint.newest_run()
     about, end = checkpoint.about(run), checkpoint.end_of(run)
@@ -61,7 +62,7 @@ def last_end(checkpoint: Checkpoint, last: EpochRecord, by: Mapping[str, Any], *
         told = f"{who} did not end cleanly: the machine was started anew meanwhile."
     else:
         told = f"{who} did not end cleanly."
-    return f"{told} {_done_about_it(last, open_epoch=open_epoch)}"
+    return f"{told} {'State is computed anew from the log.' if anew else _done_about_it(last, open_epoch=open_epoch)}"
 
 
 def _done_about_it(last: EpochRecord, *, open_epoch: bool) -> str:

@@ -135,7 +135,7 @@ class RunOpener:
         checkpoint.keep_sources(sources_of(flow.plan))
         self._keep_workers(need.last, complain)
         self._on_step("recompute: claim")
-        run = self._claim(need.last, need.above)
+        run = self._claim(need.last, need.above, anew=True)
         for output in flow.plan.outputs:
             claim = Mark(known.flow, output.name, run, need.epoch)
             there = output.sink.open(claim, output.columns(self.engine.schema(output.node)))
@@ -172,12 +172,12 @@ class RunOpener:
             *small_epochs(self.flow, self.engine.divides_from),
         ]
 
-    def _claim(self, last: EpochRecord, above: int = 0) -> int:
+    def _claim(self, last: EpochRecord, above: int = 0, *, anew: bool = False) -> int:
         """Claim the checkpoint for a run whose number is above another; `last` is the last record."""
         checkpoint, engine = self.checkpoint, self.engine
         if not self._since:
             open_epoch = engine.has_begun(last.log, last.epoch + 1)
-            self.last_end = last_end(checkpoint, last, engine.by, open_epoch=open_epoch)
+            self.last_end = last_end(checkpoint, last, engine.by, open_epoch=open_epoch, anew=anew)
         about = {**engine.by, "started": self._now(), "plan": self.flow.plan.describe(), MARK: True}
         self.run = run = checkpoint.claim(about, above)
         self._since = self._since or run
