@@ -224,6 +224,18 @@ def test_aggregate_of_a_user_when_not_deterministic_is_named():
         keyed(totals)
 
 
+def test_difference_is_found_before_an_output_that_comes_first_is_stored():
+    flow, first = ps.Flow("audited twice"), ps.memory("audited.first")
+    source = flow.source("a", ps.files("none", SCHEMA), time="at")
+    source.select("k", "v").sink(first)
+    mapped(by_chance)(source).sink(ps.memory("audited.second"))
+    with Harness(flow, audit=True) as harness:
+        harness.push("a", rows())
+        with pytest.raises(AuditError):
+            harness.epoch()
+    assert not first.rows()
+
+
 # ---- stateless
 
 
