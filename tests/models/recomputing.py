@@ -1,0 +1,218 @@
+"""A flow that loses its checkpoint or its sinks, again and again, and is computed anew: how such a life is run.
+
+The log is kept as a list. A start that recomputes is given it from the beginning; any other one goes on behind the positions that it knows.
+
+Read next: `test_recompute`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import oracle
+import recipes as r
+
+from penstock.errors import RecoveryError
+from penstock.protocol.rescale import Limits
+from penstock.sinks.memory import MemorySink
+from penstock.testing import Crash, Harness
+
+NUMBERS = itertools.count()
+MOST_STARTS = 6
+
+
+class Store(MemorySink):
+    """A sink that outlives a crash, and of which there are copies."""
+
+    durable = True
+
+    def copy(self) -> Any:
+        """What it holds, rows and mark."""
+        return self._held.mark, self._held.table, list(self._held.epochs)
+
+    def restore(self, copied: Any) -> None:
+        """Hold again what it held when it was copied."""
+        mark, table, epochs = copied
+        self._held.mark, self._held.table, self._held.epochs = mark, table, list(epochs)
+
+
+@dataclass
+class Lived:
+    """What came of a life.
+
+    Attributes:
+        contents: By node, what its sink holds.
+        markers: As the oracle needs them.
+        before: Likewise before the last start.
+        refusal: Why it could not go on; empty: it came to its end.
+        recomputed: How many starts computed state anew.
+        crashed: How many starts crashed.
+    """
+
+    contents: dict[r.Node, Counter[Any]]
+    markers: Mapping[r.Node, int]
+    before: dict[r.Node, Counter[Any]] = field(default_factory=dict)
+    refusal: str = ""
+    recomputed: int = 0
+    crashed: int = 0
+
+
+class Life:
+    """One flow, its log, its sinks and its checkpoints.
+
+    Args:
+        recipe: The flow.
+        data: Its log.
+        dice: What happens.
+        edit: Gives the log that is there after the first run, of that before; none: the same.
+        rescales: Whether the number of workers changes.
+    """
+
+    def __init__(
+        self,
+        recipe: r.Recipe,
+        data: oracle.Records,
+        dice: random.Random,
+        edit: Callable[[list[tuple[str, Any]]], list[tuple[str, Any]]] = lambda log: log,
+        *,
+        rescales: bool = True,
+    ) -> None:
+        self.recipe, self.dice, self.edit, self.rescales = recipe, dice, edit, rescales
+        self.name = f"recomputed {next(NUMBERS)}"
+        self.log = sorted(
+            ((name, epoch, record) for name, rows in data.items() for epoch, record in rows), key=lambda x: (x[1], x[2]["o"])
+        )
+        self.records: list[tuple[str, Any]] = [(name, record) for name, _, record in self.log]
+        self.sources = {s.name: s for s in recipe.sources()}
+        self.sinks: dict[r.Node, Store] = {}
+        self.copies: list[dict[r.Node, Any]] = []
+        self.kept: list[str] = []
+        self.steps, self.crash_at = 0, 0
+        self.small = dice.random() < 0.2
+        self.lived = Lived({}, {})
+
+    def run(self) -> Lived:
+        """Live it to the end, or to a refusal."""
+        with tempfile.TemporaryDirectory(prefix="penstock-recompute-") as self.folder:
+            return self._run()
+
+    def _run(self) -> Lived:
+        dice, harness = self.dice, None
+        reached, folder, starts = 0, self._new(), dice.randrange(2, MOST_STARTS)
+        for start in range(starts + 1):
+            last = start == starts
+            self.steps, self.crash_at = 0, 0 if last or dice.random() < 0.3 else dice.randrange(1, dice.choice([20, 60, 200]))
+            reached = len(self.records) if last else dice.randrange(min(reached, len(self.records)), len(self.records) + 1)
+            try:
+                if harness is None or dice.random() < 0.7:
+                    folder = self._disaster(folder) if start else folder
+                    self.lived.before = self.contents()
+                    harness = None
+                    harness = self._begun(folder)
+                else:
+                    self.lived.before = self.contents()
+                    harness.restart(forget_local_state=dice.random() < 0.5)
+                    harness.resume()
+                self._feed(
+                    harness, self._due(harness, reached), finish=reached == len(self.records) and (last or dice.random() < 0.5)
+                )
+            except Crash:
+                self.lived.crashed += 1
+            except RecoveryError as error:
+                self.lived.refusal = str(error)
+                break
+            if start == 0:
+                self.records = self.edit(self.records)
+        self.lived.contents = self.contents()
+        return self.lived
+
+    def _begun(self, folder: str) -> Harness:
+        built = r.build(self.recipe, self.name, self._sink)
+        self.lived.markers = built.markers()
+        step, hold = (40, 60) if self.small else (1 << 20, 1 << 20)
+        limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
+        workers = self.dice.randrange(1, 4)
+        harness = Harness(
+            built.flow, workers=workers, checkpoint=folder, recover="recompute", on_step=self._step, limits=limits
+        )
+        self.lived.recomputed += any("computed anew" in notice for notice in harness.notices)
+        return harness
+
+    def contents(self) -> dict[r.Node, Counter[Any]]:
+        """By node, what its sink holds."""
+        return {node: oracle.multiset(sink.rows()) for node, sink in self.sinks.items()}
+
+    def _sink(self, name: str, node: r.Node) -> Store:
+        made = Store(name)
+        self.sinks[node] = made
+        return made
+
+    def _new(self) -> str:
+        return f"{self.folder}/c{next(NUMBERS)}"
+
+    def _step(self, _: str) -> None:
+        self.steps += 1
+        if self.steps == self.crash_at:
+            raise Crash
+
+    def _due(self, harness: Harness, reached: int) -> list[tuple[str, Any]]:
+        """What a start is given of the log: all of it while it recomputes, otherwise what comes behind the positions that it knows."""
+        records = self.records[:reached]
+        if harness.record.recovery is not None:
+            return list(records)
+        known = {(name, key): p.offset for name, s in harness.record.sources.items() for key, p in s.partitions.items()}
+        return [(name, x) for name, x in records if x["o"] > known.get((name, str(x["p"])), -1)]
+
+    def _feed(self, harness: Harness, todo: list[tuple[str, Any]], *, finish: bool) -> None:
+        dice, most = self.dice, self.dice.choice([2, 5, 12, 60])
+        while todo and not harness.record.finished:
+            some = todo[: dice.randrange(1, most + 1)]
+            del todo[: len(some)]
+            for name, source in self.sources.items():
+                here = [x for n, x in some if n == name]
+                if here:
+                    harness.push(name, r.table(source, here))
+            harness.epoch(*self._steered(harness))
+            if dice.random() < 0.12 and len(self.copies) < 3:
+                self._keep(harness)
+        while finish and not harness.record.finished:
+            harness.epoch(*(harness.copy() if harness.record.ending else ["end"]))
+
+    def _steered(self, harness: Harness) -> list[Any]:
+        regions = [*harness.record.regions]
+        out: list[Any] = harness.copy() if self.small else []
+        if regions and self.rescales and self.dice.random() < 0.1:
+            out.append({"command": "scale", "region": self.dice.choice(regions), "workers": self.dice.randrange(1, 5)})
+        if self.dice.random() < 0.03:
+            out.append({"command": "snapshot", "name": f"s{next(NUMBERS)}"})
+        return out
+
+    def _keep(self, harness: Harness) -> None:
+        """Make a copy of the sinks, and sometimes of the checkpoint."""
+        self.copies.append({node: sink.copy() for node, sink in self.sinks.items()})
+        if self.dice.random() < 0.5:
+            self.kept.append(self._new())
+            shutil.copytree(harness.checkpoint, self.kept[-1], ignore=shutil.ignore_patterns("local"))
+
+    def _disaster(self, folder: str) -> str:
+        """What is lost between two starts; gives the checkpoint that is left."""
+        dice = self.dice
+        if self.copies and dice.random() < 0.35:
+            copied = dice.choice(self.copies)
+            for node in dice.sample(sorted(copied, key=self.recipe.nodes.index), dice.randrange(1, len(copied) + 1)):
+                self.sinks[node].restore(copied[node])
+        fate = dice.random()
+        if fate < 0.55:
+            return self._new()
+        if fate < 0.75 and self.kept:
+            new = self._new()
+            shutil.copytree(dice.choice(self.kept), new)
+            return new
+        return folder
