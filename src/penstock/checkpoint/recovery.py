@@ -39,6 +39,7 @@ class Recovery:
         starts: By ``"source/partition"``, the offset after which the replay reads; of files their number.
         ends: Likewise, up to where it reads before all sinks are given rows again.
         stops: Those that are ahead.
+        marks: Likewise, where the sink that is least far stood.
         outputs: By output, after how many stops it is given rows.
         resting: By region whose state goes on, after how many stops it runs again: where that state stands.
         why: A sentence: what made it begin where it began.
@@ -55,6 +56,7 @@ class Recovery:
     outputs: dict[str, int]
     resting: dict[str, int] = field(default_factory=dict)
     why: str = ""
+    marks: dict[str, int] = field(default_factory=dict)
     passed: int = 0
     again: bool = False
     rows: int = 0

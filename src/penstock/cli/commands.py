@@ -15,7 +15,7 @@ import typer
 from penstock.cli.differing import diff
 from penstock.cli.loading import CheckpointOption, load_flow
 from penstock.cli.matching import match, quiet_session
-from penstock.cli.misuse import as_typed
+from penstock.cli.misuse import MisuseError, as_typed
 from penstock.cli.skewed import skew
 from penstock.errors import CheckpointError, PenstockError
 
@@ -56,6 +56,13 @@ def run(
         str | None,
         typer.Option(help="With --recover recompute: no record before this event time matters, as 2026-05-01T12:00."),
     ] = None,
+    replay_output: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --recover recompute, as OUTPUT=OTHER: OUTPUT, whose sink keeps no mark, goes by the mark of OTHER; as OUTPUT=: it is given all "
+            "rows of the replay."
+        ),
+    ] = None,
 ) -> None:
     """Run a flow until it ends, fails or is stopped (Ctrl-C stops it after the epoch under way)."""
     from penstock.driver.recompute import recompute_of
@@ -63,10 +70,11 @@ def run(
 
     with as_typed():
         interval_ms(trigger)
-        recompute_of(recover, since)
+        follow = _followed(replay_output)
+        recompute_of(recover, since, follow)
     flow = load_flow(target)
     options: dict[str, Any] = {"workers": workers, "trigger": trigger, "drain": drain, "forget": forget or (), "audit": audit}
-    options |= {"recover": recover, "since": since}
+    options |= {"recover": recover, "since": since, "replay_outputs": follow}
     running = flow.start(quiet_session(context, master), checkpoint=checkpoint, **options)
     for change in (running.last_end, *running.changes):
         if change:
@@ -80,6 +88,19 @@ def run(
         running.shutdown(drain=False, timeout=60)
     running.await_termination()
     print(running.outcome, file=sys.stderr)
+
+
+def _followed(given: list[str] | None) -> dict[str, str | None] | None:
+    """``OUTPUT=OTHER`` as `Flow.start` takes it.
+
+    Raises:
+        MisuseError: One has no ``=``.
+    """
+    for text in given or ():
+        if "=" not in text:
+            raise MisuseError(f"--replay-output {text} must be OUTPUT=OTHER, or OUTPUT= alone.")
+    pairs = (text.partition("=") for text in given or ())
+    return {output: other or None for output, _, other in pairs} or None
 
 
 def status(checkpoint: CheckpointOption, as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:

@@ -32,6 +32,7 @@ class Loop:
         driver: Runs its epochs.
         error: The first error of an epoch in the engine's own thread.
         cut: Whether somebody else has ended the reading.
+        recovers: Whether this start computes state again from the log.
     """
 
     def __init__(self, opener: RunOpener) -> None:
@@ -39,6 +40,7 @@ class Loop:
         self.error: PenstockError | None = None
         self.cut: bool = False
         self._log: str = ""
+        self.recovers: bool = False
 
     def open(self, complain: Callable[[str], None] = lambda _: None) -> None:
         """Begin a run; see `RunOpener.open`."""
@@ -48,6 +50,7 @@ class Loop:
             self.note_end(error)
             raise
         self.driver = EpochDriver(self.flow, self.checkpoint, settings)
+        self.recovers = self.recovers or (self.last.recovery is not None and self.last.recovery.active)
         self._background = Background(self.checkpoint, settings, self.engine.copy, beside=self.engine.beside)
 
     def start(self, *, bounded: bool, complain: Callable[[str], None] = lambda _: None) -> bool:

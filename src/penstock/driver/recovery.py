@@ -208,6 +208,7 @@ def recovery_of(
         outputs,
         dict.fromkeys(resting, resumes),
         f"{why}.",
+        marks=_positions(ways[0].sources),
         began_us=now_us,
     )
     return Start(recovery, starts, read, usable)
@@ -364,7 +365,8 @@ def recovery_figures(record: EpochRecord, now_us: int) -> dict[str, Any] | None:
     partitions = {}
     for name, end in recovery.ends.items():
         start = recovery.starts.get(name, -1)
-        partitions[name] = {"start": start, "now": min(max(reached.get(name, start), start), end), "end": end}
+        now = min(max(reached.get(name, start), start), end)
+        partitions[name] = {"start": start, "now": now, "mark": recovery.marks.get(name, start), "end": end}
     whole = sum(p["end"] - p["start"] for p in partitions.values())
     done = sum(p["now"] - p["start"] for p in partitions.values())
     took_us = (recovery.ended_us or now_us) - recovery.began_us
@@ -373,8 +375,8 @@ def recovery_figures(record: EpochRecord, now_us: int) -> dict[str, Any] | None:
         "active": recovery.active,
         "why": recovery.why,
         "partitions": partitions,
-        "rows": recovery.rows,
-        "outputs": {name: recovery.gives(name) for name in recovery.outputs},
+        "rows_replayed": recovery.rows,
+        "outputs_suppressed": [name for name in recovery.outputs if not recovery.gives(name)],
         "seconds": round(took_us / 1e6, 1),
         "seconds_left": 0.0 if recovery.ended_us else left_s,
     }

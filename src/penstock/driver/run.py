@@ -220,12 +220,13 @@ class Run:
 
     @property
     def recovery(self) -> dict[str, Any] | None:
-        """How far the last recomputation of state is; None: there was none.
+        """How far this start's recomputation of state is; None: there was nothing to recover.
 
-        By ``"source/partition"`` where it began, where it is and where it ends (offsets; of files their number), records replayed, by output
-        whether it is given rows yet, seconds taken and an estimate of those left, and why it began there.
+        ``active``; ``partitions``: by ``"source/partition"`` the offsets ``start``, ``now``, ``mark`` (of the sink that is least far) and ``end`` (of that
+        which is farthest), of files their numbers; ``rows_replayed``; ``outputs_suppressed``: those that are given nothing yet; ``seconds`` taken and
+        ``seconds_left``, an estimate, None if there is none yet; ``why`` it began there.
         """
-        return recovery_figures(self._loop.last, self._loop.engine.clock_us())
+        return recovery_figures(self._loop.last, self._loop.engine.clock_us()) if self._loop.recovers else None
 
     @property
     def regions(self) -> dict[str, dict[str, Any]]:

@@ -93,8 +93,8 @@ def recovery_lines(recovery: dict[str, Any] | None) -> list[str]:
         return []
     left = recovery["seconds_left"]
     about = "" if left is None else f", about {max(1, round(left))} s left"
-    waiting = [name for name, gives in recovery["outputs"].items() if not gives]
-    lines = [f"recomputing: {recovery['rows']:,} records read{about}; outputs that wait for their marks: {', '.join(waiting)}"]
+    waiting = ", ".join(recovery["outputs_suppressed"])
+    lines = [f"recomputing: {recovery['rows_replayed']:,} records read{about}; outputs that wait for their marks: {waiting}"]
     for name, at in recovery["partitions"].items():
         lines.append(f"  {name}: from {max(at['start'], 0):,}, now {max(at['now'], 0):,} of {at['end']:,}")
     return lines
