@@ -205,3 +205,39 @@ def test_approximate_count_when_its_column_becomes_wider_is_refused_because_hash
             Harness(declared("bigint"), checkpoint=folder),
         ):
             pass
+
+
+def test_decimals_that_become_wider_are_refused_by_deduplicate_because_their_stored_form_differs():
+    sink = f"narrowed {next(NUMBERS)}"
+    with tempfile.TemporaryDirectory() as folder:
+        with Harness(flow("decimal(4,1)", ["duplicates"], sink), checkpoint=folder) as harness:
+            harness.epoch()
+        with (
+            pytest.raises(
+                ChangedFlowError, match=r"its columns was \(a decimal128\(4, 1\)\) and is now \(a decimal128\(6, 1\)\)"
+            ),
+            Harness(flow("decimal(6,1)", ["duplicates"], sink), checkpoint=folder),
+        ):
+            pass
+
+
+def test_open_runs_of_keys_of_which_some_were_stored_since_the_change_keep_each_its_events():
+    keys, numbers = "abdefghi", itertools.count()
+
+    def events(last: bool, whose: str, second: int) -> list:
+        """An event per key, the last of a match or not, with others between: every third one is a last."""
+        out = []
+        for key in whose:
+            while ((number := next(numbers)) % 3 == 2) is not last:
+                out.append(("c", second, number % 100))
+            out.append((key, second, number % 100))
+        return out
+
+    turns = [
+        [events(False, keys * 2, 3), events(False, "c", 5)],
+        [events(False, keys[::2], -3) + events(False, "c", 3), events(True, keys, -3) + events(False, "c", 3)],
+    ]
+    kinds, sink = ["int", "bigint"], f"open {next(NUMBERS)}"
+    check((kinds, ["match"], turns, {}, False))
+    run(sink, kinds, ["match"], turns)
+    assert len({row["k"] for table in SINKS[sink] for row in ps.memory(table).rows()} & set(keys)) == len(keys)
