@@ -220,7 +220,7 @@ def _check_mark(output: p.Output, mark: Mark | None, last: EpochRecord) -> None:
     if output.sink.durable and given is not None and (mark is None or mark.epoch < given):
         raise SinkError(
             f"Output {output.name!r} was given the rows of epoch {given}, but its sink {output.sink!r} holds "
-            f"{'nothing' if mark is None else f'only epoch {mark.epoch}'}; restore the sink, or begin with a new checkpoint."
+            f'{"nothing" if mark is None else f"only epoch {mark.epoch}"}; restore the sink, or start with recover="recompute".'
         )
 
 

@@ -32,7 +32,7 @@ def refuse_claim(held: Mark | None, claim: Mark, *, target: str, remedy: str) ->
     if held.flow != claim.flow:
         raise SinkAheadError(
             f"{target} holds the rows of another flow or checkpoint ({held.flow!r}, this one is {claim.flow!r}): "
-            f"choose another place for output {claim.output!r}, or {remedy}."
+            f'start with recover="recompute" if that checkpoint is lost, choose another place for output {claim.output!r}, or {remedy}.'
         )
     if held.run > claim.run:
         raise FencedError(
@@ -41,7 +41,7 @@ def refuse_claim(held: Mark | None, claim: Mark, *, target: str, remedy: str) ->
     if held.epoch > claim.epoch + 1:
         raise SinkAheadError(
             f"{target} holds output {claim.output!r} up to epoch {held.epoch}, but the checkpoint knows only {claim.epoch}: "
-            f"use the checkpoint that wrote it, or {remedy}."
+            f'use the checkpoint that wrote it, start with recover="recompute", or {remedy}.'
         )
 
 
