@@ -198,6 +198,10 @@ class Checkpoint:
         """The number of the newest run; 0 if there was none."""
         return max(self._numbers(RUNS), default=0)
 
+    def newest_epoch(self) -> int:
+        """The number of the newest record, whatever is in it; −1: there is none."""
+        return max(self._numbers(EPOCHS), default=-1)
+
     def last(self) -> EpochRecord:
         """The last committed epoch's record, or an empty one.
 

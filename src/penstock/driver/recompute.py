@@ -13,7 +13,7 @@ Read next: `penstock.driver.opener`.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.checkpoint.folder import Checkpoint, Identity, state_path
@@ -88,6 +88,7 @@ class Needed:
         last: The last record, as far as it can be read.
         outputs: The outputs under the names by which their sinks know them.
         marks: What the sinks hold, by output.
+        newest: The number of the newest record, readable or not.
         report: What the flow finds of the last record's state, if nothing but a change of the flow is in the way.
     """
 
@@ -95,6 +96,7 @@ class Needed:
     last: EpochRecord
     outputs: tuple[p.Output, ...]
     marks: Mapping[str, Mark | None]
+    newest: int
     report: Report | None = None
 
     @property
@@ -111,7 +113,7 @@ class Needed:
     @property
     def epoch(self) -> int:
         """The number of the epoch that begins it: above all that were ever given out."""
-        return 1 + max(self.last.epoch, *(m.epoch for m in self.marks.values() if m is not None))
+        return 1 + max(self.newest, *(m.epoch for m in self.marks.values() if m is not None))
 
     @property
     def above(self) -> int:
@@ -119,12 +121,14 @@ class Needed:
         return max(m.run for m in self.marks.values() if m is not None)
 
 
-def needed(flow: CompiledFlow, checkpoint: Checkpoint, engine: Engine, told: Recompute) -> Needed | None:
+def needed(
+    flow: CompiledFlow, checkpoint: Checkpoint, engine: Engine, told: Recompute, forget: Collection[str] = ()
+) -> Needed | None:
     """Whether a start must recompute, and why; None: the checkpoint will do, or nothing was ever given out. Nothing is changed.
 
     Raises:
         RecoveryError: The sinks hold rows of several flows, or one of them keeps no mark.
-        ChangedFlowError: Positions of the checkpoint are of other sources.
+        ChangedFlowError: Positions of the checkpoint are of other sources, or the flow has changed in a way that no replay mends.
     """
     plan, identity = flow.plan, checkpoint.identity()
     try:
@@ -134,7 +138,7 @@ def needed(flow: CompiledFlow, checkpoint: Checkpoint, engine: Engine, told: Rec
     if last.shape is not None:
         check_sources(last.shape.sources, sources_of(plan), checkpoint.uri)
     outputs = tuple(named_as_before(last.shape, plan.outputs, checkpoint.uri)[0])
-    held = {o.name: o.sink.held(o.name) for o in outputs}
+    held = {o.name: _held(o) for o in outputs}
     marks = {name: None if mark is None or mark.epoch < 0 else mark for name, mark in held.items()}
     if not any(marks.values()):
         return None
@@ -148,14 +152,31 @@ def needed(flow: CompiledFlow, checkpoint: Checkpoint, engine: Engine, told: Rec
     begun = engine.has_begun(last.log, last.epoch + 1)
     why, report = torn or _why(checkpoint, last, outputs, marks, identity, begun=begun), None
     if not why:
-        refused = takeover_refusal(flow, last, checkpoint.uri)
+        found = compare(flow, last, checkpoint.uri, forget)[1]
+        refused = takeover_refusal(flow, last, checkpoint.uri, forget)
         if refused is None and any(m is not None and m.epoch > last.epoch for m in marks.values()):
             refused = fed_otherwise(checkpoint, flow, last, marks)
         if refused is None:
             return None
-        why, report = refused.sentence, compare(flow, last, checkpoint.uri)[1]
+        if lost := found.lost():
+            raise lost
+        why, report = refused.sentence, found
     marks = {**marks, **_followed(outputs, marks, told)}
-    return Needed(why, last, outputs, marks, report)
+    return Needed(why, last, outputs, marks, max(last.epoch, checkpoint.newest_epoch()), report)
+
+
+def _held(output: p.Output) -> Mark | None:
+    """What a sink holds.
+
+    Raises:
+        RecoveryError: The sink cannot say it.
+    """
+    if not hasattr(output.sink, "held"):
+        raise RecoveryError(
+            f"Output {output.name!r} goes to {output.sink!r}, which has no method held (penstock.sinks.Sink) to tell what it holds; add it."
+        )
+    found: Mark | None = output.sink.held(output.name)
+    return found
 
 
 def _why(

@@ -195,6 +195,9 @@ def recovery_of(
             if isinstance(at, Refusal):
                 return at
             read[source.name] = at
+            end, begin = ways[-1].sources.get(source.name, SourceState()), starts[source.name]
+            reached = end.reached if begin.files == end.files else list(max((f.place for f in at), default=()))
+            starts[source.name] = replace(begin, reached=reached, order={})
     stops = [Stop({n: _bare(s) for n, s in w.sources.items()}, w.finished) for w in ways]
     resumes = (
         0 if rest is None else next(i for i, w in enumerate(ways, 1) if _extent(w) >= _extent(Trail("", sources=dict(rest))))

@@ -86,6 +86,12 @@ class Report:
         sentences = dict.fromkeys(sentence for verdict in self.verdicts for sentence in verdict.refusals)
         return ChangedFlowError(" ".join(sentences)) if sentences else None
 
+    def lost(self) -> ChangedFlowError | None:
+        """Why not even a recomputation helps: what stands in the way beside state that can be rebuilt; None: nothing."""
+        others = [v for v in self.verdicts if v.refusals and v.outcome is not Outcome.RECOMPUTE]
+        sentences = dict.fromkeys(sentence for verdict in others for sentence in verdict.refusals)
+        return ChangedFlowError(" ".join(sentences)) if sentences else None
+
     def checked(self) -> Report:
         """Itself.
 
