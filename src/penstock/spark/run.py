@@ -186,12 +186,13 @@ class SparkEngine:
                 f"The state of flow {self._flow.plan.name!r} cannot be computed from the log: positions of source {source.name!r} are local to an epoch, so "
                 "nothing tells which of its records the sinks know; declare position= in flows that are to be recomputed. Nothing was changed."
             )
-        if source.position is not None and source.time is None:
+        listed = reader_of(source).listed(self.spark, source)
+        if listed is None and source.time is None:
             raise RecoveryError(
                 f"The state of flow {self._flow.plan.name!r} cannot be computed from the log: source {source.name!r} has no event time, so the sinks' marks "
                 "do not say how far its partitions were read; declare time= in flows that are to be recomputed. Nothing was changed."
             )
-        return reader_of(source).listed(self.spark, source)
+        return listed
 
     def begin_log(self, read: Mapping[str, Sequence[InputFile]], epoch: int) -> str:
         return logs.begin(self._checkpoint, [read.get(s.name, ()) for s in self._flow.plan.sources], epoch)

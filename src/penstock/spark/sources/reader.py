@@ -256,7 +256,7 @@ class Reader:
     def _within(self) -> str:
         """SQL of whether a row is within the bounds; empty: each is."""
         bounds = self._bounds
-        if bounds is None or self._source.position is None:
+        if bounds is None or not self.steady:
             return ""
         cases = " ".join(
             f"when {part_number(self._ordinal, self._partition_of(name))}L then {OFFSET} > {after}L and {OFFSET} <= {upto}L"
@@ -267,21 +267,21 @@ class Reader:
 
     def _partition_of(self, name: str) -> int | str | None:
         """What `part_number` knows a partition by, whose name is as `Chunk.partition` has it."""
-        kind = self._source.connector.schema.field(self._source.position[0]).type if self._source.position else None
-        whole = kind is not None and pa.types.is_integer(kind)
+        if self._source.position is None:
+            return 0  # the only one
+        whole = pa.types.is_integer(self._source.connector.schema.field(self._source.position[0]).type)
         return None if name == "None" and whole else int(name) if whole else name
 
     def _left(self) -> bool:
         """Whether the epoch has records behind the bounds."""
         bounds = self._bounds
-        if bounds is None or self._source.position is None or bounds.others:
+        if bounds is None or not self.steady or bounds.others:
             return False
         last = {part_number(self._ordinal, self._partition_of(n)): upto for n, (_, upto) in bounds.partitions.items()}
         self._bounds = None
         try:
-            found = (
-                self._rows(self._slice(list(self._source.position))).groupBy(PART).agg(F.max(OFFSET).alias("last")).collect()
-            )
+            rows = self._rows(self._slice([c for c in (self._source.time, *(self._source.position or ())) if c]))
+            found = rows.groupBy(PART).agg(F.max(OFFSET).alias("last")).collect()
         finally:
             self._bounds = bounds
         return any(row["last"] is not None and row["last"] > last.get(row[PART], -1) for row in found)
