@@ -168,10 +168,11 @@ def recovery_of(
         id(t): next(i for i, w in enumerate(ways, 1) if _extent(w) == _extent(t) and w.finished == t.finished) for t in holding
     }
     frontiers = {o.name: MIN_TIME if (m := marks[o.name]) is None else m.frontier for o in plan.outputs}
-    whole = any(mark is None for mark in marks.values())
+    whole = since is None and any(mark is None for mark in marks.values())
     found = horizons(plan, frontiers, resting)
-    if since is not None:
-        found = {n: Horizon(min(since, h.time), f"since={time_text(since)} was given") for n, h in found.items()}
+    if since is not None:  # it says where to begin if the flow does not, or earlier than the flow says
+        told = Horizon(since, f"since={time_text(since)} was given")
+        found = {n: told if h.time == MIN_TIME or since < h.time else h for n, h in found.items()}
     usable = None if whole else _usable(ways[0], known)
     starts: dict[str, SourceState] = {}
     read: dict[str, tuple[InputFile, ...]] = {}
