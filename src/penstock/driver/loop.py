@@ -169,7 +169,7 @@ class Loop:
         """Submit the command that ends the input."""
         self.checkpoint.check_owner(self.settings.run)
         recovery = self.last.recovery
-        if recovery is not None and recovery.active:
+        if recovery is not None and recovery.active and not recovery.reached(self.last.sources):
             raise RecoveryError(
                 f"Flow {self.flow.plan.name!r} has read all there is and has not come by the marks of its sinks: {recovery.missing(self.last.sources)}; the log "
                 "is shorter than the one from which their rows came. No sink was given anything by this recomputation."

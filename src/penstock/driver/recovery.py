@@ -215,6 +215,9 @@ def recovery_of(
         marks=_positions(ways[0].sources),
         began_us=now_us,
     )
+    while recovery.reached(starts) and not recovery.stops[0].finished:  # else it would wait for records that need not come
+        starts = recovery.at_stop(starts, now_us)
+        recovery = recovery.after(passed=True, again=False, rows=0, now_us=now_us)
     return Start(recovery, starts, read, usable)
 
 

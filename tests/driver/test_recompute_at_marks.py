@@ -1,0 +1,68 @@
+"""A recomputation with nothing to read before a mark, or after the last one: it needs no record to go on, and none to end."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pyarrow as pa
+import pytest
+
+import penstock as ps
+from penstock.sources.base import Source
+from penstock.testing import Harness
+from penstock.testing.harness import Crash
+
+ROWS = [{"p": 0, "o": i, "k": "ab"[i % 2], "at": 3_000_000 * i, "v": i} for i in range(12)]
+
+
+class Numbers(Source):
+    schema = pa.schema(
+        [("p", pa.int64()), ("o", pa.int64()), ("k", pa.string()), ("at", pa.timestamp("us")), ("v", pa.int64())]
+    )
+
+
+def flow_of(path, *, windows):
+    flow = ps.Flow("marks")
+    events = flow.source("events", Numbers(), time="at", lateness="5 seconds", partitions=(0,), position=("p", "o"))
+    if windows:
+        counts = events.key_by("k").window(ps.tumbling("10 seconds")).aggregate(n=ps.count())
+        counts.sink(ps.sql(f"sqlite:///{path}", "windows"), name="windows")
+    events.where("v > 3").sink(ps.sql(f"sqlite:///{path}", "some"), name="some")
+    return flow
+
+
+def held(path, *tables):
+    with sqlite3.connect(path) as connection:
+        return [sorted(connection.execute(f"SELECT * FROM {table}")) for table in tables]
+
+
+def test_state_when_nothing_before_the_mark_is_needed_and_nothing_came_after_it_is_computed_and_the_input_ends(tmp_path):
+    for name, rows in (("clean", ROWS), ("lost", ROWS)):
+        with Harness(flow_of(tmp_path / name, windows=False)) as harness:
+            harness.push("events", rows)
+            harness.epoch()
+    with Harness(flow_of(tmp_path / "lost", windows=False), checkpoint=str(tmp_path / "c"), recover="recompute") as harness:
+        assert not harness.record.recovery.active
+        harness.push("events", ROWS)
+        harness.finish()
+    assert held(tmp_path / "lost", "some") == held(tmp_path / "clean", "some")
+
+
+def test_checkpoint_when_lost_between_two_sinks_as_the_input_ends_then_the_recomputation_ends_too(tmp_path):
+    def stop(name):
+        if name == "compute some" and harness.record.sources:  # the last epoch, in which the windows are stored
+            raise Crash(name)
+
+    with Harness(flow_of(tmp_path / "clean", windows=True)) as harness:
+        harness.push("events", ROWS)
+        harness.epoch()
+        harness.finish()
+    with Harness(flow_of(tmp_path / "lost", windows=True), on_step=stop) as harness:
+        harness.push("events", ROWS)
+        harness.epoch()
+        with pytest.raises(Crash):
+            harness.finish()
+    with Harness(flow_of(tmp_path / "lost", windows=True), checkpoint=str(tmp_path / "c"), recover="recompute") as harness:
+        harness.available()  # a source of files would give nothing either
+        assert harness.record.finished
+    assert held(tmp_path / "lost", "windows", "some") == held(tmp_path / "clean", "windows", "some")
