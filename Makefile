@@ -10,7 +10,7 @@ ARCHIVE := $(VENV)/spark.jsa
 SRC := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-skew bench-skewed-flows bench-cer bench-flink lock clean
+.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-skew bench-skewed-flows bench-recovery bench-cer bench-flink lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +65,9 @@ bench-skew: $(STAMP)  ## Measure how evenly each strategy spreads skewed keys (h
 
 bench-skewed-flows: $(STAMP)  ## Measure flows with a hot key, divided and isolated, beside plain Spark (about eight minutes)
 	$(PY) benchmarks/skewed_flows.py
+
+bench-recovery: $(STAMP)  ## Measure what the guard costs, and how long state takes to be computed anew (half an hour)
+	$(PY) benchmarks/recovery.py
 
 bench-cer: $(STAMP)  ## Measure pattern recognition (several minutes)
 	$(PY) benchmarks/cer.py

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import killed_flow
@@ -80,14 +81,16 @@ def java_above(pid):
     return pid
 
 
-def sleep_before(step):
-    """A hook that puts this process and its JVM to sleep, once."""
+def sleep_before(step, count=1):
+    """A hook that puts this process and its JVM to sleep, once, when it comes to a step for the nth time."""
     seen = []
 
     def before(name):
-        if name == step and not seen:
+        if name == step:
             seen.append(name)
-            os.killpg(0, signal.SIGSTOP)
+            if len(seen) == count:
+                os.killpg(0, signal.SIGSTOP)
+                time.sleep(0.2)  # another thread may take the signal, and this one run on for a moment
 
     return before
 
@@ -114,7 +117,7 @@ def main(
         fn = killing_executors(once, checkpoint)
         killed_flow.copy_slowly(1.5, lambda: kill_executor_once(Path(once, "killed-copying")))
     flow = killed_flow.flow_of(folder, killed_flow.sinks_in(urls), fn=fn)
-    before = sleep_before(sleep_at) if sleep_at else None
+    before = sleep_before(*([sleep_at] if isinstance(sleep_at, str) else sleep_at)) if sleep_at else None
     steps = {}
     if scales:
         steps = {"step_budget": killed_flow.small_steps(20)}

@@ -14,8 +14,7 @@ these does the backend check single records, starting from what is known before 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -110,7 +109,9 @@ def check_lateness(
         declared: Partitions that must have records first, as (name, number).
         now_us: Clock time of the epoch, for idleness only.
     """
-    state = deepcopy(before)
+    state = replace(
+        before, partitions={n: replace(k) for n, k in before.partitions.items()}
+    )  # trails are never changed in place
     if chunks or not state.heard_us:
         state.heard_us = now_us
     for name, part in declared:
