@@ -33,7 +33,7 @@ def test_driver_when_it_wakes_up_after_a_recomputation_is_fenced_and_stores_noth
         flow = killed_flow.flow_of(tmp_path / "in", killed_flow.sinks_in(urls), max_files=3)
         run = flow.start(spark, checkpoint=str(new), workers=2, trigger="available_now", recover="recompute")
         assert run.await_termination(300)
-        assert run.recovery["partitions"]["events"]["end"] == 2
+        assert run.recovery["partitions"]["events"]["end"] == (1 if step == "compute totals" else 2)
         assert killed_flow.content(urls) == killed_flow.expected(data)
         kept = _records(new)
         os.killpg(process.pid, signal.SIGCONT)
