@@ -13,6 +13,7 @@ from penstock.driver.engine import Bounds, Scan
 from penstock.errors import RecoveryError, SinkAheadError
 from penstock.flow import plan as p
 from penstock.progress import trail
+from penstock.progress.lateness import Chunk
 from penstock.progress.source_state import SourceState
 from penstock.protocol.rescale import Placement
 from penstock.types import Mark, Refusal
@@ -36,10 +37,12 @@ def extend_trail(state: SourceState, before: SourceState, scan: Scan) -> None:
         state.trail, state.digest = trail.extended(state.trail, new), new[-1].digest
         state.reached, state.strays = trail.placed(before, scan.places)
         return
-    for name, known in state.partitions.items():
-        mine = sorted((c for c in scan.chunks if c.partition == name), key=lambda c: c.number)
-        if mine and not state.files:
-            known.trail = trail.extended(known.trail, trail.of_chunks(before.partitions.get(name), mine))
+    came: dict[str, list[Chunk]] = {}
+    for chunk in sorted(scan.chunks, key=lambda c: c.number) if not state.files else ():
+        came.setdefault(chunk.partition, []).append(chunk)
+    for name, chunks in came.items():
+        known = state.partitions[name]
+        known.trail = trail.extended(known.trail, trail.of_chunks(before.partitions.get(name), chunks))
 
 
 def advanced(

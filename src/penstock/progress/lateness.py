@@ -109,9 +109,8 @@ def check_lateness(
         declared: Partitions that must have records first, as (name, number).
         now_us: Clock time of the epoch, for idleness only.
     """
-    state = replace(
-        before, partitions={n: replace(k) for n, k in before.partitions.items()}
-    )  # trails are never changed in place
+    # What else there is in them is replaced, never changed.
+    state = replace(before, partitions={name: replace(known) for name, known in before.partitions.items()})
     if chunks or not state.heard_us:
         state.heard_us = now_us
     for name, part in declared:

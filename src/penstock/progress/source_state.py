@@ -41,9 +41,6 @@ class Waypoint:
         """Read what `to_json` gave."""
         return Waypoint(*raw)
 
-    def __deepcopy__(self, _: Any) -> Waypoint:
-        return self
-
 
 @dataclass
 class PartitionState:
