@@ -115,3 +115,16 @@ def test_idleness_when_an_epoch_runs_again_later_is_what_it_was(tmp_path, step):
     assert crashed
     flow.epoch(100, a=[9, 30], b=[30])
     assert [r["v"] for r in flow.late.rows()] == ([] if step == "commit" else [9])  # late if it came when already idle
+
+
+@pytest.mark.parametrize("idle_after", [None, "5 seconds"])
+def test_partition_that_was_idle_and_is_not_by_other_code_or_another_clock_stays_late_behind_the_frontier(tmp_path, idle_after):
+    first = Watched(tmp_path, "a", checkpoint=str(tmp_path / "c"))
+    first.epoch(a_0=[1], a_1=[1])
+    first.epoch(6, a_1=[50])
+    second = Watched(tmp_path, "a", checkpoint=str(tmp_path / "c"), idle_after=idle_after)  # its clock begins anew
+    second.epoch(1, a_1=[51])
+    second.epoch(1, a_0=[20, 52])
+    second.harness.finish()
+    assert [r["v"] for r in second.late.rows()] == [20]
+    assert second.values() == [1, 1, 50, 51, 52]

@@ -167,6 +167,9 @@ def recovery_of(
     place = {
         id(t): next(i for i, w in enumerate(ways, 1) if _extent(w) == _extent(t) and w.finished == t.finished) for t in holding
     }
+    refused = _order_refusal(plan, ways[-1], resting)
+    if refused:
+        return refused
     frontiers = {o.name: MIN_TIME if (m := marks[o.name]) is None else m.frontier for o in plan.outputs}
     whole = since is None and any(mark is None for mark in marks.values())
     found = horizons(plan, frontiers, resting)
@@ -237,6 +240,20 @@ def _mark_refusal(plan: p.Plan, output: str, trail: Trail | None) -> Refusal | N
             f"a key of region {region!r} was on hold for a rescale when output {output!r} was stored, so that rows of it are missing there and "
             "others are not"
         )
+    return None
+
+
+def _order_refusal(plan: p.Plan, end: Trail, resting: Collection[str]) -> Refusal | None:
+    """Without event time, rows of several partitions are in the order of the epochs that they came in, which no log has."""
+    for region in plan.regions:
+        at = next((i for i, step in enumerate(region.steps) if step.operator.ordered), None)
+        sources = p.upstream_of(p.SourceNode, *region.inputs)
+        number = sum(max(len(end.sources[s.name].partitions), 1) for s in sources)
+        if at is not None and number > 1 and not region.timed and region.name not in resting:
+            return Refusal(
+                f"step {region.step_name(at)!r} of region {region.name!r} depends on the order of rows, and without event time that of {number} source "
+                "partitions is how they came, epoch by epoch, which the log does not tell"
+            )
     return None
 
 

@@ -126,9 +126,15 @@ def check_lateness(
         known.latest, known.offset, known.heard_us = latest, max(known.offset, chunk.last_offset), now_us
         known.rows += chunk.rows
         state.rows += chunk.rows
-    everyone: list[SourceState | PartitionState] = [state, *state.partitions.values()]
-    for silent in everyone:
-        silent.idle = idle_after_us is not None and now_us - silent.heard_us > idle_after_us
+
+    def silent(one: SourceState | PartitionState) -> bool:
+        return idle_after_us is not None and now_us - one.heard_us > idle_after_us
+
+    state.idle = silent(state)
+    for known in state.partitions.values():
+        if known.idle and not silent(known):  # by another clock, or it may no longer be idle
+            known.late_floor = _floor(known, before.frontier)
+        known.idle = silent(known)
     reached = [(max(behind(k.latest, lateness_us), k.late_floor), k.idle) for k in state.partitions.values()]
     state.frontier = max(before.frontier, _least(reached))
     return Judgement(state, candidate_chunks)
