@@ -61,6 +61,7 @@ class Source(Node):
     timed: bool = True
     lateness_us: int = 0
     partitions: tuple[int, ...] = (0,)
+    idle_after: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,9 +378,6 @@ class OrderedTally(Tally):
 OPERATORS: dict[str, type[ps.Operator]] = {"previous": Previous, "tally": Tally, "ordered tally": OrderedTally}
 
 
-# ------------------------------------------------------------------------------------------------------------------ build
-
-
 @dataclass
 class Reader:
     """In place of a connector: only a schema; the harness pushes the records."""
@@ -456,6 +454,7 @@ def declare_node(
             position=("p", "o"),
             partitions=node.partitions,
             on_error="skip",
+            idle_after=node.idle_after,
         )
     if isinstance(node, Union):
         first, *others = [streams[n] for n in node.of]

@@ -73,6 +73,7 @@ class Life:
         dice: What happens.
         edit: Gives the log that is there after the first run, of that before; none: the same.
         rescales: Whether the number of workers changes.
+        jumps: Whether the clock jumps, so that partitions become idle.
     """
 
     def __init__(
@@ -83,8 +84,9 @@ class Life:
         edit: Callable[[list[tuple[str, Any]]], list[tuple[str, Any]]] = lambda log: log,
         *,
         rescales: bool = True,
+        jumps: bool = False,
     ) -> None:
-        self.recipe, self.dice, self.edit, self.rescales = recipe, dice, edit, rescales
+        self.recipe, self.dice, self.edit, self.rescales, self.jumps = recipe, dice, edit, rescales, jumps
         self.name = f"recomputed {next(NUMBERS)}"
         self.log = sorted(
             ((name, epoch, record) for name, rows in data.items() for epoch, record in rows), key=lambda x: (x[1], x[2]["o"])
@@ -179,7 +181,7 @@ class Life:
                 here = [x for n, x in some if n == name]
                 if here:
                     harness.push(name, r.table(source, here))
-            harness.epoch(*self._steered(harness))
+            harness.epoch(*self._steered(harness), advance_us=dice.choice([1, 1, 60]) * r.SECOND if self.jumps else r.SECOND)
             if dice.random() < 0.12 and len(self.copies) < 3:
                 self._keep(harness)
         while finish and not harness.record.finished:

@@ -1,0 +1,202 @@
+"""The checker of recomputations is checked: each plausible mistake in them must be noticed by a small search.
+
+The same search over the unbroken product finds nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import oracle
+import pytest
+import recipes as r
+from recomputing import Life, Lived
+from test_against_oracle import compare
+
+from penstock.checkpoint.recovery import Recovery
+from penstock.driver import recompute, recovery, replay
+from penstock.errors import PenstockError
+from penstock.types import MIN_TIME
+
+LIVES = 30
+SOURCE = r.Source("a", lateness_us=2 * r.SECOND, partitions=(0, 1))
+TOO_SMALL = "let it give more. No sink was given anything in this epoch."
+
+
+def a_flow(source: r.Source = SOURCE) -> r.Recipe:
+    """Records as they come, windows over windows, late records; two partitions."""
+    keyed = r.KeyBy(source, ("k",), "first")
+    columns = (("v", "sum", "v"), ("j", "max", "j"), ("x", "max", "x"), ("s", "max", "s"))
+    small = r.Totals(keyed, columns, r.Window("tumbling", 5 * r.SECOND))
+    again = r.KeyBy(small, ("k",), "second")
+    long = r.Totals(again, (("v", "sum", "v"), ("j", "count", None)), r.Window("sliding", 12 * r.SECOND, 6 * r.SECOND))
+    late = r.Late(source)
+    return r.Recipe([source, keyed, small, again, long, late], [source, small, long, late])
+
+
+def a_log(dice: random.Random, records: int, sticky: float = 0.0) -> dict[str, list]:
+    time, p, rows, offsets = 0, 0, [], [0, 0]
+    for i in range(records):
+        time += dice.choice([0, 1, 1, 2, 3])
+        p = p if dice.random() < sticky else dice.randrange(2)
+        at = r.moment(max(0, time - dice.choice([0, 0, 0, 1, 2, 6])) * r.SECOND)
+        rows.append(
+            (i, {"p": p, "o": offsets[p], "k": dice.choice("ab"), "j": i, "v": dice.randrange(9), "x": 0.5, "s": "a", "at": at})
+        )
+        offsets[p] += 1
+    return {"a": rows}
+
+
+def compare_all(lived: Lived, recipe: r.Recipe, data: oracle.Records) -> None:
+    expected = oracle.Oracle(recipe, data, lived.markers)
+    for node, found in lived.contents.items():
+        compare(type(node).__name__, found, expected.content(node))
+
+
+def search() -> None:
+    """Raise for the first difference that a few fixed lives show."""
+    for seed in range(LIVES):
+        dice = random.Random(seed)
+        recipe, data = a_flow(), a_log(dice, 50)
+        lived = Life(recipe, data, dice, rescales=False).run()
+        if not lived.refusal.endswith(TOO_SMALL):
+            assert not lived.refusal, lived.refusal
+            compare_all(lived, recipe, data)
+
+
+def search_another_log() -> None:
+    """A record is gone when state is computed anew: refused, or it was not needed, or it was never read."""
+    for seed in range(LIVES):
+        dice = random.Random(seed)
+        recipe, data = a_flow(), a_log(dice, 50)
+        gone = dice.randrange(1, 30)
+        lived = Life(recipe, data, dice, lambda log, gone=gone: log[:gone] + log[gone + 1 :], rescales=False).run()
+        if lived.refusal:
+            continue
+        try:
+            compare_all(lived, recipe, data)
+        except AssertionError:
+            compare_all(lived, recipe, {"a": data["a"][:gone] + data["a"][gone + 1 :]})
+
+
+def search_idle() -> None:
+    """Partitions become idle and come back late, some join late: what was late is so for all outputs alike."""
+    for seed in range(LIVES):
+        dice = random.Random(seed)
+        declared = (0, 1) if seed % 2 else ()
+        source = replace(SOURCE, partitions=declared, idle_after="30 seconds")
+        recipe, data = a_flow(source), a_log(dice, 50, 0.8)
+        lived = Life(recipe, data, dice, rescales=False, jumps=True).run()
+        if lived.refusal:
+            assert lived.refusal.endswith(TOO_SMALL), lived.refusal
+            continue
+        compare_idle(lived, recipe, data)
+
+
+def compare_idle(lived: Lived, recipe: r.Recipe, data: oracle.Records) -> None:
+    """Each record is on time or late, and is that for all outputs; one behind its own partition is late."""
+    source, late = recipe.nodes[0], recipe.nodes[-1]
+    compare("records", lived.contents[source] + lived.contents[late], oracle.multiset(x for _, x in data["a"]))
+    own = oracle.Oracle(recipe, data, {}).content(late)
+    assert own <= lived.contents[late], "a record is on time though its own partition was ahead of it"
+    on_time = {(row["p"], row["o"]) for row in map(dict, lived.contents[source])}
+    free = replace(source, lateness_us=1 << 50)
+    again = a_flow(free)
+    whole = oracle.Oracle(again, {"a": [(e, x) for e, x in data["a"] if (x["p"], x["o"]) in on_time]}, {})
+    for node, same in zip(recipe.sinks[1:-1], again.sinks[1:-1], strict=True):
+        compare(type(node).__name__, lived.contents[node], whole.content(same))
+
+
+# ------------------------------------------------------------------------------------------------------------- broken variants
+
+
+def equal_for_at_most(patch):
+    patch.setattr(Recovery, "gives", lambda self, output: self.outputs.get(output, 0) == self.passed)
+
+
+def output_given_rows_one_stop_too_early(patch):
+    patch.setattr(Recovery, "gives", lambda self, output: self.outputs.get(output, 0) - 1 <= self.passed)
+
+
+def output_given_rows_one_stop_too_late(patch):
+    patch.setattr(Recovery, "gives", lambda self, output: self.outputs.get(output, 0) < self.passed)
+
+
+def early_enough_without_adding_up(patch):
+    """Each step alone looks back from the frontier."""
+    horizons = recovery.horizons
+
+    def alone(plan, frontiers, *more):
+        least = min(frontiers.values())
+        spans = [step.operator.span() for region in plan.regions for step in region.steps]
+        found = horizons(plan, frontiers, *more)
+        if least == MIN_TIME or None in spans:
+            return found
+        return {name: replace(h, time=max(h.time, least - max(spans))) for name, h in found.items()}
+
+    patch.setattr(recovery, "horizons", alone)
+
+
+def frontier_of_the_mark_not_taken(patch):
+    at_stop = Recovery.at_stop
+
+    def own(self, states, now_us):
+        found = at_stop(self, states, now_us)
+        return {name: replace(state, frontier=states[name].frontier) for name, state in found.items()}
+
+    patch.setattr(Recovery, "at_stop", own)
+
+
+def fingerprint_not_compared(patch):
+    patch.setattr(Recovery, "difference", lambda *_: None)
+
+
+def lateness_judged_from_the_maximum_at_the_mark(patch):
+    begin = recovery._begin
+    patch.setattr(recovery, "_begin", lambda known, point: replace(begin(known, point), latest=known.latest))
+
+
+def floors_not_replayed(patch):
+    patch.setattr(replay, "with_floors_of", lambda state, _: state)
+
+
+def input_given_again_is_read_twice(patch):
+    limits = Recovery.limits
+
+    def whole(self, source, state):
+        found, files = limits(self, source, state)
+        return {name: (-1 if self.again else after, upto) for name, (after, upto) in found.items()}, files
+
+    patch.setattr(Recovery, "limits", whole)
+
+
+def first_epoch_not_above_the_marks(patch):
+    patch.setattr(recompute.Needed, "epoch", property(lambda _: 0))
+
+
+MUTANTS = {
+    equal_for_at_most: search,
+    output_given_rows_one_stop_too_early: search,
+    output_given_rows_one_stop_too_late: search,
+    early_enough_without_adding_up: search,
+    frontier_of_the_mark_not_taken: search_idle,
+    fingerprint_not_compared: search_another_log,
+    lateness_judged_from_the_maximum_at_the_mark: search,
+    floors_not_replayed: search_idle,
+    input_given_again_is_read_twice: search,
+    first_epoch_not_above_the_marks: search,
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
+def test_search_when_recomputing_is_broken_finds_a_difference(monkeypatch, mutant):
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, PenstockError)):
+        MUTANTS[mutant]()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("find", [search, search_another_log, search_idle], ids=lambda f: f.__name__)
+def test_search_when_recomputing_is_whole_finds_none(find):
+    find()
