@@ -146,3 +146,10 @@ def test_replay_of_any_log_comes_by_every_stop_and_reads_each_record_once(ends, 
             break
     assert read == [*range(31)]
     assert passed == sorted(ends)
+
+
+def test_frontier_before_a_stop_is_never_ahead_of_that_of_the_mark():
+    one = recovery(replace(source(a=at(5)), frontier=40))
+    assert one.before_stop({"in": SourceState(frontier=50)})["in"].frontier == 40
+    assert one.before_stop({"in": SourceState(frontier=30)})["in"].frontier == 30
+    assert recovery().before_stop({"in": SourceState(frontier=50)})["in"].frontier == 50

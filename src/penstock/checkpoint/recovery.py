@@ -150,6 +150,11 @@ class Recovery:
                 )
         return None
 
+    def before_stop(self, states: dict[str, SourceState]) -> dict[str, SourceState]:
+        """The sources on the way to the next stop: rows that the sink of its mark lacks must not be given out before, as with less lateness."""
+        there = self.stops[0].sources if self.stops else {}
+        return {n: replace(s, frontier=min(s.frontier, there[n].frontier)) if n in there else s for n, s in states.items()}
+
     def at_stop(self, states: Mapping[str, SourceState], now_us: int) -> dict[str, SourceState]:
         """The sources at the next stop, with what was decided until there."""
         found = dict(states)

@@ -75,7 +75,7 @@ def advanced(
             f"Flow {flow!r} cannot go on with its recomputation: {refused.sentence}. No sink was given anything in this epoch."
         )
     after = recovery.after(passed=passed, again=any(left.values()), rows=read, now_us=now_us)
-    return recovery.at_stop(states, now_us) if passed else states, after
+    return recovery.at_stop(states, now_us) if passed else recovery.before_stop(states), after
 
 
 def trail_text(plan: p.Plan, sources: Mapping[str, SourceState], controls: Mapping[str, Placement], *, finished: bool) -> str:

@@ -1,0 +1,117 @@
+"""State that is computed anew with other code: rows up to the mark stay, and those after it are what the new code gives over the whole log."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass, replace
+
+import oracle
+import pytest
+import recipes as r
+from recomputing import Store
+from test_against_oracle import compare
+from test_recompute_mutants import a_log
+
+from penstock.testing import Harness
+from penstock.types import MIN_TIME
+
+NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True)
+class Code:
+    """A version of the flow; all in seconds."""
+
+    lateness: int
+    small: int
+    long: int
+    aggregate: str
+    large_only: bool
+
+    def recipe(self) -> r.Recipe:
+        """Records, windows of them, windows of these, late records."""
+        source = r.Source("a", lateness_us=self.lateness * r.SECOND, partitions=(0, 1))
+        read = r.Where(source, "v > 2") if self.large_only else source
+        keyed = r.KeyBy(read, ("k",), "first")
+        columns = (("v", self.aggregate, "v"), ("j", "max", "j"), ("x", "max", "x"), ("s", "max", "s"))
+        small = r.Totals(keyed, columns, r.Window("tumbling", self.small * r.SECOND))
+        again = r.KeyBy(small, ("k",), "second")
+        window = r.Window("sliding", self.long * r.SECOND, self.long // 2 * r.SECOND)
+        long = r.Totals(again, (("v", "sum", "v"), ("j", "count", None)), window)
+        late = r.Late(source)
+        return r.Recipe(list(dict.fromkeys([source, read, keyed, small, again, long, late])), [source, small, long, late])
+
+
+def changed(dice: random.Random) -> tuple[Code, Code]:
+    """Two versions that differ in one thing at most."""
+    choices = {
+        "lateness": [0, 2, 5, 9],
+        "small": [3, 4, 5],
+        "long": [8, 10, 12],
+        "aggregate": ["sum", "max", "count_distinct"],
+        "large_only": [False, True],
+    }
+    before = Code(**{name: dice.choice(values) for name, values in choices.items()})
+    name = dice.choice([*choices])
+    return before, replace(before, **{name: dice.choice(choices[name])})
+
+
+def check(seed: int, folder: str) -> None:
+    """Run the code before up to some record, lose the checkpoint, and compute anew with the code after it."""
+    dice = random.Random(seed)
+    before, after = changed(dice)
+    data, cut, name = (
+        a_log(dice, 50, dice.choice([0, 0.8])),
+        dice.randrange(1, 51),
+        f"recomputed with other code {next(NUMBERS)}",
+    )
+    log, sinks = [x for _, x in data["a"]], {}
+
+    def sink(table: str, _: r.Node) -> Store:
+        sinks[table] = Store(table)
+        return sinks[table]
+
+    def feed(code: Code, checkpoint: str, records: list[dict]) -> Harness:
+        recipe = code.recipe()
+        harness = Harness(r.build(recipe, name, sink).flow, checkpoint=f"{folder}/{checkpoint}", recover="recompute")
+        while records:
+            n = dice.randrange(1, 12)
+            harness.push("a", r.table(recipe.sources()[0], records[:n]))
+            records = records[n:]
+            harness.epoch()
+        return harness
+
+    with feed(before, f"{seed} before", log[:cut]) as harness:
+        there = harness.record.sources["a"]
+    stored = [oracle.multiset(made.rows()) for made in sinks.values()]
+    with feed(after, f"{seed} after", log) as harness:
+        assert harness.record.recovery is not None
+        harness.finish()
+    recipe = after.recipe()
+    expected = oracle.Oracle(recipe, data, {})
+    reached = {int(p): known.offset for p, known in there.partitions.items()}
+    for node, old, made in zip(recipe.sinks, stored, sinks.values(), strict=True):
+        new = [
+            row
+            for row in expected.rows(node)
+            if (
+                row.time >= max(there.frontier, MIN_TIME)
+                if isinstance(node, r.Totals)
+                else row.data["o"] > reached.get(row.data["p"], -1)
+            )
+        ]
+        what = f"seed {seed}, {before} → {after}, {type(node).__name__}"
+        compare(what, oracle.multiset(made.rows()), old + oracle.multiset(row.data for row in new))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(2))
+def test_rows_after_the_mark_when_the_code_has_changed_are_those_of_the_new_code(tmp_path, part):
+    for seed in range(part * 20, part * 20 + 20):
+        check(seed, str(tmp_path))
+
+
+@pytest.mark.parametrize("seed", [7, 36])
+def test_found_by_the_above(tmp_path, seed):
+    check(seed, str(tmp_path))
