@@ -153,8 +153,16 @@ def fingerprint_not_compared(patch):
 
 
 def lateness_judged_from_the_maximum_at_the_mark(patch):
-    begin = recovery._begin
-    patch.setattr(recovery, "_begin", lambda known, point: replace(begin(known, point), latest=known.latest))
+    recovery_of = recompute.recovery_of
+
+    def too_great(*args, **about):
+        start = recovery_of(*args, **about)
+        (there,) = start.recovery.stops[0].sources.values()
+        ((name, source),) = start.sources.items()
+        partitions = {k: replace(known, latest=there.partitions[k].latest) for k, known in source.partitions.items()}
+        return replace(start, sources={name: replace(source, partitions=partitions)})
+
+    patch.setattr(recompute, "recovery_of", too_great)
 
 
 def floors_not_replayed(patch):
