@@ -91,7 +91,7 @@ def test_checkpoint_when_lost_and_one_sink_older_and_the_log_trimmed_is_computed
     for number in range(needed - 1, 6):
         shutil.copy2(lost / "kept" / f"{number:03d}.parquet", lost / "in")
     run = again(lost, case, spark, most=2)
-    assert run.recovery["partitions"]["events"] == {"start": needed - 1, "now": 7, "end": 7}
+    assert run.recovery["partitions"]["events"] == {"start": needed - 1, "now": 7, "mark": 4, "end": 7}
     assert both(case) == both(lost / "clean")
 
 
@@ -298,7 +298,7 @@ def test_running_total_when_its_sink_is_older_and_the_log_is_trimmed_begins_with
     (tmp_path / "in" / "000.parquet").unlink()  # no longer needed
     run = recomputed.recompute(flow("half.db"), spark, tmp_path / "c", drain=False)
     assert "It begins with the state of snapshot 'kept'" in run.recovery["why"]
-    assert run.recovery["partitions"]["events"] == {"start": 3, "now": 4, "end": 4}
+    assert run.recovery["partitions"]["events"] == {"start": 3, "now": 4, "mark": 4, "end": 4}
     assert recomputed.held(tmp_path / "half.db") == right
 
 
