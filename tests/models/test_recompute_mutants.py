@@ -80,6 +80,28 @@ def search_another_log() -> None:
             compare_all(lived, recipe, {"a": data["a"][:gone] + data["a"][gone + 1 :]})
 
 
+def search_trimmed() -> None:
+    """The first records, which all sinks hold, are gone when state is computed anew: refused before any output, or they were not needed."""
+    for seed in range(LIVES):
+        dice = random.Random(seed)
+        recipe, data, gone = a_flow(), a_log(dice, 50), dice.randrange(1, 30)
+        life = Life(recipe, data, dice, rescales=False)
+
+        def trimmed(log, life=life, gone=gone):
+            life.copies, life.kept = [], []
+            held = [sink.held(f"out{i}") for i, sink in enumerate(life.sinks.values())]
+            behind = lambda x: any(m is None or m.positions.get(f"a/{x['p']}", -1) < x["o"] for m in held)  # noqa: E731
+            return log[min(gone, next((i for i, (_, x) in enumerate(log) if behind(x)), len(log))) :]
+
+        life.edit = trimmed
+        lived = life.run()
+        if lived.refusal:
+            assert lived.refusal.endswith(TOO_SMALL) or "other records" in lived.refusal, lived.refusal
+            assert lived.contents == lived.before
+        else:
+            compare_all(lived, recipe, data)
+
+
 def search_idle() -> None:
     """Partitions become idle and come back late, some join late: what was late is so for all outputs alike."""
     for seed in range(LIVES):
@@ -205,6 +227,6 @@ def test_search_when_recomputing_is_broken_finds_a_difference(monkeypatch, mutan
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("find", [search, search_another_log, search_idle], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("find", [search, search_another_log, search_trimmed, search_idle], ids=lambda f: f.__name__)
 def test_search_when_recomputing_is_whole_finds_none(find):
     find()
