@@ -45,6 +45,7 @@ class Recovery:
         why: A sentence: what made it begin where it began.
         passed: Number of stops that are behind.
         again: Whether the next epoch is given input once more that has been read in part.
+        stalled: Epochs in a row that had only records behind the next stop.
         rows: Records read so far.
         began_us: Clock time at which it began.
         ended_us: Clock time at which the last stop was passed; 0: it has not been.
@@ -59,6 +60,7 @@ class Recovery:
     marks: dict[str, int] = field(default_factory=dict)
     passed: int = 0
     again: bool = False
+    stalled: int = 0
     rows: int = 0
     began_us: int = 0
     ended_us: int = 0
@@ -169,13 +171,13 @@ class Recovery:
             found[name] = replace(state, frontier=there.frontier, partitions=partitions, heard_us=now_us, idle=there.idle)
         return found
 
-    def after(self, *, passed: bool, again: bool, rows: int, now_us: int) -> Recovery:
+    def after(self, *, passed: bool, again: bool, rows: int, now_us: int, stalls: bool = False) -> Recovery:
         """After an epoch."""
         stops = self.stops[1:] if passed else self.stops
         ended = now_us if passed and not stops else self.ended_us
-        return replace(
-            self, stops=stops, passed=self.passed + passed, again=again, rows=self.rows + rows * self.active, ended_us=ended
-        )
+        rows = self.rows + rows * self.active
+        stalled = self.stalled + 1 if stalls else 0
+        return replace(self, stops=stops, passed=self.passed + passed, again=again, stalled=stalled, rows=rows, ended_us=ended)
 
 
 def with_floors_of(state: SourceState, there: SourceState | None) -> SourceState:

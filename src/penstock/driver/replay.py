@@ -6,6 +6,7 @@ Read next: `penstock.checkpoint.recovery`, `penstock.progress.trail`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from penstock.checkpoint.record import EpochRecord
 from penstock.checkpoint.recovery import Recovery, with_floors_of
@@ -17,6 +18,9 @@ from penstock.progress.lateness import Chunk
 from penstock.progress.source_state import SourceState
 from penstock.protocol.rescale import Placement
 from penstock.types import Mark, Refusal
+
+MOST_STALLED: Final = 32
+"""After so many epochs in a row that have only records behind the next stop nothing else is expected to come."""
 
 
 def bounded(source: p.SourceNode, last: EpochRecord) -> tuple[SourceState, Bounds | None]:
@@ -68,13 +72,14 @@ def advanced(
     passed = recovery.reached(states)
     read = sum(s.rows - last.sources.get(n, SourceState()).rows for n, s in states.items())
     refused = recovery.difference(states) if passed else recovery.overrun(states, left) if recovery.active else None
-    if refused is None and recovery.again and any(left.values()) and not (passed or read):
+    stalls = any(left.values()) and not (passed or read)
+    if refused is None and stalls and recovery.stalled >= MOST_STALLED:
         refused = Refusal("the source gives too few records per epoch to come by the marks of all sinks; let it give more")
     if refused is not None:
         raise RecoveryError(
             f"Flow {flow!r} cannot go on with its recomputation: {refused.sentence}. No sink was given anything in this epoch."
         )
-    after = recovery.after(passed=passed, again=any(left.values()), rows=read, now_us=now_us)
+    after = recovery.after(passed=passed, again=any(left.values()), stalls=stalls, rows=read, now_us=now_us)
     return recovery.at_stop(states, now_us) if passed else recovery.before_stop(states), after
 
 
