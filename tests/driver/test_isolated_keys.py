@@ -185,7 +185,7 @@ def test_progress_when_a_key_is_isolated_names_it_with_its_share_and_its_worker(
         assert (region["pinned_keys"], region["strategy"]) == (1, "Hasty(above=0.5, rows=10)")
         assert harness.record.regions["k"].control.routing.pinned_keys == {hot["hash"]: hot["worker"]}
         lines = status_lines(progress, {"flow": "skewed", "run": 1}, alive=True, now=BEGIN)
-        said = f"Hasty(above=0.5, rows=10); busiest worker {60 * 3 / 100:.2f} × the mean; key hot, null has 60% of the rows"
+        said = f"Hasty(above=0.5, rows=10); busiest worker {60 * 4 / 100:.2f} × the mean; key hot, null has 60% of the rows"
         assert f"region k: {said}, alone on worker {hot['worker']}" in lines
         harness.push("s", [{"k": f"key{n % 6}", "d": None, "v": 1} for n in range(54)] + [{"k": "hot", "d": None, "v": 1}] * 6)
         harness.epoch()
