@@ -298,7 +298,8 @@ def planned(
             f"The state of flow {plan.name!r} cannot be computed from the log: {start.sentence}. Nothing was changed."
         )
     if found.new:
-        given = {**start.recovery.outputs, **dict.fromkeys(found.new, len(start.recovery.stops))}
+        every = start.recovery.passed + len(start.recovery.stops)
+        given = {**start.recovery.outputs, **dict.fromkeys(found.new, every)}
         start = replace(start, recovery=replace(start.recovery, outputs=given))
     return start, usable[start.known.what] if start.known else None
 
