@@ -373,6 +373,13 @@ class Checkpoint:
                 found[tag[0]] = (ref, decode_report(metadata.report))
         return found
 
+    def lost_state(self, record: EpochRecord) -> str:
+        """A state file that a record needs and that is not there; empty: there is none."""
+        for region, state in record.regions.items():
+            if lost := state.files() - {state_path(region, name) for name in self.state_files(region)}:
+                return min(lost)
+        return ""
+
     def state_files(self, region: str) -> list[str]:
         """Names of all files of a region's state."""
         return sorted(self._names(state_path(region)))

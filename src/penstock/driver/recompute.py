@@ -16,7 +16,7 @@ import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.checkpoint.folder import Checkpoint, Identity, state_path
+from penstock.checkpoint.folder import Checkpoint, Identity
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Engine
@@ -152,15 +152,14 @@ def needed(
     begun = engine.has_begun(last.log, last.epoch + 1)
     why, report = torn or _why(checkpoint, last, outputs, marks, identity, begun=begun), None
     if not why:
-        found = compare(flow, last, checkpoint.uri, forget)[1]
-        refused = takeover_refusal(flow, last, checkpoint.uri, forget)
-        if refused is None and any(m is not None and m.epoch > last.epoch for m in marks.values()):
-            refused = fed_otherwise(checkpoint, flow, last, marks)
-        if refused is None:
+        report = compare(flow, last, checkpoint.uri, forget)[1]
+        why = str(report.refusal() or "")
+        if not why and (refused := fed_otherwise(checkpoint, flow, report.shape, last, marks)):
+            why = refused.sentence
+        if not why:
             return None
-        if lost := found.lost():
+        if lost := report.lost():
             raise lost
-        why, report = refused.sentence, found
     marks = {**marks, **_followed(outputs, marks, told)}
     return Needed(why, last, outputs, marks, max(last.epoch, checkpoint.newest_epoch()), report)
 
@@ -209,11 +208,8 @@ def _why(
     ahead = next((name for name, m in marks.items() if m is not None and m.epoch > last.epoch), "")
     if ahead and not begun:
         return f"Output {ahead!r} holds rows of epoch {last.epoch + 1}, and checkpoint {checkpoint.uri} no longer knows the input of that epoch."
-    for region, state in last.regions.items():
-        lost = state.files() - {state_path(region, n) for n in checkpoint.state_files(region)}
-        if lost:
-            return f"The state file {min(lost)} of checkpoint {checkpoint.uri} is missing."
-    return ""
+    lost = checkpoint.lost_state(last)
+    return f"The state file {lost} of checkpoint {checkpoint.uri} is missing." if lost else ""
 
 
 def resting_regions(plan: p.Plan, report: Report | None, last: EpochRecord) -> tuple[str, ...]:
@@ -322,8 +318,7 @@ def _usable(flow: CompiledFlow, checkpoint: Checkpoint, record: EpochRecord) -> 
         return False
     if record.recovery is not None and record.recovery.active:
         return False
-    lost = [s for n, r in record.regions.items() for s in r.files() - {state_path(n, f) for f in checkpoint.state_files(n)}]
-    return not lost and takeover_refusal(flow, record, checkpoint.uri) is None
+    return not checkpoint.lost_state(record) and takeover_refusal(flow, record, checkpoint.uri) is None
 
 
 def adopt(checkpoint: Checkpoint, found: Needed, name: str) -> Identity:

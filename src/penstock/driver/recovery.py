@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 from urllib.parse import unquote
 
@@ -154,19 +154,15 @@ def recovery_of(
         refused = None if mark is None else _mark_refusal(plan, name, trails[name])
         if refused:
             return refused
-    holding = sorted((t for t in trails.values() if t is not None), key=_extent)
-    if rest is not None:  # a stop of its own, so that the regions that rest run from there on
-        holding = sorted([*holding, Trail(plan.name, sources=dict(rest))], key=_extent)
+    resting_at = (
+        None if rest is None else Trail(plan.name, sources=dict(rest))
+    )  # a stop of its own: from there on these regions run
+    holding = sorted((t for t in (*trails.values(), resting_at) if t is not None), key=_extent)
     for lower, upper in pairwise(holding):
         if not _comes_before(lower, upper):
             return Refusal("the sinks' marks are not of one history: each has read what the other has not")
-    ways: list[Trail] = []
-    for trail in holding:
-        if not ways or _extent(ways[-1]) != _extent(trail) or ways[-1].finished != trail.finished:
-            ways.append(trail)
-    place = {
-        id(t): next(i for i, w in enumerate(ways, 1) if _extent(w) == _extent(t) and w.finished == t.finished) for t in holding
-    }
+    ways = [next(same) for _, same in groupby(holding, _extent)]
+    place = {_extent(way): number for number, way in enumerate(ways, 1)}
     refused = _order_refusal(plan, ways[-1], resting)
     if refused:
         return refused
@@ -203,10 +199,8 @@ def recovery_of(
             reached = end.reached if begin.files == end.files else list(max((f.place for f in at), default=()))
             starts[source.name] = replace(begin, reached=reached, order={})
     stops = [Stop({n: _bare(s) for n, s in w.sources.items()}, w.finished) for w in ways]
-    resumes = (
-        0 if rest is None else next(i for i, w in enumerate(ways, 1) if _extent(w) >= _extent(Trail("", sources=dict(rest))))
-    )
-    outputs = {name: 0 if (t := trails[name]) is None else place[id(t)] for name in marks}
+    resumes = 0 if resting_at is None else place[_extent(resting_at)]
+    outputs = {name: 0 if trail is None else place[_extent(trail)] for name, trail in trails.items()}
     ends = _positions(ways[-1].sources)
     recovery = Recovery(
         {**dict.fromkeys(ends, -1), **_positions(starts)},

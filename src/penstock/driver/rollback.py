@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.checkpoint.folder import SNAPSHOTS, Checkpoint, state_path
+from penstock.checkpoint.folder import SNAPSHOTS, Checkpoint
 from penstock.checkpoint.record import EpochRecord, RolledBack, newest
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Engine
@@ -71,10 +71,8 @@ def rollback_refusal(
         )
     if kept.finished:
         return Refusal(f"Snapshot {name!r} is of the end of the input; there is nothing to go on with from there.")
-    for region, state in kept.regions.items():
-        lost = state.files() - {state_path(region, n) for n in checkpoint.state_files(region)}
-        if lost:
-            return Refusal(f"The state file {min(lost)} of snapshot {name!r} is missing; restore it from a copy.")
+    if lost := checkpoint.lost_state(kept):
+        return Refusal(f"The state file {lost} of snapshot {name!r} is missing; restore it from a copy.")
     refused = None
     if flow is not None:
         uri = f"{checkpoint.uri} in snapshot {name!r}"

@@ -88,11 +88,10 @@ def check_ahead(checkpoint: Checkpoint, flow: CompiledFlow, last: EpochRecord, m
 
 
 def fed_otherwise(
-    checkpoint: Checkpoint, flow: CompiledFlow, last: EpochRecord, marks: Mapping[str, Mark | None]
+    checkpoint: Checkpoint, flow: CompiledFlow, shape: FlowShape, last: EpochRecord, marks: Mapping[str, Mark | None]
 ) -> Refusal | None:
-    """As `check_ahead`, for a flow that has not taken over anything; nothing is changed."""
-    _, report = compare(flow, last, checkpoint.uri)
-    fed = {o.name: _feeds(flow, o, report.shape) for o in flow.plan.outputs}
+    """As `check_ahead`, for a flow that has not taken over anything yet, and the shape that it would have; nothing is changed."""
+    fed = {o.name: _feeds(flow, o, shape) for o in flow.plan.outputs}
     return _ahead_refusal(checkpoint, fed, last, marks)
 
 
