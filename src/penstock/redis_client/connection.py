@@ -1,0 +1,57 @@
+"""Connections to a Redis or Valkey server, of a URL; its errors as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+from redis.exceptions import RedisError
+
+from penstock.errors import DeclarationError
+
+SCHEMES: Final = ("redis", "rediss", "unix")
+TIMEOUT_S: Final = 5.0
+
+
+def connect(url: str, *, timeout_s: float = TIMEOUT_S) -> redis.Redis:
+    """A client with a pool of connections; nothing is sent yet. Replies are bytes.
+
+    Args:
+        url: ``redis://[[user]:password@]host[:port][/db]``, with TLS ``rediss://…``, or ``unix://[[user]:password@]/path[?db=0]``.
+        timeout_s: Seconds for connecting, and for each reply that does not block.
+
+    Raises:
+        DeclarationError: It is no such URL.
+    """
+    if not isinstance(url, str) or urlsplit(url).scheme not in SCHEMES:
+        raise DeclarationError(f"{url!r} is no address of a Redis server; give one like redis://localhost:6379/0.")
+    try:
+        return redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, health_check_interval=15)
+    except (ValueError, TypeError) as error:
+        raise DeclarationError(f"{shown(url)} is no address of a Redis server: {error}.") from error
+
+
+def shown(url: str) -> str:
+    """A URL without its password, for messages."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":…@")))
+
+
+@contextmanager
+def translated(url: str, kind: type[Exception], what: str) -> Iterator[None]:
+    """Raise errors of the server as one of penstock's own.
+
+    Args:
+        url: The server's.
+        kind: The error to raise.
+        what: What was tried, for the sentence.
+    """
+    try:
+        yield
+    except RedisError as error:
+        raise kind(f"{what} failed at {shown(url)}: {error}.") from error
