@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.flow.flow import Flow as Flow
     from penstock.flow.keyed import KeyedStream as KeyedStream
     from penstock.flow.stream import Stream as Stream
+    from penstock.group.settings import Group as Group
     from penstock.operators.aggregates import Aggregate as Aggregate
     from penstock.operators.aggregates import approx_count_distinct as approx_count_distinct
     from penstock.operators.aggregates import collect as collect
@@ -68,6 +69,7 @@ _HOME = {
         "flow.flow": "Flow",
         "flow.stream": "Stream",
         "flow.keyed": "KeyedStream",
+        "group.settings": "Group",
         "operators.base": "Operator",
         "routing.by_partition": "ByPartition",
         "routing.consistent_grouping": "ConsistentGrouping",
@@ -102,7 +104,6 @@ _PLANNED = frozenset(
         "redis_streams",
         "kafka",
         "kafka_topic",
-        "Group",
     ]
 )
 

@@ -16,6 +16,7 @@ PenstockError
 ├── OperatorError         a user's function raised; names operator, key and position
 ├── AuditError            a user's function is not deterministic; names step, key and both results
 ├── StateError            state cannot be stored or read
+├── GroupError            the members of a group do not agree, or its server cannot do what is asked
 └── MissingToolError     Java or a package is missing
 """
 
@@ -118,6 +119,10 @@ class AuditError(PenstockError):
 
 class StateError(PenstockError):
     """State cannot be stored or read. The epoch was not committed."""
+
+
+class GroupError(PenstockError):
+    """The members of a group do not agree on something, or its server cannot do what is asked. What was acked stays acked."""
 
 
 class MissingToolError(PenstockError):

@@ -52,6 +52,10 @@ class Twice(ps.Operator):
     schema = "n bigint"
 
 
+def grouped() -> None:
+    assert_type(ps.Group("redis://localhost", "g", member="a", lease="1 second", grace=timedelta(seconds=8)).lease_ms, int)
+
+
 def declared(spark: SparkSession, frame: DataFrame) -> ps.Flow:
     flow = ps.Flow("flights")
     assert_type(flow, ps.Flow)
