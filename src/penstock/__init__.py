@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from penstock.sources import files as files
     from penstock.sources import rate as rate
     from penstock.sources import read_back as read_back
+    from penstock.sources import redis_streams as redis_streams
     from penstock.spark.patterns.match import match as match
     from penstock.spark.skew import skew as skew
     from penstock.spark.state import read_state as read_state
@@ -86,7 +87,7 @@ _HOME = {
         "operators.aggregates": "Aggregate approx_count_distinct collect count count_distinct first last "
         "max mean min quantile stddev sum",
         "sinks": "console foreach_epoch memory noop parquet sql",
-        "sources": "files rate read_back",
+        "sources": "files rate read_back redis_streams",
         "spark.state": "read_state",
         "spark.skew": "skew",
         "spark.patterns.match": "match",
@@ -101,7 +102,6 @@ _PLANNED = frozenset(
     [
         "delta",
         "redis_stream",
-        "redis_streams",
         "kafka",
         "kafka_topic",
     ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
-
 from penstock.driver.compile import CompiledFlow
 from penstock.flow import plan as p
 from penstock.operators.base import marker
@@ -19,7 +17,7 @@ def partition_names(flow: CompiledFlow, sources: Mapping[str, SourceState], outp
         return None
     plan = flow.plan
     # Of a source without event time it is not known which partitions there are, so their numbers must do wherever it runs.
-    hashed = {n for n, s in enumerate(plan.sources) if s.time is None and s.position and not _whole(s, s.position[0])}
+    hashed = {n for n, s in enumerate(plan.sources) if s.time is None and s.position and not s.whole_partitions}
     known = {
         state.part: f"{source.name}/{name}"
         for ordinal, source in enumerate(plan.sources)
@@ -30,7 +28,3 @@ def partition_names(flow: CompiledFlow, sources: Mapping[str, SourceState], outp
         for at, step in enumerate(compiled.spec.steps):
             known[marker(compiled.spec.ordinal, step.slot)] = f"frontier of {name}/{compiled.region.step_name(at)}"
     return PartitionNames(tuple(s.name for s in plan.sources), frozenset(hashed), known, output.node.timed)
-
-
-def _whole(source: p.SourceNode, column: str) -> bool:
-    return bool(pa.types.is_integer(source.schema.field(column).type))

@@ -28,7 +28,9 @@ def _meaning(source: p.SourceNode) -> dict[str, str]:
     return {
         **source.connector.meaning(),
         "event time": source.time or "none",
-        "position": " and ".join(source.position) if source.position else "its own",
+        "position": " and ".join(source.position)
+        if source.position and source.position != source.connector.position
+        else "its own",
     }
 
 

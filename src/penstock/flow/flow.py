@@ -120,7 +120,7 @@ class Flow:
             raise DeclarationError(f"{what} has position={position!r}; give two columns, (partition, offset).")
         for column in position or ():
             as_text(column, f"The position columns of source {name!r}")
-            if column not in schema.names:
+            if column not in schema.names and position != connector.position:
                 raise unknown_column(
                     column, schema.names, f"{what} takes its positions from a column it does not have: position="
                 )

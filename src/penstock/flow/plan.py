@@ -65,6 +65,14 @@ class SourceNode(Node):
     partitions: tuple[Any, ...] = ()
     on_error: str = "fail"
 
+    @property
+    def whole_partitions(self) -> bool:
+        """Whether its partitions, in a column of its `position`, are whole numbers or null."""
+        own = self.connector.schema
+        return self.position is not None and (
+            self.position[0] not in own.names or bool(pa.types.is_integer(own.field(self.position[0]).type))
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class LateNode(Node):

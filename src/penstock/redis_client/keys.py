@@ -14,38 +14,3 @@ def partition_key(stream: str, partition: int) -> str:
         '{orders:3}'
     """
     return f"{{{stream}:{partition}}}"
-
-
-def settings_key(stream: str) -> str:
-    """Hash: what all who use the stream must agree on, such as the number of its partitions."""
-    return f"{{{stream}}}"
-
-
-def mark_key(stream: str, output: str) -> str:
-    """Hash: the mark of an output that writes the stream, beside partition 0."""
-    return f"{partition_key(stream, 0)}:mark:{output}"
-
-
-def staged_key(stream: str, name: str) -> str:
-    """List: rows that are staged and not committed, beside partition 0."""
-    return f"{partition_key(stream, 0)}:staged:{name}"
-
-
-def group_partition_key(stream: str, partition: int, group: str) -> str:
-    """Hash: who owns a partition in a group, its fencing token and the position up to which entries are acked."""
-    return f"{partition_key(stream, partition)}:{group}"
-
-
-def members_key(stream: str, group: str) -> str:
-    """String: the membership document of a group."""
-    return f"{settings_key(stream)}:{group}"
-
-
-def alive_key(stream: str, group: str) -> str:
-    """Sorted set: until when each member of a group counts as alive, by the server's clock."""
-    return f"{members_key(stream, group)}:alive"
-
-
-def changes_key(stream: str, group: str) -> str:
-    """Stream: the announcements of a group."""
-    return f"{members_key(stream, group)}:changes"

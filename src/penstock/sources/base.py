@@ -9,12 +9,16 @@ Read next: `penstock.sources.files`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.sql_text.schema import parse_schema, quoted
+from penstock.types import HIDDEN
+
+MALFORMED: Final = f"{HIDDEN}corrupt"
+"""Hidden column: of a malformed record its text, else null."""
 
 
 class Source:
@@ -22,7 +26,8 @@ class Source:
 
     Attributes:
         schema: Columns and types of its records.
-        position: The columns with the partition and the offset of each record; None: the reader gives all records one partition, and offsets.
+        position: The columns with the partition and the offset of each record, in `schema` or hidden ones of whole numbers; None: the reader gives all records one
+            partition, and offsets.
         time: A hidden column of its records, not in `schema`, with their event time in µs, where they have one of their own.
         steady: Whether the reader's offsets are the same whenever records are read again.
     """

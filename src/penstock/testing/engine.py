@@ -35,6 +35,7 @@ from penstock.protocol.commands import Command, Copied
 from penstock.routing.memory import Remembered
 from penstock.routing.strategy import Router, Strategy, routed, told
 from penstock.sinks.base import Stager
+from penstock.sources.base import MALFORMED
 from penstock.state.compaction import iterate
 from penstock.state.deltas import SCHEMA, read_batches
 from penstock.state.files import resolve
@@ -113,7 +114,7 @@ class LocalBackend:
         first = ""
         if bad.true_count:
             row = table.filter(bad).slice(0, 1).to_pylist()[0]
-            first = f"at {row[PARTITION]} @ {row[OFFSET]}: {source.time} is null"
+            first = f"at {row[PARTITION]} @ {row[OFFSET]}: {row.get(MALFORMED) or f'{source.time} is null'}"
         columns = self._hidden(source, ordinal, good)
         names = {part_number(ordinal, name): str(name) for name in good.column(PARTITION).unique().to_pylist()}
         offset = columns[OFFSET]
@@ -124,10 +125,12 @@ class LocalBackend:
         return self._again()
 
     def _malformed(self, source: p.SourceNode, table: pa.Table) -> Any:
-        bad = (
-            table.column(source.time).is_null() if source.time else pa.chunked_array([pa.array(np.zeros(table.num_rows, bool))])
-        )
-        return pa.array(bad.to_pylist(), pa.bool_())
+        bad = np.zeros(table.num_rows, bool)
+        if source.time:
+            bad |= table.column(source.time).is_null().to_numpy()
+        if MALFORMED in table.column_names:
+            bad |= table.column(MALFORMED).is_valid().to_numpy()
+        return pa.array(bad)
 
     def _hidden(self, source: p.SourceNode, ordinal: int, table: pa.Table) -> dict[str, Any]:
         n = table.num_rows
@@ -148,11 +151,10 @@ class LocalBackend:
             places = [
                 f"{a} @ {b}" for a, b in zip(rows.column(PARTITION).to_pylist(), rows.column(OFFSET).to_pylist(), strict=True)
             ]
-            texts = [str(r) for r in rows.select(visible(rows.column_names)).to_pylist()]
-            n = rows.num_rows
-            malformed = pa.table(
-                {"source": [source.name] * n, "position": places, "error": [f"{source.time} is null"] * n, "record": texts}
-            )
+            given = rows.column(MALFORMED).to_pylist() if MALFORMED in rows.column_names else [None] * rows.num_rows
+            texts = [own or str(r) for own, r in zip(given, rows.select(visible(rows.column_names)).to_pylist(), strict=True)]
+            errors = [f"{source.time} is null" if own is None else "malformed" for own in given]
+            malformed = pa.table({"source": [source.name] * len(texts), "position": places, "error": errors, "record": texts})
         table = table.filter(pc.invert(bad))
         hidden = self._hidden(source, ordinal, table)
         frame = table.select(source.schema.names)

@@ -32,6 +32,7 @@ from penstock.protocol.commands import Command, Copied, Load, Scale, Snapshot, d
 from penstock.protocol.rescale import STANDARD, Limits
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import WORKER_BIN, KeyCodec
+from penstock.sources.base import MALFORMED
 from penstock.state.compaction import iterate
 from penstock.state.files import resolve
 from penstock.state.store import close_stores
@@ -147,7 +148,7 @@ class Harness:
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(r) for r in rows], schema=node.schema)
         if not table.num_rows:
             return
-        if node.position is not None:
+        if node.position is not None and set(node.position) <= set(table.column_names):
             partitions, offsets = table.column(node.position[0]), table.column(node.position[1]).cast(pa.int64())
             if offsets.null_count:
                 raise RecordError(f"source {source} has a record without an offset: column {node.position[1]} is null")
@@ -156,12 +157,9 @@ class Harness:
             self._offsets[source, partition] = start + table.num_rows
             partitions = pa.array([partition] * table.num_rows)
             offsets = pa.array(range(start, start + table.num_rows), pa.int64())  # type: ignore[assignment]
-        own = node.connector.time if node.time is not None and node.time == node.connector.time else None
-        table = (
-            table.select([*node.schema.names, *([own] if own else [])])
-            .append_column(PARTITION, partitions)
-            .append_column(OFFSET, offsets)
-        )
+        own = [node.connector.time] if node.time is not None and node.time == node.connector.time else []
+        own += [MALFORMED] if MALFORMED in table.column_names else []
+        table = table.select([*node.schema.names, *own]).append_column(PARTITION, partitions).append_column(OFFSET, offsets)
         self._engine.pending.setdefault(source, []).append(table)
 
     def _read(self) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -23,6 +22,7 @@ from penstock.errors import DeclarationError, PenstockError
 from penstock.flow.plan import SourceNode
 from penstock.progress.lateness import Base, Chunk, ChunkId
 from penstock.progress.source_state import SourceState
+from penstock.sources.base import MALFORMED
 from penstock.spark.columns import array_sql, own_columns, select_sql
 from penstock.spark.failures import OURS
 from penstock.spark.sources.file_times import CHUNK_BITS, FileColumn
@@ -51,7 +51,7 @@ _PARTS_BITS: Final = 10
 _ROWS_BITS: Final = 26
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 BAD: Final = "__ps_bad"
-CORRUPT: Final = "__ps_corrupt"
+CORRUPT: Final = MALFORMED
 """Column with the text of a record that could not be parsed, of streams that have such."""
 _FOUND: Final = ("least", "greatest", "last", "rows")
 
@@ -269,7 +269,7 @@ class Reader:
         """What `part_number` knows a partition by, whose name is as `Chunk.partition` has it."""
         if self._source.position is None:
             return 0  # the only one
-        whole = pa.types.is_integer(self._source.connector.schema.field(self._source.position[0]).type)
+        whole = self._source.whole_partitions
         return None if name == "None" and whole else int(name) if whole else name
 
     def _left(self) -> bool:
