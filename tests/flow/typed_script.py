@@ -21,7 +21,7 @@ from penstock.operators.aggregates import Kernel
 from penstock.operators.windows import Session, Sliding
 from penstock.sinks import Sink
 from penstock.sinks.memory import MemorySink
-from penstock.sources import Files, Rate, ReadBack
+from penstock.sources import Files, Rate, ReadBack, RedisStreams
 from penstock.testing import Harness
 
 Row = tuple[str, int]
@@ -88,6 +88,7 @@ def declared(spark: SparkSession, frame: DataFrame) -> ps.Flow:
     assert_type(keyed.process(Twice(), on_error=ps.memory("skipped")).local(), ps.Stream)
     assert_type((ps.tumbling("1 hour"), ps.session(timedelta(1))), tuple[Sliding, Session])
     assert_type(ps.read_back(ps.parquet("out"), "tail string", output="kept", max_rows_per_epoch=9), ReadBack)
+    assert_type(ps.redis_streams("redis://localhost", "orders", 8, "tail string", on_trim="skip").only(3), RedisStreams)
     events.sink(ps.parquet("kept"), name="kept", positions=True)
     assert_type((ps.parquet(Path("out")), ps.sql("sqlite:///a.db", "t", "upsert", ["k"])), tuple[Sink, Sink])
     assert_type(ps.foreach_epoch(lambda table, epoch: print(table.num_rows, epoch + 1)), Sink)
