@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from archive import JAVA_OPTIONS
-from servers import NoServerError, postgres_url
+from servers import NoServerError, postgres_url, url_of, valkey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +48,13 @@ def postgres_database(postgres: str) -> str:
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     return postgres.replace("/postgres?", f"/{name}?")
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """The URL of a Valkey server, which stores nothing on disk. Tests take names of their own."""
+    with valkey() as server:
+        yield url_of(server)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A Valkey server for all tests of this folder; each test has names of its own."""
+"""Names of streams, each test's own, and the client of the server."""
 
 from __future__ import annotations
 
@@ -7,15 +7,8 @@ import itertools
 import pytest
 
 from penstock.redis_client.connection import connect
-from servers import url_of, valkey
 
 _names = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def redis_url():
-    with valkey() as server:
-        yield url_of(server)
 
 
 @pytest.fixture

@@ -57,6 +57,10 @@ class Source:
         del after
         return None
 
+    def place(self, partition: Any, offset: int) -> str:
+        """Where a record is, for people."""
+        return f"{partition} @ {offset}"
+
     def folder(self) -> str | None:
         """The folder that it reads; None: it reads none."""
         return None

@@ -129,6 +129,9 @@ class RedisStreams(Source):
     def describe(self) -> str:
         return "Redis streams"
 
+    def place(self, partition: Any, offset: int) -> str:
+        return f"{partition} @ {written(of_offset(offset))}"
+
     def meaning(self) -> dict[str, str]:
         read = "all" if self.partition is None else str(self.partition)
         return {"kind": "redis streams", "stream": self.stream, "partitions": str(self.partitions), "partitions read": read}
@@ -151,8 +154,8 @@ class RedisStreams(Source):
         """Raises what the server raises as `RecordError`."""
         return translated(self.url, RecordError, f"Reading stream {self.stream!r}")
 
-    def refuse_gap(self, position: Position, partition: int, log: PartitionLog) -> Position | None:
-        """Refuse what cannot be read on from a position; else give the end of the next epoch, None if there is no stream yet.
+    def next_end(self, position: Position, partition: int, log: PartitionLog) -> Position | None:
+        """Where the next epoch ends; None: there is no stream yet.
 
         Args:
             position: Where it begins.
@@ -214,7 +217,7 @@ class RedisStreams(Source):
             for partition in self.read_partitions:
                 log, last = self.log(partition), of_offset(after.get(str(partition), -1))
                 position = begin(log.stream()) if last == FIRST else Position(last, None, None)
-                ends = self.refuse_gap(position, partition, log)
+                ends = self.next_end(position, partition, log)
                 if ends is not None and ends.entry > last:
                     tables += self.tables(partition, last, ends.entry, log)
         return pa.concat_tables(tables) if tables else None

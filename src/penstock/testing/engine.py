@@ -114,7 +114,9 @@ class LocalBackend:
         first = ""
         if bad.true_count:
             row = table.filter(bad).slice(0, 1).to_pylist()[0]
-            first = f"at {row[PARTITION]} @ {row[OFFSET]}: {row.get(MALFORMED) or f'{source.time} is null'}"
+            first = (
+                f"at {source.connector.place(row[PARTITION], row[OFFSET])}: {row.get(MALFORMED) or f'{source.time} is null'}"
+            )
         columns = self._hidden(source, ordinal, good)
         names = {part_number(ordinal, name): str(name) for name in good.column(PARTITION).unique().to_pylist()}
         offset = columns[OFFSET]
@@ -148,9 +150,8 @@ class LocalBackend:
         malformed = None
         if bad.true_count:
             rows = table.filter(bad)
-            places = [
-                f"{a} @ {b}" for a, b in zip(rows.column(PARTITION).to_pylist(), rows.column(OFFSET).to_pylist(), strict=True)
-            ]
+            offsets: list[Any] = rows.column(OFFSET).to_pylist()
+            places = [source.connector.place(a, b) for a, b in zip(rows.column(PARTITION).to_pylist(), offsets, strict=True)]
             given = rows.column(MALFORMED).to_pylist() if MALFORMED in rows.column_names else [None] * rows.num_rows
             texts = [own or str(r) for own, r in zip(given, rows.select(visible(rows.column_names)).to_pylist(), strict=True)]
             errors = [f"{source.time} is null" if own is None else "malformed" for own in given]

@@ -242,7 +242,7 @@ class Reader:
         own = own_columns(frame)
         frame = self.numbered(frame)
         time = self._time()
-        causes = [_corrupt(frame)] * (CORRUPT in frame.columns) + [f"{time} is null"] * (self._source.time is not None)
+        causes = [self._corrupt(frame)] * (CORRUPT in frame.columns) + [f"{time} is null"] * (self._source.time is not None)
         bad = f"({' or '.join(causes)})" if causes else "false"
         part, offset = self._position(frame, bad)
         hidden = [f"{time} as {TIME}", f"{part} as {PART}", f"{offset} as {OFFSET}", f"0L as {SUB}"]
@@ -252,6 +252,15 @@ class Reader:
         rows = select_sql(frame, [*own, *hidden])
         within = self._within()
         return rows.where(within) if within else rows
+
+    def _corrupt(self, frame: DataFrame) -> str:
+        """SQL of whether a record of a text file is malformed.
+
+        Spark parses only the columns that a plan reads, so this reads all: the second half is never true, which Spark cannot know.
+        """
+        kinds = {quoted(name): kind for name, kind in frame.dtypes}
+        read = ", ".join(f"to_json({name})" if "map<" in kinds[name] else name for name in own_columns(frame))
+        return f"({CORRUPT} is not null or (xxhash64({read}) & 1L) = 2L)"
 
     def _within(self) -> str:
         """SQL of whether a row is within the bounds; empty: each is."""
@@ -447,16 +456,6 @@ class Reader:
 def unreadable(source: SourceNode, given: Any) -> DeclarationError:
     """What to say of a source that nothing reads over Spark."""
     return DeclarationError(f"Source {source.name!r} is {given!r}, which penstock cannot read over Spark.")
-
-
-def _corrupt(frame: DataFrame) -> str:
-    """SQL of whether a record of a text file is malformed.
-
-    Spark parses only the columns that a plan reads, so this reads all: the second half is never true, which Spark cannot know.
-    """
-    kinds = {quoted(name): kind for name, kind in frame.dtypes}
-    read = ", ".join(f"to_json({name})" if "map<" in kinds[name] else name for name in own_columns(frame))
-    return f"({CORRUPT} is not null or (xxhash64({read}) & 1L) = 2L)"
 
 
 __all__ = ["CORRUPT", "Reader", "unreadable"]

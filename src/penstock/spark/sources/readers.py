@@ -9,16 +9,19 @@ from penstock.sources.base import Source, Streaming
 from penstock.sources.files import Files
 from penstock.sources.rate import Rate
 from penstock.sources.read_back import ReadBack
+from penstock.sources.redis_streams import RedisStreams
 from penstock.spark.sources.files import FilesReader
 from penstock.spark.sources.rate import RateReader
 from penstock.spark.sources.read_back import ReadBackReader
 from penstock.spark.sources.reader import Reader, unreadable
+from penstock.spark.sources.redis_streams import RedisStreamsReader
 from penstock.spark.sources.streaming import StreamingReader
 
 READERS: Final[dict[type[Source], type[Reader]]] = {
     Files: FilesReader,
     Rate: RateReader,
     ReadBack: ReadBackReader,
+    RedisStreams: RedisStreamsReader,
     Streaming: StreamingReader,
 }
 """By declaration, its reader. A source from outside adds its own."""
