@@ -76,6 +76,24 @@ def test_horizon_adds_up_what_the_steps_of_a_chain_look_back(steps, back):
         assert found.time == (MAX_TIME if back == MAX_TIME else frontier - back * S)
 
 
+@pytest.mark.parametrize(
+    ("steps", "back"),
+    [
+        (("session 5",), 20),
+        (("tumbling 60", "session 5", "tumbling 10"), 90),
+        (("session 5", "session 7"), 48),
+        (("session 5", "map"), None),
+    ],
+    ids=str,
+)
+def test_horizon_where_chains_are_taken_to_have_four_links_is_as_far_back(steps, back):
+    frontier, chains = 1000 * S, {}
+    (found,) = horizons(a_plan(*steps), {"out": frontier}, reach=4, chains=chains).values()
+    assert found.time == (MIN_TIME if back is None else frontier - back * S)
+    assert len(chains) == (0 if back is None else sum(step.startswith("session") for step in steps))
+    assert all(c.before < c.needed <= frontier for c in chains.values())
+
+
 def test_horizon_when_an_output_holds_nothing_is_the_beginning():
     (found,) = horizons(a_plan("tumbling 60"), {"out": MIN_TIME}).values()
     assert found.time == MIN_TIME

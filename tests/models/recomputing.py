@@ -99,6 +99,7 @@ class Life:
         self.steps, self.crash_at = 0, 0
         self.small = dice.random() < 0.2
         self.lived = Lived({}, {})
+        self.pushed: set[tuple[str, Any, int]] = set()
 
     def run(self) -> Lived:
         """Live it to the end, or to a refusal."""
@@ -117,7 +118,7 @@ class Life:
                     folder = self._disaster(folder) if start else folder
                     self.lived.before = self.contents()
                     harness = None
-                    harness = self._begun(folder)
+                    harness, self.pushed = self._begun(folder), set()
                 else:
                     self.lived.before = self.contents()
                     harness.restart(forget_local_state=dice.random() < 0.5)
@@ -165,18 +166,22 @@ class Life:
             raise Crash
 
     def _due(self, harness: Harness, reached: int) -> list[tuple[str, Any]]:
-        """What a start is given of the log: all of it while it recomputes, otherwise what comes behind the positions that it knows."""
+        """What a start is given of the log: all of it while it recomputes (the same harness not again), otherwise what comes behind the positions that it knows."""
         records = self.records[:reached]
         if harness.record.recovery is not None:
-            return list(records)
+            return [(name, x) for name, x in records if (name, x["p"], x["o"]) not in self.pushed]
         known = {(name, key): p.offset for name, s in harness.record.sources.items() for key, p in s.partitions.items()}
         return [(name, x) for name, x in records if x["o"] > known.get((name, str(x["p"])), -1)]
 
     def _feed(self, harness: Harness, todo: list[tuple[str, Any]], *, finish: bool) -> None:
-        dice, most = self.dice, self.dice.choice([2, 5, 12, 60])
+        dice = self.dice
+        most = dice.choice(
+            [12, 30, 60] if harness.record.recovery is not None else [2, 5, 12, 60]
+        )  # too small ones do not come by the marks
         while todo and not harness.record.finished:
             some = todo[: dice.randrange(1, most + 1)]
             del todo[: len(some)]
+            self.pushed |= {(name, x["p"], x["o"]) for name, x in some}
             for name, source in self.sources.items():
                 here = [x for n, x in some if n == name]
                 if here:

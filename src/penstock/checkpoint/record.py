@@ -149,6 +149,16 @@ class EpochRecord:
         return record
 
     @property
+    def goes_back(self) -> bool:
+        """Whether no epoch may follow before the flow has gone back: to a snapshot, or to where a recomputation begins anew."""
+        return self.rollback_pending is not None or self.begins_anew
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether a recomputation must begin anew, from further back."""
+        return self.recovery is not None and bool(self.recovery.short)
+
+    @property
     def ends(self) -> Ends:
         """Where the flow is on its way to an end."""
         return Ends(self.ending, self.finished, self.stopped, self.draining)

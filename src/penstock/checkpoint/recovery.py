@@ -32,6 +32,23 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Chain:
+    """A step whose records hold together in chains (`penstock.operators.base.Operator.link`), in a replay that began in the middle of the log.
+
+    Attributes:
+        region: Its region.
+        step: Its name there.
+        before: Event time (µs) before which it lacks records.
+        needed: Event time (µs) from which on its results matter.
+    """
+
+    region: str
+    step: str
+    before: int
+    needed: int
+
+
+@dataclass(frozen=True)
 class Recovery:
     """See the module.
 
@@ -49,6 +66,9 @@ class Recovery:
         rows: Records read so far.
         began_us: Clock time at which it began.
         ended_us: Clock time at which the last stop was passed; 0: it has not been.
+        reach: Of so many links at most chains were taken to be when it was planned; 0: of any number.
+        chains: Steps that must say, until the first stop, whether a chain was longer than that.
+        short: A sentence: such a one was found. It begins anew, from further back; nothing was given out.
     """
 
     starts: dict[str, int]
@@ -64,6 +84,9 @@ class Recovery:
     rows: int = 0
     began_us: int = 0
     ended_us: int = 0
+    reach: int = 0
+    chains: list[Chain] = field(default_factory=list)
+    short: str = ""
 
     @property
     def active(self) -> bool:
@@ -177,7 +200,17 @@ class Recovery:
         ended = now_us if passed and not stops else self.ended_us
         rows = self.rows + rows * self.active
         stalled = self.stalled + 1 if stalls else 0
-        return replace(self, stops=stops, passed=self.passed + passed, again=again, stalled=stalled, rows=rows, ended_us=ended)
+        chains = [] if passed else self.chains
+        return replace(
+            self,
+            stops=stops,
+            passed=self.passed + passed,
+            again=again,
+            stalled=stalled,
+            rows=rows,
+            ended_us=ended,
+            chains=chains,
+        )
 
 
 def with_floors_of(state: SourceState, there: SourceState | None) -> SourceState:
@@ -198,4 +231,4 @@ def _reached(state: SourceState, there: SourceState) -> bool:
     return all((n := state.partitions.get(k)) is not None and n.offset >= p.offset for k, p in there.partitions.items())
 
 
-__all__ = ["Recovery", "Stop", "with_floors_of"]
+__all__ = ["Chain", "Recovery", "Stop", "with_floors_of"]

@@ -27,7 +27,7 @@ from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Backend, Divided, EpochOrders, Frame
 from penstock.driver.frames import Frames
 from penstock.driver.partition_names import partition_names
-from penstock.driver.replay import advanced, bounded, extend_trail, refuse_other_input, trail_text
+from penstock.driver.replay import advanced, bounded, extend_trail, missing_in, refuse_other_input, too_short, trail_text
 from penstock.driver.rollback import rollback_refusals
 from penstock.driver.transfer import Deltas, mark_frontier, region_figures, state_files
 from penstock.errors import PenstockError, RecordError
@@ -141,10 +141,9 @@ class EpochDriver:
                 f"Epoch {epoch} comes after epoch {self.last.epoch}: the checkpoint's epoch records and Spark's log do not belong "
                 "together; restore both from one backup."
             )
-        if self.last.rollback_pending:
-            raise PenstockError(
-                f"Epoch {epoch} cannot run: the flow is on its way back to snapshot {self.last.rollback_pending.name!r}."
-            )
+        if self.last.goes_back:
+            to = f"snapshot {self.last.rollback_pending.name!r}" if self.last.rollback_pending else "an earlier position"
+            raise PenstockError(f"Epoch {epoch} cannot run: the flow is on its way back to {to}.")
         started = self._settings.clock_us()
         try:
             decision = self._decide(epoch, backend)
@@ -266,7 +265,8 @@ class EpochDriver:
             acquired = {
                 w: [*state.acquired.get(w, ()), *(f.path for f in fresh.get(w, ()))] for w in {**state.acquired, **fresh}
             }
-            frontier = Frontier(state.frontier, self._frontier(region, decision, state.frontier))
+            missing = missing_in(region, self.last.recovery, decision.recovery)
+            frontier = Frontier(state.frontier, self._frontier(region, decision, state.frontier), missing)
             told = messages(
                 control,
                 self._settings.limits,
@@ -337,10 +337,12 @@ class EpochDriver:
         """The record that commits the epoch."""
         run = self._settings.run
         regions: dict[str, RegionState] = {name: self.last.regions[name] for name in decision.resting}
+        unsure = ""
         figures: dict[str, RegionFigures] = {n: f for n, f in self.last.figures.regions.items() if n in decision.resting}
         for name, work in decision.work.items():
             deltas = self._checkpoint.deltas_of(name, epoch, run)
             regions[name] = self._advance(name, epoch, decision, work, deltas)
+            unsure = unsure or next((f"{r.unsure} of region {name!r}" for _, r in deltas.values() if r.unsure), "")
             before = self.last.figures.regions.get(name)
             now, strategy = self._settings.clock_us(), self._flow.regions[name].region.distribute
             divided, limits = [*decision.divided.get(name, {}).values()], self._settings.limits
@@ -352,11 +354,15 @@ class EpochDriver:
             regions=figures,
         )
         present = set(self._checkpoint.control_names())
-        control = [n for n in self.last.control if n in present] + [n for n, _ in decision.commands]
+        heard = [] if unsure else [n for n, _ in decision.commands]  # an epoch that is given up has obeyed nothing
+        control = [n for n in self.last.control if n in present] + heard
         outputs = {o.name: epoch for o in self._flow.plan.outputs if o.name in decision.counts}
         suppressed = {o.name for o in self._flow.plan.outputs}.difference(outputs)
         outputs |= {n: e for n, e in self.last.outputs.items() if n in suppressed}
         after = {n: r.control for n, r in regions.items()}
+        ends, recovery = decision.ends, decision.recovery
+        if unsure and self.last.recovery is not None:
+            recovery, ends = too_short(self.last.recovery, unsure), self.last.ends
         open_, given_up = still_open(decision.decided.open, after, decision.ends, epoch)
         return EpochRecord(
             epoch,
@@ -366,10 +372,10 @@ class EpochDriver:
             outputs,
             control,
             newest(self.last.refused, decision.decided.refused),
-            decision.ends.ending,
-            decision.ends.finished,
-            decision.ends.stopped,
-            decision.ends.draining,
+            ends.ending,
+            ends.finished,
+            ends.stopped,
+            ends.draining,
             progress,
             decision.log or self.last.log,
             rollback_pending=decision.decided.load,
@@ -377,7 +383,7 @@ class EpochDriver:
             rolled_back=self.last.rolled_back,
             open=open_,
             replaced=newest(self.last.replaced, {**decision.decided.replaced, **given_up}),
-            recovery=decision.recovery,
+            recovery=recovery,
         )
 
     def _advance(self, name: str, epoch: int, decision: _Decision, work: EpochOrders, deltas: Deltas) -> RegionState:

@@ -155,7 +155,7 @@ class Loop:
 
     def where(self) -> tuple[Ends, bool]:
         """Where the flow is, as far as it concerns this start, and whether a rollback is pending."""
-        return self.last.ends_for(self.settings.since), bool(self.last.rollback_pending)
+        return self.last.ends_for(self.settings.since), self.last.goes_back
 
     def read(self, available: bool) -> bool:
         """Read; see `penstock.driver.engine.Engine.read`."""
@@ -182,7 +182,7 @@ class Loop:
         self._background.wait_for_copies(self.last, lambda: bool(set(self.checkpoint.control_names()).difference(known)))
 
     def roll_back(self) -> None:
-        """Go back to the pending snapshot; the reading has ended."""
+        """Go back to the pending snapshot, or begin a recomputation anew; the reading has ended."""
         self._background.close()
         self.open()
 

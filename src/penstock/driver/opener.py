@@ -91,11 +91,9 @@ class RunOpener:
             SinkError: A sink holds less than it was given. The run is claimed.
         """
         checkpoint, plan = self.checkpoint, self.flow.plan
-        if (
-            self._recompute is not None
-            and (need := needed(self.flow, checkpoint, self.engine, self._recompute, self._forget)) is not None
-        ):
-            return self._begin_again(need, self._recompute, complain)
+        told = self._recompute or (Recompute() if checkpoint.last().begins_anew else None)
+        if told is not None and (need := needed(self.flow, checkpoint, self.engine, told, self._forget)) is not None:
+            return self._begin_again(need, told, complain)
         known = checkpoint.create(Identity(self.engine.identity, plan.name))
         if known.name != plan.name:
             raise CheckpointError(

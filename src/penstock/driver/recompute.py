@@ -15,9 +15,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from penstock.checkpoint.folder import Checkpoint, Identity
 from penstock.checkpoint.record import EpochRecord
+from penstock.checkpoint.recovery import Recovery
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Engine
 from penstock.driver.recovery import Known, Start, recovery_of
@@ -29,6 +31,11 @@ from penstock.errors import CheckpointError, DeclarationError, RecoveryError, To
 from penstock.flow import plan as p
 from penstock.progress.trail import Trail
 from penstock.types import Mark, Refusal
+
+FIRST_REACH: Final = 4
+"""Chains of records, as in sessions, are taken to have so many links at first; the replay shows whether they have more."""
+MOST_REACH: Final = 4**6
+"""Where more than so many are needed, all of the log is read."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,8 @@ def needed(
             f"{', '.join(sorted(flows))}); recompute with the sinks of one of them."
         )
     begun = engine.has_begun(last.log, last.epoch + 1)
-    why, report = torn or _why(checkpoint, last, outputs, marks, identity, begun=begun), None
+    short = last.recovery.short if last.recovery is not None else ""
+    why, report = torn or short or _why(checkpoint, last, outputs, marks, identity, begun=begun), None
     if not why:
         report = compare(flow, last, checkpoint.uri, forget)[1]
         why = str(report.refusal() or "")
@@ -287,7 +295,15 @@ def planned(
     files = {s.name: engine.files_of(s) for s in plan.sources}
     whole = replace(plan, outputs=tuple(o for o in plan.outputs if o.name in counting))
     start = renamed or recovery_of(
-        whole, counting, files, since=told.since, known=known, resting=resting, rest=rest, now_us=engine.clock_us()
+        whole,
+        counting,
+        files,
+        since=told.since,
+        known=known,
+        resting=resting,
+        rest=rest,
+        reach=0 if found.report is not None else _reach(found.last.recovery),
+        now_us=engine.clock_us(),
     )
     if isinstance(start, Refusal):
         raise RecoveryError(
@@ -298,6 +314,13 @@ def planned(
         given = {**start.recovery.outputs, **dict.fromkeys(found.new, every)}
         start = replace(start, recovery=replace(start.recovery, outputs=given))
     return start, usable[start.known.what] if start.known else None
+
+
+def _reach(before: Recovery | None) -> int:
+    """Of so many links chains are taken to be: four times as many as when that was too few, and finally of any number."""
+    if before is None or not before.short:
+        return FIRST_REACH
+    return 4 * before.reach if before.reach < MOST_REACH else 0
 
 
 def _renamed_refusal(marks: Mapping[str, Mark | None]) -> Refusal | None:
@@ -316,7 +339,7 @@ def _usable(flow: CompiledFlow, checkpoint: Checkpoint, record: EpochRecord) -> 
     """Whether a replay can begin with a record's state."""
     if record.finished or any(r.control.held for r in record.regions.values()):
         return False
-    if record.recovery is not None and record.recovery.active:
+    if record.goes_back or (record.recovery is not None and record.recovery.active):
         return False
     return not checkpoint.lost_state(record) and takeover_refusal(flow, record, checkpoint.uri) is None
 
@@ -355,11 +378,11 @@ def first_record(
         run=run,
         sources=start.sources,
         outputs={name: mark.epoch for name, mark in found.marks.items() if mark is not None},
-        control=sorted({*found.last.control, *commands}),
+        control=sorted({*found.last.control, *(() if found.last.begins_anew else commands)}),
         ending=False,
         finished=False,
         stopped=False,
-        draining=False,
+        draining=found.last.draining and found.last.begins_anew,
         log=log,
         input="",
         rollback_pending=None,

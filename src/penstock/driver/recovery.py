@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from penstock.checkpoint.record import EpochRecord
-from penstock.checkpoint.recovery import Recovery, Stop
+from penstock.checkpoint.recovery import Chain, Recovery, Stop
 from penstock.driver.input_files import InputFile
 from penstock.flow import plan as p
 from penstock.progress.source_state import PartitionState, SourceState, Waypoint, floor_at
@@ -68,13 +68,21 @@ class Start:
 _NOTHING = Horizon(MAX_TIME, "nothing that was read before the marks matters to what follows")
 
 
-def horizons(plan: p.Plan, frontiers: Mapping[str, int], resting: Collection[str] = ()) -> dict[str, Horizon]:
+def horizons(
+    plan: p.Plan,
+    frontiers: Mapping[str, int],
+    resting: Collection[str] = (),
+    reach: int = 0,
+    chains: dict[tuple[str, int], Chain] | None = None,
+) -> dict[str, Horizon]:
     """By source, its horizon.
 
     Args:
         plan: The flow.
         frontiers: By output, the frontier of its mark (µs); `MIN_TIME` of one without a mark.
         resting: Regions whose state goes on.
+        reach: Chains of records (`Operator.link`) are taken to have so many links at most; 0: any number.
+        chains: Is given what was taken to be so, by region and index of the step.
     """
     found = {s.name: _NOTHING for s in plan.sources}
 
@@ -103,7 +111,14 @@ def horizons(plan: p.Plan, frontiers: Mapping[str, int], resting: Collection[str
             visit(region.inputs[-1 - operator], need, frontier)
             return
         step = region.steps[operator]
-        span = step.operator.span()
+        span, link = step.operator.span(), step.operator.link()
+        if link is not None and chains is not None and reach and region.timed and MIN_TIME < need.time < MAX_TIME:
+            need = replace(need, time=min(need.time, *frontiers.values()))  # state is looked at where the first mark is
+            span = reach * link
+            name, before = region.step_name(operator), max(need.time - span, MIN_TIME)
+            known = chains.get((region.name, operator), Chain(region.name, name, before, need.time))
+            least = Chain(region.name, name, min(known.before, before), min(known.needed, need.time))
+            chains[region.name, operator] = least
         if span is None or (span and not region.timed):
             need = Horizon(
                 MIN_TIME,
@@ -134,6 +149,7 @@ def recovery_of(
     known: Sequence[Known] = (),
     resting: Collection[str] = (),
     rest: Mapping[str, SourceState] | None = None,
+    reach: int = 0,
     now_us: int = 0,
 ) -> Start | Refusal:
     """Where a recomputation starts and what each output is given, or why it cannot.
@@ -146,6 +162,7 @@ def recovery_of(
         known: States that it can begin with.
         resting: Regions whose state goes on, and
         rest: the sources where it stands.
+        reach: See `horizons`; it is checked in the replay. Without effect where `since` is given.
         now_us: Clock time.
     """
     trails: dict[str, Trail | None] = {}
@@ -168,22 +185,27 @@ def recovery_of(
         return refused
     frontiers = {o.name: MIN_TIME if (m := marks[o.name]) is None else m.frontier for o in plan.outputs}
     whole = since is None and any(mark is None for mark in marks.values())
-    found = horizons(plan, frontiers, resting)
+    chains: dict[tuple[str, int], Chain] = {}
+    found = horizons(plan, frontiers, resting, 0 if since is not None else reach, chains)
     if since is not None:  # it says where to begin if the flow does not, or earlier than the flow says
         told = Horizon(since, f"since={time_text(since)} was given")
         found = {n: told if h.time == MIN_TIME or since < h.time else h for n, h in found.items()}
     usable = None if whole else _usable(ways[0], known)
     starts: dict[str, SourceState] = {}
     read: dict[str, tuple[InputFile, ...]] = {}
-    if usable is not None and any(h.time == MIN_TIME for h in found.values()):
-        starts = dict(usable.sources)
+    for source in plan.sources:
+        there = ways[0].sources.get(source.name, SourceState())
+        starts[source.name] = SourceState() if whole else _start(there, found[source.name].time)
+    begun = {name for name, state in starts.items() if state.files or any(k.offset >= 0 for k in state.partitions.values())}
+    asked = [c for (region, _), c in chains.items() if begun & _sources_of(plan, region)]
+    if usable is not None and (
+        any(h.time == MIN_TIME for h in found.values())
+        or (asked and _comes_before(Trail("", sources=starts), Trail("", sources=dict(usable.sources))))
+    ):
+        starts, asked = dict(usable.sources), []
         why = f"It begins with the state of {usable.what}"
     else:
         usable = None
-        for source in plan.sources:
-            horizon = found[source.name]
-            begin = SourceState() if whole else _start(ways[0].sources.get(source.name, SourceState()), horizon.time)
-            starts[source.name] = begin
         first = min(plan.sources, key=lambda s: found[s.name].time)
         why = f"It begins where it does because {found[first.name].why}"
     for source in plan.sources:
@@ -211,6 +233,8 @@ def recovery_of(
         f"{why}.",
         marks=_positions(ways[0].sources),
         began_us=now_us,
+        reach=reach if asked else 0,
+        chains=asked,
     )
     while recovery.reached(starts) and not recovery.stops[0].finished:  # else it would wait for records that need not come
         starts = recovery.at_stop(starts, now_us)
@@ -352,6 +376,11 @@ def _files_read(
             f"another order{extra}; put them back as they were"
         )
     return tuple(ordered[: start.files - missing])
+
+
+def _sources_of(plan: p.Plan, region: str) -> set[str]:
+    """The sources that a region reads, through whatever."""
+    return {s.name for r in plan.regions if r.name == region for s in p.upstream_of(p.SourceNode, *r.inputs)}
 
 
 def _bare(state: SourceState) -> SourceState:

@@ -6,6 +6,7 @@ Read next: `penstock.checkpoint.recovery`, `penstock.progress.trail`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from penstock.checkpoint.record import EpochRecord
@@ -16,6 +17,7 @@ from penstock.flow import plan as p
 from penstock.progress import trail
 from penstock.progress.lateness import Chunk
 from penstock.progress.source_state import SourceState
+from penstock.protocol.messages import Missing
 from penstock.protocol.rescale import Placement
 from penstock.types import Mark, Refusal
 
@@ -83,6 +85,34 @@ def advanced(
     return recovery.at_stop(states, now_us) if passed else recovery.before_stop(states), after
 
 
+def missing_in(region: p.Region, last: Recovery | None, now: Recovery | None) -> tuple[Missing, ...]:
+    """What the steps of a region must tell of records that a replay lacks.
+
+    Args:
+        region: The region.
+        last: The recomputation before an epoch.
+        now: The recomputation after it.
+    """
+    if last is None or not last.chains:
+        return ()
+    names = [region.step_name(i) for i in range(len(region.steps))]
+    ends = now is None or not now.chains
+    here = [c for c in last.chains if c.region == region.name and c.step in names]
+    return tuple(Missing(names.index(c.step), c.before, c.needed, ends) for c in here)
+
+
+def too_short(recovery: Recovery, step: str) -> Recovery:
+    """A recomputation that must begin anew, from further back.
+
+    Args:
+        recovery: As it was before the epoch that showed it.
+        step: The step whose results hang on older records.
+    """
+    return replace(
+        recovery, short=f"Records of {step} hold together in chains of more than {recovery.reach} links.", again=False
+    )
+
+
 def trail_text(plan: p.Plan, sources: Mapping[str, SourceState], controls: Mapping[str, Placement], *, finished: bool) -> str:
     """The trail that an epoch's marks carry."""
     held = {n: [h.key for h in c.held] for n, c in controls.items() if c.held}
@@ -107,4 +137,4 @@ def refuse_other_input(held: Mark | None, mark: Mark) -> None:
     )
 
 
-__all__ = ["advanced", "bounded", "extend_trail", "refuse_other_input", "trail_text"]
+__all__ = ["advanced", "bounded", "extend_trail", "missing_in", "refuse_other_input", "too_short", "trail_text"]

@@ -26,7 +26,7 @@ from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import BIN_BYTES, LONGEST_SUB_KEY, Ints, KeyCodec
 from penstock.rows.rows import Emitted, Keys, Order, Rows
 from penstock.sql_text.schema import in_micros, parse_schema
-from penstock.types import MAX_TIME, PART_BITS, ROW_BITS, whole_partition
+from penstock.types import MAX_TIME, MIN_TIME, PART_BITS, ROW_BITS, whole_partition
 
 Output = Emitted | Iterable[Emitted] | None
 PANE = "__ps_pane"
@@ -67,6 +67,9 @@ class Context:
         timed: Whether rows have an event time. If not, the time in their order is the number of epochs since they arrived.
         skipped: Records that were left out because a function raised, as (key, position, error, record as text).
         files: By the number of a file source, the names of files by number; missing ones are shown by their number.
+        missing: Event time (µs) before which records are missing, as a replay began in the middle of the log (`Operator.link`); `MIN_TIME`: none are.
+        needed: Event time (µs) from which on results matter then.
+        unsure: Set by the operator: a result that matters hangs on records that are missing.
         layouts: All layouts of stored values that the operator ever had in this checkpoint, the present one last.
     """
 
@@ -82,6 +85,9 @@ class Context:
     skipped: list[tuple[str, str, str, str]] = field(default_factory=list)
     layouts: tuple[Layout, ...] = ()
     files: Mapping[int, Mapping[int, str]] = field(default_factory=dict)
+    missing: int = MIN_TIME
+    needed: int = MIN_TIME
+    unsure: bool = False
 
     def position_text(self, order: Order, row: int) -> str:
         """A row's origin for people: ``source/partition @ offset``, or ``source: file row n``, from 1."""
@@ -339,6 +345,20 @@ class Operator:
         A recomputation of its state begins so much earlier. What it remembers of older records must not show in any later row.
         """
         return None
+
+    def link(self) -> int | None:
+        """How far back (µs of event time) a record reaches another one, if such records hold together in chains of any length; None: not so.
+
+        Then `span` has no end, and a replay begins some links back. There the operator must compare what it gives out with
+        ``context.missing``: if a row at or after ``context.needed`` might be another one with older records, it sets ``context.unsure``, and the
+        replay begins anew, from further back. `sure` says so of its state.
+        """
+        return None
+
+    def sure(self, state: KeyedState) -> bool:
+        """Whether its state is what it would be with all records before ``context.missing``; asked at the end of a replay of one with a `link`."""
+        del state
+        return False
 
     def partials(self, source: pa.Schema) -> Partials | None:
         """Partial results of its only input that can be computed before the shuffle; `on_partials` merges them. None: it needs

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,9 @@ from penstock.operators.base import KeyedState, Operator, Output
 from penstock.operators.layouts import NONE_ADDED, NONE_DROPPED, columns_text
 from penstock.rows.keys import LONGEST_SUB_KEY, Ints, KeyCodec, biased, unbiased
 from penstock.rows.rows import Emitted, Rows
-from penstock.types import MAX_TIME, time_text
+from penstock.types import MAX_TIME, MIN_TIME, time_text
+
+_DOUBT: Final = b"?"
 
 
 def _short(value: bytes) -> bytes:
@@ -82,19 +84,27 @@ class Deduplicate(Operator):
         stored = state.get(names)
         held = np.fromiter((v is not None for v in stored), bool, len(names))
         last = np.full(len(names), 0, np.int64)
-        last[held] = unbiased([v for v in stored if v is not None])
-        kept = self._kept(rows.order.time[index], np.append(new, len(rows)), held, last)
+        last[held] = unbiased([v[:8] for v in stored if v is not None])
+        times, starts = rows.order.time[index], np.append(new, len(rows))
+        kept = self._kept(times, starts, held, last)
+        doubt = self._doubt(times, starts, stored, last, kept) if self.context.missing > MIN_TIME else None
         chosen = np.flatnonzero(kept)
         entry = np.searchsorted(new, chosen, "right") - 1
-        last[entry] = rows.order.time[index[chosen]]  # ascending within an entry, so the latest stays
+        last[entry] = times[chosen]  # ascending within an entry, so the latest stays
         changed = np.unique(entry)
-        timers = None if self.within_us is None else np.minimum(last[changed], MAX_TIME - self.within_us - 1) + self.within_us
-        state.put([names[i] for i in changed.tolist()], biased(last[changed]), timers)
+        values = biased(last[changed])
+        within = self.within_us or 0
+        timers = None if self.within_us is None else np.minimum(last[changed], MAX_TIME - within - 1) + within
+        if doubt is not None and timers is not None:
+            values = [v + _DOUBT if d else v for v, d in zip(values, doubt[changed], strict=True)]
+            longer = np.maximum(np.minimum(timers, MAX_TIME - within) + within, self.context.missing + within)
+            timers = np.where(doubt[changed], longer, timers)
+        state.put([names[i] for i in changed.tolist()], values, timers)
         out = np.sort(index[chosen])
         return Emitted(rows.data.take(to_indices(out)), rows.order.take(out), rows.group[out], rows.keys)  # kept rows stay kept
 
     def show_state(self, value: bytes) -> Any:
-        return time_text(int(unbiased([value])[0]))
+        return time_text(int(unbiased([value[:8]])[0]))
 
     def _kept(self, times: Ints, starts: Ints, held: Any, last: Ints) -> Any:
         """Which rows to keep; rows of an entry are adjacent and in order."""
@@ -111,6 +121,32 @@ class Deduplicate(Operator):
                 if times[i] - before > self.within_us:
                     kept[i], before = True, int(times[i])
         return kept
+
+    def _doubt(self, times: Ints, starts: Ints, stored: Sequence[bytes | None], last: Ints, kept: Any) -> Any:
+        """Of each entry, whether another record may have been kept last if older ones were not missing; notes decisions that hang on these.
+
+        The first record less than `within` after what is missing is in doubt, and so is all that follows, until nothing came for so long that
+        whatever was kept is forgotten.
+        """
+        within = self.within_us or 0
+        edge = self.context.missing + within
+        doubt = np.array([v is not None and len(v) > 8 for v in stored], bool)
+        held = np.array([v is not None for v in stored], bool)
+        for e in np.flatnonzero(doubt | (~held & (times[starts[:-1]] < edge))).tolist():
+            before = int(last[e]) if held[e] else None
+            for i in range(int(starts[e]), int(starts[e + 1])):
+                t = int(times[i])
+                unsure = t < edge or (bool(doubt[e]) and before is not None and t - before <= 2 * within)
+                if kept[i]:
+                    doubt[e], before = unsure, t
+                self.context.unsure |= unsure and t >= self.context.needed
+        return doubt
+
+    def link(self) -> int | None:
+        return self.within_us
+
+    def sure(self, state: KeyedState) -> bool:
+        return all(len(value) == 8 for _, value in state.due(MAX_TIME))
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
         if self.within_us is not None:

@@ -30,6 +30,12 @@ from penstock.operators.base import KeyedState, Output, Parts
 from penstock.operators.windows import Session, window_text
 from penstock.rows.keys import Ints
 from penstock.rows.rows import Emitted, Keys, Rows, running_max
+from penstock.types import MAX_TIME, MIN_TIME
+
+
+def _firsts(value: bytes) -> Ints:
+    """First times of the sessions of an entry."""
+    return np.frombuffer(value, np.int64, int.from_bytes(value[:4], "big"), 4)
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,14 @@ class SessionStep(Aggregating):
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         return {"window": window_text(self.window)}
+
+    def link(self) -> int:
+        return self.window.gap_us
+
+    def sure(self, state: KeyedState) -> bool:
+        """A session that began less than a gap after what is missing may have begun earlier."""
+        edge = self.context.missing + self.window.gap_us
+        return all(_firsts(value).min() >= edge for _, value in state.due(MAX_TIME))
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
         return self._take(rows.keys, self._bursts(rows), state)
@@ -163,6 +177,9 @@ class SessionStep(Aggregating):
         """Store open sessions, emit complete ones."""
         ends = spans.last + self.window.gap_us
         done = ends <= self.context.frontier
+        if self.context.missing > MIN_TIME:
+            matters = spans.first < self.context.missing + self.window.gap_us
+            self.context.unsure |= bool((done & matters & (ends > self.context.needed)).any())
         still = spans.take(~done)
         raw = self._codec.encode(still.states) if len(still.group) else []
         bounds = np.searchsorted(still.group, np.arange(len(names) + 1))

@@ -11,11 +11,33 @@ from typing import Final, get_args
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """A step whose records hold together in chains is in a replay that began in the middle of the log. It must say if a result hangs on older records.
+
+    Attributes:
+        step: Index of the step in its region.
+        before: Event time (µs) before which records are missing.
+        needed: Event time (µs) from which on its results matter.
+        ends: Whether its state matters after this epoch.
+    """
+
+    step: int
+    before: int
+    needed: int
+    ends: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Frontier:
-    """Every record before `now` (µs) is in this epoch or an earlier one; earlier epochs have handled those before `before`."""
+    """Every record before `now` (µs) is in this epoch or an earlier one; earlier epochs have handled those before `before`.
+
+    Attributes:
+        missing: Where a replay began in the middle of the log, what steps must tell of that.
+    """
 
     before: int
     now: int
+    missing: tuple[Missing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class WorkerReport:
         answer: To the controller.
         hot: Its hottest keys, if the region's strategy asks for them.
         cpu_us: CPU time of its thread (µs).
+        unsure: A step whose results hang on records that a replay lacks (`penstock.protocol.messages.Missing`); empty: none.
     """
 
     worker: int
@@ -52,6 +53,7 @@ class WorkerReport:
     answer: Answer
     hot: tuple[HotKey, ...] = ()
     cpu_us: int = 0
+    unsure: str = ""
 
 
 def encode_report(report: WorkerReport) -> dict[str, Any]:

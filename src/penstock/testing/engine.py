@@ -348,13 +348,17 @@ class LocalEngine:
             backend = LocalBackend(inputs, commands, assign, self._states, f"{number}", mapped, again)
             ended = loop.epoch(number, backend, available=available)
             # Committed: read again only after going back to a snapshot, if there is one.
-            self.log[number] = (inputs if self._checkpoint.snapshot_names() else {}, [])
-            if loop.last.rollback_pending:
+            kept = self._checkpoint.snapshot_names() or (loop.last.recovery is not None and loop.last.recovery.chains)
+            self.log[number] = (inputs if kept and number not in self._given_again else {}, [])
+            if loop.last.goes_back:
                 self._left = [c for c in given if c[0] not in loop.last.control]
             if ended and not roll_back:
                 return True
-            if loop.last.rollback_pending:
+            if loop.last.goes_back:
+                anew = loop.last.begins_anew
                 loop.roll_back()
+                if anew:  # what was read is read again at once
+                    self.plan_epoch(advance_us=0)
         return False
 
     def _assign(self, loop: Loop, epoch: int) -> Callable[..., Assignment]:
@@ -436,6 +440,7 @@ class LocalEngine:
         return None
 
     def begin_log(self, read: Mapping[str, Sequence[InputFile]], epoch: int) -> str:
+        self._put_back(0)  # what a recomputation has read that begins anew
         self.log = [({}, [])] * (epoch + 1)
         return "spark"
 
@@ -443,13 +448,17 @@ class LocalEngine:
         return None
 
     def rewrite_offset_log(self, last: EpochRecord, kept: EpochRecord, epoch: int) -> str:
-        first, pending = kept.epoch + 1, self.pending
-        self.pending = {}
+        first = kept.epoch + 1
+        self._put_back(first)
+        self.log = self.log[:first] + [({}, [])] * (epoch + 1 - first)
+        return last.log
+
+    def _put_back(self, first: int) -> None:
+        """Put what epochs from `first` on have read before what waits."""
+        pending, self.pending = self.pending, {}
         for inputs in (*(i for i, _ in self.log[first:]), {n: pa.concat_tables(t) for n, t in pending.items()}):
             for name, table in inputs.items():
                 self.pending.setdefault(name, []).append(table)
-        self.log = self.log[:first] + [({}, [])] * (epoch + 1 - first)
-        return last.log
 
     def translated(self, error: BaseException) -> PenstockError:
         return error if isinstance(error, PenstockError) else PenstockError(f"The flow failed: {raised(error)}")

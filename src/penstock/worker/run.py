@@ -134,7 +134,14 @@ def run_worker(
         began = time.perf_counter()
         changes = state.changes()
         write: Callable[[], object] | None = None
-        if changes.num_rows or report.rows_in or report.rows_out or given is not None or report.answer.sized is not None:
+        if (
+            changes.num_rows
+            or report.rows_in
+            or report.rows_out
+            or given is not None
+            or report.answer.sized is not None
+            or report.unsure
+        ):
             moves = [] if given is None else _write_moves(a, worker, attempt, given, fs, root, identity)
             cost += 0.0 if given is None else time.perf_counter() - began
             answer = replace(report.answer, cost_us=report.answer.cost_us + int(cost * 1e6))

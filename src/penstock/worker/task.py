@@ -82,9 +82,10 @@ def run_region_task(
     out = [_pack(spec, i, task.output(o)) for i, o in enumerate(spec.outs)]
     out = [b for b in out if b.num_rows]
     skipped = {s.operator.describe(): len(c.skipped) for s, c in zip(spec.steps, task.contexts, strict=True) if c.skipped}
+    unsure = task.unsure(orders.frontier)
     first = next((f"key {key} at {at}: {error}" for c in task.contexts for key, at, error, _ in c.skipped[:1]), "")
     counts = rows_in, sum(b.num_rows for b in out), skipped, first, task.held_rows
-    return out, WorkerReport(worker, epoch, *counts, 0, (), answer, hot), task.given_up
+    return out, WorkerReport(worker, epoch, *counts, 0, (), answer, hot, unsure=unsure), task.given_up
 
 
 def run_split_task(stage: RegionSpec, worker: int, rows: Iterable[pa.RecordBatch]) -> tuple[pa.RecordBatch, tuple[HotKey, ...]]:
@@ -153,6 +154,8 @@ class RegionTask:
             )
             for s in spec.steps
         ]
+        for told in frontier.missing:
+            self.contexts[told.step].missing, self.contexts[told.step].needed = told.before, told.needed
         self.operators = [copy.copy(s.operator) for s in spec.steps]
         for operator, context in zip(self.operators, self.contexts, strict=True):
             operator.start(context)
@@ -218,6 +221,14 @@ class RegionTask:
         self.given_up = given = self.leaving.take(leaving, asked)
         self.call_hook("on_collect", given.names)
         return given.keys, given.bytes
+
+    def unsure(self, frontier: Frontier) -> str:
+        """A step of which something that matters hangs on records that a replay lacks; empty: none."""
+        for told in frontier.missing:
+            i, ends = told.step, told.ends
+            if self.contexts[i].unsure or (ends and not self.call_operator(i, "sure", self.operators[i].sure, self.states[i])):
+                return self.operators[i].describe()
+        return ""
 
     def each(self, call: Any) -> None:
         """Call every operator with its state."""

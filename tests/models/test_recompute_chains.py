@@ -1,0 +1,154 @@
+"""Sessions and `deduplicate(within=)` whose state is computed anew from the middle of the log: a chain of records that reaches further back is noticed.
+
+A replay begins some links back from what is needed. Where a result hangs on older records, it begins anew, from further back, and no sink was given anything.
+
+Read next: `recomputing`, `penstock.operators.base`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import tempfile
+from collections import Counter
+from typing import Any
+
+import oracle
+import pytest
+import recipes as r
+from recomputing import Store
+from test_against_oracle import compare
+from test_recompute import check
+
+from penstock.driver import recompute
+from penstock.driver.recovery import Start
+from penstock.errors import PenstockError
+from penstock.operators.deduplicate import Deduplicate
+from penstock.operators.session import SessionStep
+from penstock.testing import Harness
+
+NUMBERS = itertools.count()
+COUNTED: Counter[str] = Counter()
+
+
+def a_flow(dice: random.Random) -> r.Recipe:
+    """Sessions, deduplication, one behind the other, and what reads them."""
+    source = r.Source("a", lateness_us=dice.choice([0, 2]) * r.SECOND, partitions=(0, 1))
+    last = keyed = r.KeyBy(source, ("k",), "first")
+    nodes: list[r.Node] = [source, keyed]
+    sinks: list[r.Node] = [source]
+    kind = dice.choice(["sessions", "distinct", "distinct, sessions"])
+    if "distinct" in kind:
+        last = r.Distinct(keyed, dice.choice([(), ("v",)]), dice.choice([2, 3, 5]) * r.SECOND)
+        nodes, sinks = [*nodes, last], [*sinks, last]
+        keyed = r.KeyBy(last, ("k",), "middle")
+    if "sessions" in kind:
+        columns = (("v", "sum", "v"), ("j", "max", "j"), ("x", "max", "x"), ("s", "max", "s"))
+        last = r.Totals(keyed, columns, r.Window("session", dice.choice([2, 3]) * r.SECOND))
+        nodes, sinks = [*nodes, *([keyed] if keyed not in nodes else []), last], [*sinks, last]
+    if dice.random() < 0.5:
+        again = r.KeyBy(last, ("k",), "second")
+        window = dice.choice([r.Window("sliding", 12 * r.SECOND, 6 * r.SECOND), r.Window("session", 4 * r.SECOND)])
+        long = r.Totals(again, (("v", "sum", "v"), ("j", "count", None)), window)
+        nodes, sinks = [*nodes, again, long], [*sinks, long]
+    late = r.Late(source)
+    return r.Recipe([*nodes, late], [*sinks, late])
+
+
+def a_log(dice: random.Random) -> oracle.Records:
+    """Bursts and pauses of several kinds."""
+    time, rows, offsets = 0, [], [0, 0]
+    pauses = dice.choice([[0, 1, 1, 1, 1], [1, 1, 1, 2], [1, 1, 2, 3], [0, 1, 1, 5]])
+    keys = dice.choice(["a", "ab", "abc"])
+    for i in range(dice.choice([30, 60])):
+        time += dice.choice(pauses)
+        p, at = dice.randrange(2), r.moment(max(0, time - dice.choice([0, 0, 0, 0, 1, 4])) * r.SECOND)
+        rows.append(
+            (i, {"p": p, "o": offsets[p], "k": dice.choice(keys), "j": i, "v": dice.randrange(2), "x": 0.5, "s": "a", "at": at})
+        )
+        offsets[p] += 1
+    return {"a": rows}
+
+
+def live(recipe: r.Recipe, data: oracle.Records, dice: random.Random) -> None:
+    """Lose the checkpoint, compute anew to the end, and compare."""
+    log, sinks, name = [x for _, x in data["a"]], {}, f"chains {next(NUMBERS)}"
+
+    def sink(table: str, node: r.Node) -> Store:
+        sinks[node] = Store(table)
+        return sinks[node]
+
+    with tempfile.TemporaryDirectory(prefix="penstock-chains-") as folder:
+        for checkpoint, some, most in (("lost", log[: dice.randrange(10, len(log))], 4), ("new", log, 30)):
+            harness = Harness(r.build(recipe, name, sink).flow, checkpoint=f"{folder}/{checkpoint}", recover="recompute")
+            at = 0
+            while at < len(some):
+                size = dice.randrange(1, most)
+                harness.push("a", r.table(recipe.sources()[0], some[at : at + size]))
+                at += size
+                harness.epoch()
+        harness.finish()
+    expected = oracle.Oracle(recipe, data, {})
+    for node, made in sinks.items():
+        compare(type(node).__name__, oracle.multiset(made.rows()), expected.content(node))
+
+
+def search(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
+    """Raise for the first difference."""
+    recovery_of = recompute.recovery_of
+
+    def counted(*args: Any, **about: Any) -> Any:
+        start = recovery_of(*args, **about)
+        if isinstance(start, Start):
+            COUNTED["in the middle"] += bool(start.recovery.chains)
+            COUNTED["anew"] += about["reach"] > recompute.FIRST_REACH
+        return start
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recompute, "recovery_of", counted)
+        for seed in seeds:
+            dice = random.Random(seed)
+            patch.setattr(recompute, "FIRST_REACH", dice.choice([1, 1, 2, 4]))
+            live(a_flow(dice), a_log(dice), dice)
+
+
+@pytest.mark.slow
+def test_flow_of_chains_that_is_computed_anew_gives_what_one_sequential_pass_gives(monkeypatch):
+    COUNTED.clear()
+    search(monkeypatch, range(40))
+    assert COUNTED["in the middle"] > 30
+    assert COUNTED["anew"] > 15
+
+
+@pytest.mark.slow
+def test_flow_of_chains_that_loses_its_checkpoint_again_and_again_gives_what_one_sequential_pass_gives():
+    for seed in range(12):
+        dice = random.Random(seed)
+        check(a_flow(dice), a_log(dice), seed)
+
+
+@pytest.mark.soak
+def test_two_thousand_flows_of_chains_that_are_computed_anew_give_what_one_sequential_pass_gives(monkeypatch):
+    search(monkeypatch, range(1000, 3000))
+
+
+# ------------------------------------------------------------------------------------------------------------- broken variants
+
+
+def state_of_sessions_is_taken_to_be_sure(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SessionStep, "sure", lambda *_: True)
+
+
+def state_of_deduplication_is_taken_to_be_sure(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Deduplicate, "sure", lambda *_: True)
+
+
+MUTANTS = [state_of_sessions_is_taken_to_be_sure, state_of_deduplication_is_taken_to_be_sure]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
+def test_search_when_chains_are_not_noticed_finds_a_difference(monkeypatch, mutant):
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, PenstockError)):
+        search(monkeypatch, range(60))
