@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 
 import pyarrow as pa
@@ -66,3 +67,17 @@ def test_checkpoint_when_lost_between_two_sinks_as_the_input_ends_then_the_recom
         harness.available()  # a source of files would give nothing either
         assert harness.record.finished
     assert held(tmp_path / "lost", "windows", "some") == held(tmp_path / "clean", "windows", "some")
+
+
+def test_checkpoint_when_it_is_a_copy_of_before_the_sinks_were_claimed_again_is_taken_over(tmp_path):
+    with Harness(flow_of(tmp_path / "db", windows=False), checkpoint=str(tmp_path / "c")) as harness:
+        harness.push("events", ROWS[:6])
+        harness.epoch()
+        shutil.copytree(tmp_path / "c", tmp_path / "copy", ignore=shutil.ignore_patterns("local"))
+        for _ in range(3):
+            harness.restart()
+    with Harness(flow_of(tmp_path / "db", windows=False), checkpoint=str(tmp_path / "copy"), recover="recompute") as harness:
+        assert harness.record.recovery is None
+        harness.push("events", ROWS[6:])
+        harness.finish()
+    assert [v for *_, v in held(tmp_path / "db", "some")[0]] == list(range(4, 12))

@@ -15,7 +15,7 @@ from penstock.driver.compile import CompiledFlow, small_epochs, undivided
 from penstock.driver.engine import Engine
 from penstock.driver.epoch import Settings
 from penstock.driver.last_end import MARK, last_end
-from penstock.driver.recompute import Needed, Recompute, adopt, first_record, needed, planned
+from penstock.driver.recompute import Needed, Recompute, adopt, first_record, known_run, needed, planned
 from penstock.driver.recovery import Start
 from penstock.driver.rollback import ahead, commit_intent, roll_back, rollback_refusal
 from penstock.driver.shape import sources_of
@@ -109,7 +109,7 @@ class RunOpener:
         if last.epoch < 0:  # from then on the records say it
             checkpoint.keep_sources(sources_of(plan))
         self._keep_workers(goes_on, complain)
-        run = self._claim(last)
+        run = self._claim(last, 0 if told is None else known_run(plan.outputs))
         last = commit_intent(checkpoint, last, found, run) if found else last
         marks = {}
         for output in plan.outputs:

@@ -186,6 +186,11 @@ def _held(output: p.Output) -> Mark | None:
     return found
 
 
+def known_run(outputs: Sequence[p.Output]) -> int:
+    """The greatest run that a sink knows: a checkpoint that was restored from a copy may know only older ones."""
+    return max((m.run for o in outputs if (m := _held(o)) is not None), default=0)
+
+
 def _why(
     checkpoint: Checkpoint,
     last: EpochRecord,
@@ -392,4 +397,4 @@ def first_record(
     )
 
 
-__all__ = ["Needed", "Recompute", "adopt", "first_record", "needed", "planned", "recompute_of"]
+__all__ = ["Needed", "Recompute", "adopt", "first_record", "known_run", "needed", "planned", "recompute_of"]
