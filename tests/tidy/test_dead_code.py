@@ -16,8 +16,6 @@ TEXTS = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rg
 ELSEWHERE = {
     ("operators/base.py", "get_objects"): "operators of users",
     ("patterns/reference.py", "evaluate"): "the oracle of the tests",
-    ("protocol/group/store.py", "from_fields"): "the agent of a group",
-    ("protocol/group/store.py", "to_fields"): "the agent of a group",
     ("spark/sources/row_times.py", "addInPlace"): "Spark calls it",
     ("state/store.py", "catch_up"): "tests look at what it took; tasks ask for a version by `snapshot`",
     ("testing/harness.py", "loadable"): "users of the harness",

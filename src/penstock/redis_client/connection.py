@@ -8,7 +8,9 @@ from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from penstock.errors import DeclarationError
 
@@ -16,12 +18,13 @@ SCHEMES: Final = ("redis", "rediss", "unix")
 TIMEOUT_S: Final = 5.0
 
 
-def connect(url: str, *, timeout_s: float = TIMEOUT_S) -> redis.Redis:
+def connect(url: str, *, timeout_s: float = TIMEOUT_S, tries: int | None = None) -> redis.Redis:
     """A client with a pool of connections; nothing is sent yet. Replies are bytes.
 
     Args:
         url: ``redis://[[user]:password@]host[:port][/db]``, with TLS ``rediss://…``, or ``unix://[[user]:password@]/path[?db=0]``.
         timeout_s: Seconds for connecting, and for each reply that does not block.
+        tries: How often a command is sent at most if no answer comes; 1: none is carried out twice. None: as the library does.
 
     Raises:
         DeclarationError: It is no such URL.
@@ -29,7 +32,10 @@ def connect(url: str, *, timeout_s: float = TIMEOUT_S) -> redis.Redis:
     if not isinstance(url, str) or urlsplit(url).scheme not in SCHEMES:
         raise DeclarationError(f"{url!r} is no address of a Redis server; give one like redis://localhost:6379/0.")
     try:
-        return redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, health_check_interval=15)
+        options = {} if tries is None else {"retry": Retry(NoBackoff(), tries - 1)}
+        return redis.Redis.from_url(
+            url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, health_check_interval=15, **options
+        )
     except (ValueError, TypeError) as error:
         raise DeclarationError(f"{shown(url)} is no address of a Redis server: {error}.") from error
 

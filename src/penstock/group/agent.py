@@ -1,0 +1,398 @@
+"""The agent: it drives the pure machine of one member against a server, with threads, clocks and connections.
+
+A1  The machine's thread sends nothing and waits for nobody, so a server that does not answer cannot delay what is due: work is abandoned
+    before the lease ends, by this process's monotonic clock alone.
+A2  Heartbeats have a thread and a connection of their own. Commands are sent in the machine's order; those about partitions together.
+A3  The control stream is read from the id seen last, also over a broken connection. What is missed is found by the next heartbeat.
+A4  `Work` is called in one thread, in the machine's order. An ack is sent only while the lease holds, and the server checks it again.
+
+Read next: `penstock.protocol.group.member`, the machine; `penstock.group.store`, the steps at the server.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from penstock.errors import GroupError, PenstockError
+from penstock.group.settings import Group, checked_name
+from penstock.group.store import RedisStore, acquired
+from penstock.protocol.group.document import PROTOCOL
+from penstock.protocol.group.events import (
+    AbandonWork,
+    Acked,
+    Acquire,
+    Announce,
+    Announced,
+    Beaten,
+    Command,
+    DocumentRead,
+    Edit,
+    Edited,
+    Event,
+    Exit,
+    Failed,
+    Fenced,
+    ReadDocument,
+    Release,
+    SendBeat,
+    Started,
+    StartWork,
+    Stopped,
+    StopRequested,
+    StopWork,
+    Tick,
+)
+from penstock.protocol.group.member import Member
+from penstock.protocol.group.store import order
+from penstock.redis_client.group_server import GroupServer, Unanswered
+
+LOG: Final = logging.getLogger("penstock.group")
+BLOCK_MS: Final = 2_000
+"""So long one read of the control stream waits."""
+_MARGIN: Final = 0.9
+"""Work ends at this part of the lease, counted from when the last successful heartbeat was sent."""
+_LONGEST_WAIT_S: Final = 1.0
+_TOGETHER: Final = 500
+
+
+class Work(Protocol):
+    """What a member does with its partitions. Each method returns soon: the work is done in other threads.
+
+    After each `start` the agent waits until `Agent.stopped` is called for the partition, whether the work was asked to stop, was abandoned, or has
+    ended by itself. Only then can the partition be this member's again.
+    """
+
+    def start(self, partition: int, token: int, position: str) -> None:
+        """The partition is this member's: work on what comes behind `position`."""
+
+    def stop(self, partition: int, within_s: float) -> None:
+        """Another member is to have it: finish what is in hand within so many seconds, ack it, and call `Agent.stopped`."""
+
+    def abandon(self, partition: int) -> None:
+        """It is not this member's any more: ack and write nothing from now on, and call `Agent.stopped` when the work has ended."""
+
+
+class Agent:
+    """This process as a member of a group.
+
+    Args:
+        group: The group.
+        stream: The stream whose partitions it shares.
+        partitions: How many partitions the stream has.
+        work: What is done with those that are this member's.
+    """
+
+    def __init__(self, group: Group, stream: str, partitions: int, work: Work) -> None:
+        checked_name("A stream's name", stream)
+        if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
+            raise GroupError(f"Stream {stream!r} cannot have {partitions!r} partitions; give a whole number from 1.")
+        self._group, self._stream, self._work = group, stream, work
+        incarnation = secrets.token_hex(8)
+        lease_s = group.lease_ms / 1000
+        self.member = group.member or f"{_host()}-{incarnation[:8]}"
+        self._machine = Member(
+            self.member,
+            incarnation,
+            partitions,
+            lease_s=lease_s,
+            grace_s=group.grace_s,
+            seed=secrets.randbits(64),
+        )
+        self._partitions, self._lease_s = partitions, lease_s
+        answer_s = min(5.0, max(0.5, lease_s))
+        self._servers = {
+            name: GroupServer(group.url, stream, group.name, timeout_s=timeout_s)
+            for name, timeout_s in (
+                ("beats", min(5.0, max(0.1, lease_s / 3))),
+                ("commands", answer_s),
+                ("acks", answer_s),
+                ("changes", BLOCK_MS / 1000 + answer_s),
+            )
+        }
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._beats: queue.SimpleQueue[SendBeat | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._started: dict[int, StartWork] = {}
+        self._acked: dict[int, Acked] = {}
+        self._lease_until = 0.0
+        self._unsettled_since: float | None = None
+        self._exited, self._begun, self._changes_seen = threading.Event(), False, "0-0"
+        self.owned: dict[int, int] = {}
+        self.epoch = 0
+        self.settled = False
+        self.error: PenstockError | None = None
+        self.trouble: str | None = None
+        self.last_rebalance_ms: float | None = None
+
+    # -- for whoever owns the agent
+
+    @property
+    def incarnation(self) -> str:
+        """By what the server knows this start of the process."""
+        return self._machine.incarnation
+
+    def start(self) -> None:
+        """Join the group, in threads of the agent.
+
+        Raises:
+            GroupError: The server cannot be used, or the stream's settings are other ones. Nothing was changed.
+        """
+        server = self._servers["commands"]
+        server.check(self._partitions, PROTOCOL)
+        try:
+            self._changes_seen = server.last_change()
+        except Unanswered as error:
+            raise GroupError(f"Group {self._group.name!r} cannot be joined: {error}.") from error
+        self._begun = True
+        for work in (self._run, self._send_beats, self._send_commands, self._read_changes, self._give_orders):
+            name = f"penstock-{self._group.name}-{work.__name__.strip('_')}"
+            threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True).start()
+
+    def stopped(self, partition: int) -> None:
+        """Say that the work on a partition has ended: nothing of it is done or acked any more."""
+        started = self._started.get(partition)
+        if started is not None:
+            self._events.put(Stopped(partition, started.token))
+
+    def holds(self, partition: int) -> bool:
+        """Whether a partition is this member's at this moment, by this process's own clock."""
+        return partition in self.owned and time.monotonic() < self._lease_until
+
+    def ack(self, partition: int, position: str, dead_letters: Sequence[Sequence[str | bytes]] = ()) -> bool:
+        """Commit a position, and store dead letters with it; False: the partition is not this member's any more, nothing was changed.
+
+        Raises:
+            Unanswered: The server did not answer; the position may have been committed.
+        """
+        started = self._started.get(partition)
+        if started is None or not self.holds(partition):
+            return False
+        server = self._servers["acks"]
+        done = bool(server.one(server.ack(partition, started.incarnation, started.token, position, dead_letters)))
+        if done:
+            self._acked[partition] = Acked(partition, started.token, position)
+        else:
+            self._events.put(Fenced(partition, started.token))
+        return done
+
+    def request_leave(self, grace_s: float | None = None) -> None:
+        """Begin to leave, and return; a second call may shorten the time. May be called in a signal handler."""
+        self._events.put(StopRequested(self._group.grace_s if grace_s is None else grace_s))
+
+    def leave(self, grace_s: float | None = None) -> None:
+        """Leave the group: work ends within the grace period, then others have its partitions. Returns when that is done.
+
+        Args:
+            grace_s: Seconds; None: the group's. 0: work is abandoned at once.
+        """
+        if self._begun:
+            self.request_leave(grace_s)
+            self._exited.wait()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the member has left, or for so many seconds; whether it has."""
+        return self._exited.wait(timeout_s)
+
+    def close(self) -> None:
+        """Let go of connections and threads. A member that has not left is taken out when its lease has ended."""
+        self._exited.set()
+        self._end_threads()
+        for name, server in self._servers.items():
+            if name != "changes":  # its thread may be waiting in it, and closes it
+                server.close()
+
+    # -- the machine's thread
+
+    def _run(self) -> None:
+        machine = self._machine
+        event: Event = Started()
+        while not self._exited.is_set():
+            self._handle(event)
+            if machine.exited:
+                return
+            wait_s = min(_LONGEST_WAIT_S, machine.wake_at - time.monotonic())
+            try:
+                event = self._events.get(timeout=wait_s) if wait_s > 0 else self._events.get_nowait()
+            except queue.Empty:
+                event = Tick()
+
+    def _handle(self, event: Event) -> None:
+        machine = self._machine
+        now = time.monotonic()
+        for partition in list(self._acked):
+            machine.handle(self._acked.pop(partition), now)
+        commands = machine.handle(event, now)
+        if isinstance(event, Beaten) and event.incarnation == machine.incarnation:
+            until = event.sent + self._lease_s * _MARGIN if event.beat.known else 0.0
+            self._lease_until = max(self._lease_until, until) if until else 0.0
+        self.owned, self.epoch = machine.owned, machine.epoch
+        self._measure(now)
+        for command in commands:
+            self._dispatch(command)
+
+    def _measure(self, now: float) -> None:
+        """Note how long it took until this member had what is its own."""
+        settled = self._machine.settled
+        if settled and self._unsettled_since is not None:
+            self.last_rebalance_ms = (now - self._unsettled_since) * 1000
+            self._unsettled_since = None
+        elif not settled and self._unsettled_since is None:
+            self._unsettled_since = now
+        self.settled = settled
+
+    def _dispatch(self, command: Command) -> None:
+        match command:
+            case SendBeat():
+                self._beats.put(command)
+            case StartWork() | StopWork() | AbandonWork():
+                self._orders.put(command)
+            case Exit(refusal):
+                if refusal is not None:
+                    self.error = self.error or GroupError(refusal.sentence)
+                self._orders.put(command)
+                self._end_threads()
+            case _:
+                self._commands.put(command)
+
+    def _end_threads(self) -> None:
+        self._beats.put(None)
+        self._commands.put(None)
+        self._orders.put(None)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Run a thread; what it did not expect ends the membership, and is the agent's error."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  (it becomes the agent's error)
+            found = error if isinstance(error, PenstockError) else GroupError(f"{type(error).__name__}: {error}")
+            found.cause = error
+            self._fail(found, work)
+
+    def _fail(self, error: PenstockError, work: Callable[[], None]) -> None:
+        self.error = self.error or error
+        if work in (self._run, self._give_orders):  # nobody is left who could leave in good order
+            for partition in list(self._started):
+                self._lease_until = 0.0
+                self._work.abandon(partition)
+            self._exited.set()
+            self._end_threads()
+        else:
+            self._events.put(StopRequested(0.0))
+
+    # -- the threads that send
+
+    def _send_beats(self) -> None:
+        store = RedisStore(self._servers["beats"])
+        while (command := self._beats.get()) is not None:
+            sent = time.monotonic()
+            try:
+                self._events.put(Beaten(store.beat(command.incarnation, command.lease_ms), command.incarnation, sent))
+            except (Unanswered, GroupError) as error:
+                self._not_done(command, error)
+
+    def _send_commands(self) -> None:
+        ended = False
+        while not ended:
+            batch: list[Command] = []
+            while len(batch) < _TOGETHER and (not batch or not self._commands.empty()):
+                command = self._commands.get()
+                if command is None:
+                    ended = True
+                    break
+                batch.append(command)
+            about: list[Acquire | Release] = []
+            for command in batch:
+                if isinstance(command, Acquire | Release):
+                    about.append(command)
+                    continue
+                self._send_about(about)
+                about = []
+                self._send(command)
+            self._send_about(about)
+
+    def _send(self, command: Command) -> None:
+        store, sent = RedisStore(self._servers["commands"]), time.monotonic()
+        try:
+            match command:
+                case ReadDocument():
+                    self._events.put(DocumentRead(store.read()))
+                case Edit(expected, document, lease_ms):
+                    self._events.put(Edited(store.edit(expected, document, lease_ms), sent))
+                case Announce(message):
+                    store.announce(message)
+        except (Unanswered, GroupError) as error:
+            self._not_done(command, error)
+
+    def _send_about(self, commands: Sequence[Acquire | Release]) -> None:
+        """Send commands about partitions together."""
+        if not commands:
+            return
+        server = self._servers["commands"]
+        steps = [
+            server.acquire(c.partition, c.member, c.incarnation, c.epoch, c.instead_of, c.token, c.position)
+            if isinstance(c, Acquire)
+            else server.release(c.partition, c.incarnation, c.token, c.position)
+            for c in commands
+        ]
+        for command, answer in zip(commands, server.many(steps), strict=True):
+            if isinstance(answer, Exception):
+                self._not_done(command, answer)
+            elif isinstance(command, Acquire):
+                self._events.put(acquired(command.partition, answer))
+
+    def _not_done(self, command: Command, error: Exception) -> None:
+        trouble = str(error) if isinstance(error, PenstockError) else f"The server did not answer: {error}."
+        if trouble != self.trouble:
+            LOG.warning("Group %s of stream %s: %s", self._group.name, self._stream, trouble)
+        self.trouble = trouble
+        if not isinstance(command, Announce):
+            self._events.put(Failed(command))  # type: ignore[arg-type]
+
+    def _read_changes(self) -> None:
+        store, tries = RedisStore(self._servers["changes"]), 0
+        while not self._exited.is_set():
+            try:
+                if tries:  # the server may be another one, or have lost data: then ids begin anew
+                    last = store.server.last_change()
+                    self._changes_seen = self._changes_seen if order(last) >= order(self._changes_seen) else "0-0"
+                for entry, message in store.changes(self._changes_seen, BLOCK_MS):
+                    self._changes_seen = entry
+                    self._events.put(Announced(message))
+                tries = 0
+            except Unanswered:
+                tries += 1
+                self._exited.wait(random.uniform(0.5, 1.5) * min(1.0, 0.02 * 2 ** min(tries, 6)))  # noqa: S311  (jitter)
+        store.server.close()
+
+    # -- the thread that calls the work
+
+    def _give_orders(self) -> None:
+        while (command := self._orders.get()) is not None:
+            match command:
+                case StartWork(partition, _, token, position):
+                    self._started[partition] = command
+                    self._work.start(partition, token, position)
+                case StopWork(partition, _, within_s):
+                    self._work.stop(partition, within_s)
+                case AbandonWork(partition, _):
+                    self._work.abandon(partition)
+                case Exit():
+                    self._exited.set()
+        self._exited.set()
+
+
+def _host() -> str:
+    """This machine's name, as far as it can be part of a member's."""
+    return "".join(c for c in socket.gethostname() if c.isalnum() or c in "-.")[:60] or "member"
+
+
+__all__ = ["Agent", "Work"]

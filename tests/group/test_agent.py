@@ -1,0 +1,193 @@
+"""Agents against a real server: join, leave, a silent member, a server that goes away, a foreign key."""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+
+import pytest
+
+import penstock as ps
+from penstock.errors import GroupError
+from penstock.group.agent import Agent
+from penstock.group.store import RedisStore
+from penstock.protocol.group.store import Stale
+from penstock.redis_client.connection import connect
+from penstock.redis_client.group_server import GroupServer
+from servers import url_of, valkey
+
+LEASE_S = 0.4
+LOGS = {}
+
+
+class Log:
+    """Work that notes what it is told, and ends at once when it should."""
+
+    def __init__(self):
+        self.told, self.agent = [], None
+
+    def start(self, partition, token, position):
+        self.told.append(("start", partition, token, position, self.agent.incarnation))
+
+    def stop(self, partition, within_s):
+        self.told.append(("stop", partition))
+        self.agent.stopped(partition)
+
+    def abandon(self, partition):
+        self.told.append(("abandon", partition))
+        self.agent.stopped(partition)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with valkey() as running:
+        yield running
+
+
+@pytest.fixture
+def join(server, request):
+    agents = []
+
+    def joined(name=None, partitions=8, lease=f"{LEASE_S} s"):
+        work = Log()
+        agent = Agent(
+            ps.Group(url_of(server), "g", member=name, lease=lease, grace="2 s"), stream_of(request), partitions, work
+        )
+        work.agent, LOGS[id(agent)] = agent, work
+        agents.append(agent)
+        agent.start()
+        return agent
+
+    yield joined
+    for agent in agents:
+        agent.close()
+
+
+def stream_of(request):
+    return f"s{zlib.crc32(request.node.name.encode())}"
+
+
+def until(condition, seconds=5.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
+def shares(*agents):
+    owned = [p for a in agents for p in a.owned]
+    if len(set(owned)) != len(owned):  # not read at one moment
+        time.sleep(0.02)
+        owned = [p for a in agents for p in a.owned]
+    assert len(set(owned)) == len(owned)
+    return sorted(len(a.owned) for a in agents)
+
+
+def test_second_member_when_it_joins_gets_half_and_the_first_keeps_the_rest_untouched(join):
+    first = join()
+    until(lambda: first.settled)
+    assert sorted(first.owned) == list(range(8))
+    before = dict(first.owned)
+    second = join()
+    until(lambda: first.settled and second.settled and shares(first, second) == [4, 4])
+    kept = {p: t for p, t in before.items() if p in first.owned}
+    assert kept == first.owned
+    moved = {p for p in before if p in second.owned}
+    assert [t for t in LOGS[id(first)].told if t[0] != "start"] == [("stop", p) for p in sorted(moved)]
+    second.leave()
+    until(lambda: len(first.owned) == 8)
+    assert all(first.owned[p] == t for p, t in kept.items())
+
+
+def test_member_that_falls_silent_when_its_lease_ends_is_taken_out_and_fenced(join, server, request):
+    first, second = join(), join()
+    until(lambda: shares(first, second) == [4, 4])
+    partition = next(iter(first.owned))
+    assert first.ack(partition, "5-0")
+    token = first.owned[partition]
+    first.close()  # no more heartbeats, and no word to anybody
+    until(lambda: len(second.owned) == 8, LEASE_S + 1)
+    assert ("start", partition) in [t[:2] for t in LOGS[id(second)].told]
+    assert next(t[3] for t in LOGS[id(second)].told if t[:2] == ("start", partition)) == "5-0"
+    assert not first.ack(partition, "9-0")  # by its own clock
+    store = RedisStore(GroupServer(url_of(server), stream_of(request), "g", timeout_s=5))
+    incarnation = next(t[4] for t in LOGS[id(first)].told if t[:2] == ("start", partition))
+    assert not store.ack(partition, incarnation, token, "9-0")  # by the server
+    assert store.acquire(partition, "x", incarnation, 1, "", 0, "0-0") == Stale(partition, second.epoch)
+    assert second.ack(partition, "6-0")
+
+
+def test_agent_when_the_server_is_restarted_with_or_without_data_goes_on(request):
+    for keep in (True, False):
+        with valkey(keep=keep) as server:
+            work = [Log(), Log()]
+            agents = [Agent(ps.Group(url_of(server), "g", lease=f"{LEASE_S} s"), "orders", 8, w) for w in work]
+            for agent, each in zip(agents, work, strict=True):
+                each.agent, LOGS[id(agent)] = agent, each
+                agent.start()
+            until(lambda: shares(*agents) == [4, 4])  # noqa: B023
+            partition = next(iter(agents[0].owned))
+            assert agents[0].ack(partition, "7-0")
+            server.stop()
+            until(lambda: not any(a.holds(p) for a in agents for p in range(8)))  # noqa: B023
+            server.start()
+            until(lambda: all(a.settled for a in agents) and shares(*agents) == [4, 4])  # noqa: B023
+            owner = next(a for a in agents if partition in a.owned)
+            last = [t for t in LOGS[id(owner)].told if t[:2] == ("start", partition)][-1]
+            assert last[3] == "7-0"
+            for agent in agents:
+                agent.close()
+
+
+def test_partition_whose_lock_is_a_foreign_key_waits_alone_and_is_named(join, server, request):
+    client = connect(url_of(server))
+    stream = stream_of(request)
+    key = f"{{{stream}:3}}:g"
+    client.set(key, "mine")
+    agent = join()
+    until(lambda: len(agent.owned) == 7 and agent.trouble is not None)
+    assert agent.trouble.startswith(f"Key {key} at redis://127.0.0.1:")
+    assert client.get(key) == b"mine"
+    client.delete(key)
+    until(lambda: agent.settled)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("partitions", "9", "has 9 partitions, not 8; give partitions=9."),
+        ("protocol", "7", "speak version 7 of the protocol, and this process version 1"),
+        ("hash", "crc32", "choose the partition of a key by 'crc32', and this process by \"xxh64 of the key's bytes"),
+    ],
+)
+def test_member_that_does_not_agree_with_the_stream_is_refused_by_name(join, server, request, field, value, message):
+    connect(url_of(server)).hset(f"{{{stream_of(request)}}}", field, value)
+    with pytest.raises(GroupError, match=r".") as refused:
+        join()
+    assert message in str(refused.value)
+
+
+def test_process_that_takes_a_static_name_gets_the_same_share_and_fences_the_one_before(join):
+    first, other = join("one"), join("two")
+    until(lambda: first.settled and other.settled and shares(first, other) == [4, 4])
+    mine, theirs = set(first.owned), dict(other.owned)
+    again = join("one")
+    until(lambda: again.settled and set(again.owned) == mine)
+    assert first.wait(5.0)
+    assert "Another process has joined the group as 'one'" in str(first.error)
+    assert other.owned == theirs
+    assert {t[0] for t in LOGS[id(other)].told} == {"start"}
+
+
+def test_twenty_members_when_they_leave_at_once_are_gone_soon(join):
+    agents = [join(partitions=40) for _ in range(20)]
+    until(lambda: shares(*agents) == [2] * 20)
+    began = time.monotonic()
+    threads = [threading.Thread(target=a.leave) for a in agents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.monotonic() - began < 2.0 + 2
+    assert all(a.error is None for a in agents)
