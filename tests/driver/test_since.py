@@ -45,7 +45,7 @@ def gap(records):
 
 @pytest.mark.parametrize(
     ("since", "start"),
-    [(None, -1), ("2026-01-01 00:03:30", 19), (BEGIN + dt.timedelta(minutes=4), 19)],
+    [(None, 24), ("2026-01-01 00:03:30", 19), (BEGIN + dt.timedelta(minutes=4), 19)],
     ids=["none", "text", "time"],
 )
 def test_recomputation_when_since_is_given_begins_there_and_gives_the_same(tmp_path, since, start):
