@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from penstock.flow.flow import Flow as Flow
     from penstock.flow.keyed import KeyedStream as KeyedStream
     from penstock.flow.stream import Stream as Stream
+    from penstock.group.consumer import Consumer as Consumer
+    from penstock.group.producer import Producer as Producer
     from penstock.group.settings import Group as Group
     from penstock.operators.aggregates import Aggregate as Aggregate
     from penstock.operators.aggregates import approx_count_distinct as approx_count_distinct
@@ -70,6 +72,8 @@ _HOME = {
         "flow.flow": "Flow",
         "flow.stream": "Stream",
         "flow.keyed": "KeyedStream",
+        "group.consumer": "Consumer",
+        "group.producer": "Producer",
         "group.settings": "Group",
         "operators.base": "Operator",
         "routing.by_partition": "ByPartition",

@@ -53,7 +53,16 @@ class Twice(ps.Operator):
 
 
 def grouped() -> None:
-    assert_type(ps.Group("redis://localhost", "g", member="a", lease="1 second", grace=timedelta(seconds=8)).lease_ms, int)
+    group = ps.Group("redis://localhost", "g", member="a", lease="1 second", grace=timedelta(seconds=8))
+    assert_type(group.lease_ms, int)
+    with ps.Producer("redis://localhost", "orders", 8, key="user") as producer:
+        assert_type(producer.send(user="a", n=1), tuple[int, str])
+        assert_type(producer.send_many([{"user": "a"}]), list[tuple[int, str]])
+    consumer = ps.Consumer(group, "orders", 8, on_error="retry")
+    for partition, entries in consumer:
+        assert_type(entries[0].fields, dict[str, str])
+        assert_type(consumer.ack(partition, entries), bool)
+    assert_type(consumer.owned, set[int])
 
 
 def declared(spark: SparkSession, frame: DataFrame) -> ps.Flow:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from penstock.errors import GroupError, PenstockError
-from penstock.group.settings import Group, checked_name
+from penstock.group.settings import Group, checked_name, checked_partitions
 from penstock.group.store import RedisStore, acquired
 from penstock.protocol.group.document import PROTOCOL
 from penstock.protocol.group.events import (
@@ -92,8 +92,7 @@ class Agent:
 
     def __init__(self, group: Group, stream: str, partitions: int, work: Work) -> None:
         checked_name("A stream's name", stream)
-        if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
-            raise GroupError(f"Stream {stream!r} cannot have {partitions!r} partitions; give a whole number from 1.")
+        checked_partitions(stream, partitions)
         self._group, self._stream, self._work = group, stream, work
         incarnation = secrets.token_hex(8)
         lease_s = group.lease_ms / 1000

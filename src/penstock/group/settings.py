@@ -14,6 +14,7 @@ from penstock.types import duration_us
 SHORTEST_LEASE_MS: Final = 100
 LONGEST_LEASE_MS: Final = 3_600_000
 LONGEST_GRACE_S: Final = 86_400.0
+MOST_PARTITIONS: Final = 10_000
 _NAME: Final = re.compile(r"[^\s{}#\x00-\x1f\x7f]{1,200}")
 
 
@@ -93,4 +94,17 @@ def checked_name(what: str, name: object) -> str:
     return name
 
 
-__all__ = ["LONGEST_GRACE_S", "LONGEST_LEASE_MS", "SHORTEST_LEASE_MS", "Group", "checked_name"]
+def checked_partitions(stream: str, partitions: object) -> int:
+    """A number of partitions.
+
+    Raises:
+        DeclarationError: It is none.
+    """
+    if not isinstance(partitions, int) or isinstance(partitions, bool) or not 1 <= partitions <= MOST_PARTITIONS:
+        raise DeclarationError(
+            f"Stream {stream!r} cannot have {partitions!r} partitions; give a whole number from 1 to {MOST_PARTITIONS:,}."
+        )
+    return partitions
+
+
+__all__ = ["LONGEST_GRACE_S", "LONGEST_LEASE_MS", "SHORTEST_LEASE_MS", "Group", "checked_name", "checked_partitions"]

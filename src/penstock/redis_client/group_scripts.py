@@ -144,6 +144,7 @@ ACK: Final = (
 -- KEYS: the partition, its dead letters. ARGV: incarnation, token, position, then for each dead letter the number of its words and they
 local found = redis.call('HMGET', KEYS[1], 'owner', 'token', 'position')
 if found[1] ~= ARGV[1] or found[2] ~= ARGV[2] then return 0 end
+if not is_later(ARGV[3], found[3]) then return 1 end  -- the answer to it was lost
 local at = 4
 while ARGV[at] do
   local words = tonumber(ARGV[at])
@@ -152,7 +153,7 @@ while ARGV[at] do
   redis.call(unpack(command))
   at = at + words + 1
 end
-if is_later(ARGV[3], found[3]) then redis.call('HSET', KEYS[1], 'position', ARGV[3]) end
+redis.call('HSET', KEYS[1], 'position', ARGV[3])
 return 1
 """
 )

@@ -186,7 +186,7 @@ class GroupServer:
         answer: Any = self._client.xread({self._changes: after}, block=block_ms)
         return [
             (entry.decode(), {n.decode(errors="replace"): v.decode(errors="replace") for n, v in fields.items()})
-            for entry, fields in (_of_streams(answer).get(self._changes.encode(), []))
+            for entry, fields in (entries_by_stream(answer).get(self._changes.encode(), []))
         ]
 
     # -- agreements
@@ -243,11 +243,11 @@ def _refused(stream: str, name: str, there: str, mine: dict[str, str | int]) -> 
             )
 
 
-def _of_streams(answer: Any) -> dict[bytes, list[tuple[bytes, dict[bytes, bytes]]]]:
+def entries_by_stream(answer: Any) -> dict[bytes, list[tuple[bytes, dict[bytes, bytes]]]]:
     """What XREAD answers, in either version of the wire protocol: entries by stream."""
     if isinstance(answer, dict):
         return {key: [entry for part in parts for entry in part] for key, parts in answer.items()}
     return dict(answer or ())
 
 
-__all__ = ["HASH", "OLDEST", "ForeignKeyError", "GroupServer", "Step", "Unanswered"]
+__all__ = ["HASH", "OLDEST", "ForeignKeyError", "GroupServer", "Step", "Unanswered", "entries_by_stream"]

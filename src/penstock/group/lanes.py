@@ -1,0 +1,225 @@
+"""What a consumer has in hand of each of its partitions: a lane. One thread reads entries into all lanes; each lane is worked on in order.
+
+L1  A lane's entries are handed out in order, and at most two batches are read ahead.
+L2  Entries are handed out only while the partition is this member's by its own clock.
+L3  A lane that is to stop hands out nothing more; it has ended when what was handed out is done.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.redis_client.group_server import Unanswered
+from penstock.redis_client.partition_streams import PartitionStreams
+
+_LOOK_S: Final = 0.02
+_LONGEST_PAUSE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of a stream, as a handler gets it.
+
+    Attributes:
+        id: Its id at the server: milliseconds and a number; ids rise within a partition.
+        fields: Its fields, as text. Bytes that are no UTF-8 are kept as in file names (``surrogateescape``).
+    """
+
+    id: str
+    fields: dict[str, str]
+
+
+@dataclass(eq=False)
+class Lane:
+    """A partition that is this consumer's.
+
+    Attributes:
+        partition: Its number.
+        token: Its fencing token.
+        read: Id up to which entries were read.
+        waiting: Entries that were read and not handed out.
+        in_hand: Whether entries were handed out that are not done.
+        stopping: Whether it is to end after what is in hand.
+        abandoned: Whether it is not this consumer's any more.
+    """
+
+    partition: int
+    token: int
+    read: str
+    waiting: deque[Entry] = field(default_factory=deque)
+    in_hand: bool = False
+    stopping: bool = False
+    abandoned: bool = False
+
+    @property
+    def ending(self) -> bool:
+        """Whether nothing more is handed out."""
+        return self.stopping or self.abandoned
+
+
+class Lanes:
+    """The lanes of a consumer; a `penstock.group.agent.Work`.
+
+    Args:
+        streams: Where entries are read.
+        batch: At most so many entries are handed out at a time.
+        holds: Whether a partition is this member's at this moment.
+        stopped: Called when a lane has ended.
+        begun: Called for each new lane, such as to start its thread.
+    """
+
+    def __init__(
+        self,
+        streams: PartitionStreams,
+        batch: int,
+        holds: Callable[[int], bool],
+        stopped: Callable[[int], None],
+        begun: Callable[[Lane], None],
+    ) -> None:
+        self._streams, self._batch, self._holds, self._stopped, self._begun = streams, batch, holds, stopped, begun
+        self._lanes: dict[int, Lane] = {}
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+
+    # -- what the agent says; see `penstock.group.agent.Work`
+
+    def start(self, partition: int, token: int, position: str) -> None:
+        """The partition is this consumer's."""
+        lane = Lane(partition, token, position)
+        with self._changed:
+            self._lanes[partition] = lane
+            self._changed.notify_all()
+        self._begun(lane)
+        self._streams.wake()
+
+    def stop(self, partition: int, within_s: float) -> None:
+        """Another member is to have it; the agent says so if that takes longer than `within_s`."""
+        del within_s
+        self._end(partition, abandoned=False)
+
+    def abandon(self, partition: int) -> None:
+        """It is another member's, perhaps."""
+        self._end(partition, abandoned=True)
+
+    def _end(self, partition: int, *, abandoned: bool) -> None:
+        with self._changed:
+            lane = self._lanes.get(partition)
+            if lane is None:
+                return
+            lane.stopping, lane.abandoned = True, lane.abandoned or abandoned
+            lane.waiting.clear()
+            self._changed.notify_all()
+        self._settle(lane)
+
+    def _settle(self, lane: Lane) -> None:
+        """Take a lane out that is to end and has nothing in hand."""
+        with self._changed:
+            if not lane.ending or lane.in_hand or self._lanes.get(lane.partition) is not lane:
+                return
+            del self._lanes[lane.partition]
+        self._stopped(lane.partition)
+
+    # -- handing out
+
+    def take(self, lane: Lane) -> list[Entry]:
+        """The next entries of a lane, which are in hand then; waits for them. None are left when it has ended."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: lane.waiting or lane.ending or self._closed.is_set())
+                if lane.ending or self._closed.is_set():
+                    return []
+                if self._holds(lane.partition):
+                    return self._handed(lane)
+                self._changed.wait(_LOOK_S)  # the lease is over, or not yet begun
+
+    def take_any(self, after: int, ended: Callable[[], bool]) -> tuple[Lane, list[Entry]] | None:
+        """The next entries of any lane without entries in hand, in turn; None when `ended`.
+
+        Args:
+            after: The partition that had its turn last.
+            ended: Looked at while there is nothing.
+        """
+        while not ended():
+            with self._changed:
+                ready = [n for n, lane in self._lanes.items() if lane.waiting and not lane.ending and self._holds(n)]
+                if ready:
+                    number = min(ready, key=lambda n: (n <= after, n))
+                    return self._lanes[number], self._handed(self._lanes[number])
+                self._changed.wait(_LOOK_S)
+        return None
+
+    def _handed(self, lane: Lane) -> list[Entry]:
+        full = len(lane.waiting) > self._batch
+        taken = [lane.waiting.popleft() for _ in range(min(self._batch, len(lane.waiting)))]
+        lane.in_hand = True
+        if full and len(lane.waiting) <= self._batch:
+            self._changed.notify_all()
+        return taken
+
+    def done(self, lane: Lane, *, end: bool = False) -> None:
+        """What was handed out of a lane is done. `end`: nothing more of it is handed out, as something went wrong."""
+        with self._changed:
+            lane.in_hand = False
+            if end:
+                lane.stopping = True
+                lane.waiting.clear()
+        self._settle(lane)
+
+    def wait_in(self, lane: Lane, seconds: float) -> bool:
+        """Wait so long, or until the lane is to end; whether it is."""
+        with self._changed:
+            self._changed.wait_for(lambda: lane.ending or self._closed.is_set(), seconds)
+            return lane.ending or self._closed.is_set()
+
+    # -- the reading thread
+
+    def read(self) -> None:
+        """Read entries into all lanes until `close`."""
+        tries = 0
+        while not self._closed.is_set():
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed.is_set() or self._hungry())
+                after = {lane.partition: lane.read for lane in self._hungry()}
+            if self._closed.is_set():
+                break
+            try:
+                found = self._streams.read(after, self._batch, short=len(after) < len(self._lanes))
+                tries = 0
+            except Unanswered:
+                tries += 1
+                with self._changed:
+                    pause_s = random.uniform(0.5, 1.5) * min(_LONGEST_PAUSE_S, _LOOK_S * 2 ** min(tries, 6))  # noqa: S311  (jitter)
+                    self._changed.wait_for(self._closed.is_set, pause_s)
+                continue
+            with self._changed:
+                for partition, entries in found.items():
+                    lane = self._lanes.get(partition)
+                    if entries and lane is not None and lane.read == after[partition] and not lane.ending:
+                        lane.waiting.extend(
+                            Entry(_text(entry), {_text(n): _text(v) for n, v in each.items()}) for entry, each in entries
+                        )
+                        lane.read = lane.waiting[-1].id
+                self._changed.notify_all()
+        self._streams.close()
+
+    def _hungry(self) -> list[Lane]:
+        return [lane for lane in self._lanes.values() if len(lane.waiting) <= self._batch and not lane.ending]
+
+    def close(self) -> None:
+        """End all waiting."""
+        with self._changed:
+            self._closed.set()
+            self._changed.notify_all()
+        self._streams.wake()
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")
+
+
+__all__ = ["Entry", "Lane", "Lanes"]
