@@ -28,7 +28,9 @@ def fewest_moves(partitions, held):
 def problems(partitions, held, shares):
     """What is wrong with an assignment."""
     sizes = [len(each) for each in shares.values()]
-    found = [] if sorted(p for each in shares.values() for p in each) == list(range(partitions)) else ["not each partition once"]
+    found = (
+        [] if sorted(p for each in shares.values() for p in each) == list(range(partitions)) else ["not each partition once"]
+    )
     found += ["not within one"] if max(sizes) - min(sizes) > 1 else []
     found += ["too many moves"] if moves(held, shares) > fewest_moves(partitions, held) else []
     found += ["depends on the order"] if assign(partitions, dict(reversed(held.items()))) != shares else []

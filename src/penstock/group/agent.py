@@ -33,6 +33,7 @@ from penstock.protocol.group.events import (
     Announced,
     Beaten,
     Command,
+    Confirm,
     DocumentRead,
     Edit,
     Edited,
@@ -308,9 +309,9 @@ class Agent:
                     ended = True
                     break
                 batch.append(command)
-            about: list[Acquire | Release] = []
+            about: list[Acquire | Confirm | Release] = []
             for command in batch:
-                if isinstance(command, Acquire | Release):
+                if isinstance(command, Acquire | Confirm | Release):
                     about.append(command)
                     continue
                 self._send_about(about)
@@ -331,7 +332,7 @@ class Agent:
         except (Unanswered, GroupError) as error:
             self._not_done(command, error)
 
-    def _send_about(self, commands: Sequence[Acquire | Release]) -> None:
+    def _send_about(self, commands: Sequence[Acquire | Confirm | Release]) -> None:
         """Send commands about partitions together."""
         if not commands:
             return
@@ -339,7 +340,7 @@ class Agent:
         steps = [
             server.acquire(c.partition, c.member, c.incarnation, c.epoch, c.instead_of, c.token, c.position)
             if isinstance(c, Acquire)
-            else server.release(c.partition, c.incarnation, c.token, c.position)
+            else (server.ack if isinstance(c, Confirm) else server.release)(c.partition, c.incarnation, c.token, c.position)
             for c in commands
         ]
         for command, answer in zip(commands, server.many(steps), strict=True):
@@ -347,6 +348,8 @@ class Agent:
                 self._not_done(command, answer)
             elif isinstance(command, Acquire):
                 self._events.put(acquired(command.partition, answer))
+            elif isinstance(command, Confirm) and not answer:
+                self._events.put(Fenced(command.partition, command.token))
 
     def _not_done(self, command: Command, error: Exception) -> None:
         trouble = str(error) if isinstance(error, PenstockError) else f"The server did not answer: {error}."

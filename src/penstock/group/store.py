@@ -40,9 +40,14 @@ class RedisStore:
 
     def beat(self, incarnation: str, lease_ms: int) -> Beat:
         """Set the deadline of an incarnation."""
-        epoch, editor, known, next_ms, *dead = self.server.one(self.server.beat(incarnation, lease_ms))
+        epoch, editor, known, next_ms, server, *dead = self.server.one(self.server.beat(incarnation, lease_ms))
         return Beat(
-            epoch, editor.decode(), bool(known), tuple(d.decode() for d in dead), None if next_ms < 0 else next_ms / 1000
+            epoch,
+            editor.decode(),
+            bool(known),
+            tuple(d.decode() for d in dead),
+            None if next_ms < 0 else next_ms / 1000,
+            server.decode(),
         )
 
     def acquire(

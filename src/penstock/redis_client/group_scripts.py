@@ -74,17 +74,18 @@ return 1
 BEAT: Final = (
     _NOW
     + """
--- KEYS: membership, alive. ARGV: incarnation, lease in ms. Answer: epoch, editor, known, ms to the next deadline or -1, the dead…
+-- KEYS: membership, alive. ARGV: incarnation, lease in ms. Answer: epoch, editor, known, ms to the next deadline or -1, server, the dead…
 local found = redis.call('HMGET', KEYS[1], 'epoch', 'editor', 'seen_ms')
-if not found[1] then return {0, '', 0, -1} end
+if not found[1] then return {0, '', 0, -1, ''} end
 local epoch, editor, seen, lease = tonumber(found[1]), found[2], tonumber(found[3] or '-1'), tonumber(ARGV[2])
-if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return {epoch, editor, 0, -1} end
+if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return {epoch, editor, 0, -1, ''} end
 redis.call('HSET', KEYS[1], 'seen_ms', string.format('%d', now))
 if now < seen or now - seen > lease then  -- S6
   for _, incarnation in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do redis.call('ZADD', KEYS[2], now + lease, incarnation) end
 end
 redis.call('ZADD', KEYS[2], now + lease, ARGV[1])
-local answer = {epoch, editor, 1, -1}
+local said = redis.pcall('INFO', 'server')  -- an error where the user may not ask
+local answer = {epoch, editor, 1, -1, type(said) == 'string' and string.match(said, 'run_id:(%w+)') or ''}
 for _, incarnation in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. string.format('%d', now))) do
   answer[#answer + 1] = incarnation
 end

@@ -87,7 +87,7 @@ class GroupServer:
         )
 
     def beat(self, incarnation: str, lease_ms: int) -> Step:
-        """Answer: epoch, editor, known, ms until the next deadline or −1, and the dead."""
+        """Answer: epoch, editor, known, ms until the next deadline or −1, the server's run, and the dead."""
         return Step(group_scripts.BEAT, (self._membership, self._alive), (incarnation, lease_ms))
 
     def acquire(

@@ -51,6 +51,16 @@ class Acquire:
 
 
 @dataclass(frozen=True, slots=True)
+class Confirm:
+    """Ack again what was acked last: is the lock still mine? Answer: `Fenced` if not, else nothing; `Failed` if nobody knows."""
+
+    partition: int
+    incarnation: str
+    token: int
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Give a lock back, and tell the store what this member remembers of the partition. No answer."""
 
@@ -101,7 +111,7 @@ class Exit:
     refusal: Refusal | None = None
 
 
-Command = ReadDocument | Edit | SendBeat | Acquire | Release | Announce | StartWork | StopWork | AbandonWork | Exit
+Command = ReadDocument | Edit | SendBeat | Acquire | Confirm | Release | Announce | StartWork | StopWork | AbandonWork | Exit
 
 # ----------------------------------------------------------------------------------------------------------------- events
 
@@ -150,7 +160,7 @@ class Beaten:
 class Failed:
     """No answer came to this command: it was carried out, will be, or never."""
 
-    command: ReadDocument | Edit | SendBeat | Acquire | Release
+    command: ReadDocument | Edit | SendBeat | Acquire | Confirm | Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +234,7 @@ __all__ = [
     "Beaten",
     "Busy",
     "Command",
+    "Confirm",
     "DocumentRead",
     "Edit",
     "Edited",

@@ -12,8 +12,8 @@ M3  Who finds itself taken out joins again, as another incarnation; who finds it
 M4  Whoever is told of a missed deadline edits the member out. Messages of the control stream only make things faster: each beat says
     which document there is.
 M5  A document that is older than one I have seen means that the server has lost data: I write back what I remember, in a higher epoch
-    and another generation. Who sees a new generation abandons its work, reports all tokens and positions that it remembers, and asks
-    for its locks again.
+    and another generation. Who sees a new generation, or another server, reports all tokens and positions that it remembers, and
+    confirms its locks. What is not confirmed is abandoned, and asked for again.
 M6  A leaver first says so in the document, and keeps its place until its work has ended: others wait for its locks, and take them
     over one by one.
 
@@ -28,13 +28,12 @@ from typing import Any, Final
 
 from penstock.protocol.group.document import Document
 from penstock.protocol.group.events import (
-    AbandonWork,
     Acked,
     Acquire,
-    Announce,
     Announced,
     Beaten,
     Command,
+    Confirm,
     DocumentRead,
     Edit,
     Edited,
@@ -46,24 +45,22 @@ from penstock.protocol.group.events import (
     Release,
     SendBeat,
     Started,
-    StartWork,
     Stopped,
     StopRequested,
-    StopWork,
     Tick,
 )
-from penstock.protocol.group.jitter import FIRST_RETRY_S, LAST_RETRY_S, Backoff
+from penstock.protocol.group.holdings import NEVER, Holdings
+from penstock.protocol.group.jitter import FIRST_RETRY_S, LAST_RETRY_S
 from penstock.protocol.group.membership import Remembered, Wish, refusal
 from penstock.protocol.group.partition import WORKING, Partition, State
-from penstock.protocol.group.store import Busy, Changed, Granted, Stale, Wanted, later
+from penstock.protocol.group.store import Busy, Changed, Granted, Stale, Wanted
 from penstock.types import Refusal
 
-NEVER: Final = math.inf
 EXIT_WITHIN_S: Final = 1.0
 """So long after the end of its grace a leaver tries to take itself out of the document."""
 
 
-class Member:
+class Member(Holdings):
     """A member of a group.
 
     Args:
@@ -81,26 +78,20 @@ class Member:
     """
 
     def __init__(self, name: str, incarnation: str, partitions: int, *, lease_s: float, grace_s: float, seed: int) -> None:
-        self.name, self.incarnation, self.partitions = name, incarnation, partitions
+        super().__init__(name, incarnation, seed)
+        self.partitions = partitions
         self.lease_s, self.grace_s = lease_s, grace_s
-        self.document: Document | None = None
         self.exited = False
         self._origin, self._starts = incarnation, 0
-        self._backoff = Backoff(seed)
         self._seen = 0  # highest epoch that the store has shown
         self._joined = 0  # epoch in which this incarnation joined; 0: it is not in
         self._was = 0  # epoch in which this process joined last
-        self._mine: frozenset[int] = frozenset()
-        self._known: dict[int, Partition] = {}  # all that it has ever had
-        self._active: dict[int, Partition] = {}  # those that are not elsewhere
         self._dead: frozenset[str] = frozenset()
         self._proposed: Document | None = None
         self._asking, self._read_due, self._read_tries = False, NEVER, 0
         self._beating, self._beat_due, self._beat_tries = False, NEVER, 0
-        self._fence_at = -NEVER
-        self._scan_due = NEVER
-        self._leaving, self._leave_by = False, NEVER
-        self._out: list[Command] = []
+        self._server = ""
+        self._leaving, self._leave_by, self._leave_due = False, NEVER, NEVER
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             Started: self._on_started,
             DocumentRead: self._on_read,
@@ -121,16 +112,6 @@ class Member:
     # ----------------------------------------------------------------------------------------------------- what is shown
 
     @property
-    def epoch(self) -> int:
-        """Of the last document that counts here; 0: none."""
-        return self.document.epoch if self.document else 0
-
-    @property
-    def owned(self) -> dict[int, int]:
-        """The partitions that are worked on, and the token of each."""
-        return {n: p.token for n, p in sorted(self._active.items()) if p.state in WORKING}
-
-    @property
     def settled(self) -> bool:
         """Whether it is in the group and works on exactly what it should."""
         return (
@@ -144,13 +125,13 @@ class Member:
         """When a `Tick` is due at the latest; infinite: only an event matters."""
         if self.exited:
             return NEVER
-        due = self._scan_due
+        due = min(self._scan_due, self._confirm_due)
         if self._joined and not self._beating:
             due = min(due, self._beat_due)
         if not self._asking:
             due = min(due, self._read_due)
         if self._leaving:
-            due = min(due, self._leave_by if self._active else self._leave_by + EXIT_WITHIN_S)
+            due = min(due, self._leave_due)
         if any(p.state in WORKING for p in self._active.values()):
             due = min(due, self._fence_at)
         return due
@@ -179,6 +160,10 @@ class Member:
             self._act(now)
         return out
 
+    def _within_s(self, now: float) -> float:
+        """So long may work take to end."""
+        return max(0.0, self._leave_by - now) if self._leaving else self.grace_s
+
     # -------------------------------------------------------------------------------------------------------- the document
 
     def _on_started(self, _: Started, now: float) -> None:
@@ -200,6 +185,8 @@ class Member:
     def _on_edited(self, event: Edited, now: float) -> None:
         self._asking, proposed, self._proposed = False, self._proposed, None
         if not event.done or proposed is None:
+            if self._dead:  # was it in time after all?
+                self._dead, self._beat_due = frozenset(), now
             self._read_again(now)
             return
         if not self._joined:
@@ -239,12 +226,11 @@ class Member:
             self._joined, self._fence_at = 0, -NEVER
             self._starts += 1
             self.incarnation = f"{self._origin}.{self._starts}"
-            self._report_all()
+            self._confirm_all(now)
         if before is not None and document.generation != before.generation:
-            self._abandon_all("fenced", now)
-            self._report_all()
+            self._confirm_all(now)
         self._mine = frozenset(entry.partitions) if entry and inside and not self._leaving else frozenset()
-        self._reconcile(now)
+        self._reconcile(now, self._within_s(now))
         return True
 
     # ----------------------------------------------------------------------------------------------------------- the lease
@@ -266,7 +252,9 @@ class Member:
         self._scan_due = now  # partitions may have waited for the lease
         if beat.next_s is not None:
             self._beat_due = min(self._beat_due, now + beat.next_s + FIRST_RETRY_S)
-        self._dead = frozenset(beat.dead)
+        if self._server not in {"", beat.server}:
+            self._confirm_all(now)
+        self._dead, self._server = frozenset(beat.dead), beat.server
         document = self.document
         if (
             document is None
@@ -286,115 +274,17 @@ class Member:
                 self._beat_due = now + min(self._backoff.after(self._beat_tries), self.lease_s / 6)
             case Acquire(partition=number):
                 self._not_granted(number, now)
+            case Confirm(partition=number) | Release(partition=number) if number in self._known:
+                self._known[number].unconfirmed = True
+                self._confirm_due = now + LAST_RETRY_S
         self._beat_due = min(self._beat_due, now + self._backoff.after(0))  # is the server there, and does it know me?
 
-    def _abandon_all(self, why: str, now: float) -> None:
-        for each in list(self._active.values()):
-            if each.state in WORKING:
-                self._abandon(each, why, now)
-
-    def _abandon(self, each: Partition, why: str, now: float) -> None:
-        self._out.append(AbandonWork(each.number, each.token))
-        each.go(why)
-        self._give_back(each)
-        self._scan_due = min(self._scan_due, now)
-
     # ------------------------------------------------------------------------------------------------------ the partitions
-
-    def _reconcile(self, now: float) -> None:
-        """Compare what is mine with what is done about it."""
-        for number in self._mine - self._active.keys():
-            self._assign(number, now)
-        for number in sorted(self._active.keys() - self._mine):
-            each = self._active[number]
-            if each.state is State.WAITING:
-                each.go("withdrawn")
-                del self._active[number]
-            elif each.state is State.OWNED:
-                within_s = max(0.0, self._leave_by - now) if self._leaving else self.grace_s
-                each.go("withdrawn")
-                each.due = now + within_s
-                self._out.append(StopWork(number, each.token, within_s))
-            elif each.state is State.ENDING:
-                self._give_back(each)
-        self._scan_due = now
-
-    def _assign(self, number: int, now: float, tries: int = 0) -> None:
-        each = self._known.setdefault(number, Partition(number))
-        each.go("assigned")
-        each.tries, each.since, each.wanted_after_s, each.instead_of = tries, now, 2 * LAST_RETRY_S, ""
-        each.due = now + (self._backoff.after(tries) if tries else 0.0)
-        self._active[number] = each
-        self._scan_due = min(self._scan_due, each.due)
-
-    def _ask(self, each: Partition, what: str) -> None:
-        each.go(what)
-        each.incarnation = self.incarnation
-        order = Acquire(each.number, self.name, self.incarnation, self.epoch, each.instead_of, each.token, each.position)
-        self._out.append(order)
-
-    def _give_back(self, each: Partition) -> None:
-        """Release the lock of a partition that is not mine, and that no work acks any more."""
-        if each.held and each.number not in self._mine:
-            each.held = False
-            self._out.append(Release(each.number, each.incarnation, each.token, each.position))
-
-    def _report_all(self) -> None:
-        """Tell the store every token and position that it may have lost; locks that are still mine are asked for again."""
-        for each in self._known.values():
-            if each.token:
-                each.held = False
-                self._out.append(Release(each.number, each.incarnation, each.token, each.position))
-
-    def _on_granted(self, event: Granted, now: float) -> None:
-        each = self._active.get(event.partition)
-        if each is None or each.state is not State.ACQUIRING:
-            return
-        if each.incarnation != self.incarnation:
-            self._not_granted(event.partition, now)
-            return
-        each.token, each.position, each.held = event.token, later(event.position, each.position), True
-        if event.partition not in self._mine:
-            each.go("granted, withdrawn")
-            self._give_back(each)
-            del self._active[event.partition]
-        elif now >= self._fence_at:
-            each.go("granted too late")
-            each.due = now
-        else:
-            each.go("granted")
-            self._out.append(StartWork(each.number, each.incarnation, each.token, each.position))
-
-    def _on_busy(self, event: Busy, now: float) -> None:
-        each = self._not_granted(event.partition, now)
-        if each is None:
-            return
-        if self.document is not None and not self.document.has(event.incarnation):
-            each.instead_of, each.due = event.incarnation, now
-        elif now - each.since >= each.wanted_after_s:
-            each.wanted_after_s *= 2
-            self._out.append(Announce(Wanted(event.partition, event.incarnation)))
 
     def _on_stale(self, event: Stale, now: float) -> None:
         self._seen = max(self._seen, event.epoch)
         self._not_granted(event.partition, now)
         self._read_due = now
-
-    def _not_granted(self, number: int, now: float) -> Partition | None:
-        """The lock is not mine, or nobody knows; the partition, if it still is to be."""
-        each = self._active.get(number)
-        if each is None or each.state is not State.ACQUIRING:
-            return None
-        if number not in self._mine:
-            each.go("not granted, withdrawn")
-            del self._active[number]
-            return None
-        each.go("not granted")
-        each.tries += 1
-        each.instead_of = ""
-        each.due = now + self._backoff.after(each.tries)
-        self._scan_due = min(self._scan_due, each.due)
-        return each
 
     def _on_announced(self, event: Announced, now: float) -> None:
         match event.message:
@@ -410,26 +300,11 @@ class Member:
             case _:
                 self._read_due = min(self._read_due, now)
 
-    def _on_acked(self, event: Acked, _: float) -> None:
-        if (each := self._known.get(event.partition)) is not None:
-            each.position = later(event.position, each.position)
-
     def _on_fenced(self, event: Fenced, now: float) -> None:
         each = self._active.get(event.partition)
         if each is not None and each.token == event.token and each.state in WORKING:
             self._abandon(each, "fenced", now)
             self._read_due = min(self._read_due, now)
-
-    def _on_stopped(self, event: Stopped, now: float) -> None:
-        each = self._active.get(event.partition)
-        if each is None or each.token != event.token or each.state not in {*WORKING, State.ENDING}:
-            return
-        alone = each.state is State.OWNED
-        each.go("stopped")
-        self._give_back(each)
-        del self._active[event.partition]
-        if event.partition in self._mine:
-            self._assign(event.partition, now, tries=5 * alone)
 
     # ----------------------------------------------------------------------------------------------------------- the leave
 
@@ -440,9 +315,9 @@ class Member:
 
     def _on_stop_requested(self, event: StopRequested, now: float) -> None:
         self._leaving = True
-        self._leave_by = min(self._leave_by, now + event.within_s)
+        self._leave_by = self._leave_due = min(self._leave_by, now + event.within_s)
         self._mine = frozenset()
-        self._reconcile(now)
+        self._reconcile(now, self._within_s(now))
         for each in self._active.values():
             if each.state is State.STOPPING:
                 each.due = min(each.due, self._leave_by)
@@ -461,6 +336,8 @@ class Member:
             return
         if now >= self._scan_due:
             self._scan(now)
+        if now >= self._confirm_due:
+            self._confirm()
         if self._leaving and self._leave(now):
             return
         if self._joined and not self._beating and now >= self._beat_due:
@@ -470,24 +347,13 @@ class Member:
             self._asking, self._read_due = True, NEVER
             self._out.append(ReadDocument())
 
-    def _scan(self, now: float) -> None:
-        """Try what waits, end what was given its time, and note when to look again."""
-        self._scan_due, may_ask = NEVER, bool(self._joined) and now < self._fence_at
-        for each in self._active.values():
-            if each.state is State.STOPPING and now >= each.due:
-                self._out.append(AbandonWork(each.number, each.token))
-                each.go("grace over")
-                self._give_back(each)
-            elif each.state is State.WAITING and may_ask and now >= each.due:
-                self._ask(each, "asked")
-            if each.state is State.STOPPING or (each.state is State.WAITING and may_ask):
-                self._scan_due = min(self._scan_due, each.due)
-
     def _leave(self, now: float) -> bool:
         """Go on leaving; whether it is done."""
         if now >= self._leave_by:
             for each in [p for p in self._active.values() if p.state is State.ENDING]:
-                del self._active[each.number]  # its work ends with the process
+                each.go("stopped")  # its work ends with the process
+                del self._active[each.number]
+            self._leave_due = self._leave_by + EXIT_WITHIN_S
         if now >= self._leave_by + EXIT_WITHIN_S or not (self._joined or self._asking):
             self._exit(now)
             return True

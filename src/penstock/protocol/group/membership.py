@@ -77,11 +77,14 @@ class Remembered:
 
 
 def _restored(remembered: Document, stored: Document | None, epoch: int) -> dict[str, Entry]:
-    """The members after a loss. If others have begun anew since then, they live: they stay, with the shares that were remembered."""
+    """The members after a loss: those that were remembered with their shares, and those that the store has.
+
+    If the store was begun anew, its incarnations live, and replace those that were remembered; if its data is only older, they do not.
+    """
     members = dict(remembered.members)
-    if stored is not None and stored.generation != remembered.generation:
-        for name, entry in stored.members.items():
-            before = remembered.members.get(name)
+    for name, entry in (stored.members if stored is not None else {}).items():
+        before = members.get(name)
+        if before is None or (stored is not None and stored.generation != remembered.generation):
             members[name] = replace(entry, joined=epoch, partitions=before.partitions if before else ())
     return members
 

@@ -11,6 +11,7 @@ S4  A position never goes down, whoever reports it: members report only what was
 S5  If a member that does not own a partition remembers a higher token or position than the store, the store has lost data. The token
     rises above both, so that the owner is fenced and goes on from the position that was lost.
 S6  If nobody has beaten for a lease, or the clock has gone back, the server was away or is another one: every deadline starts anew.
+S7  Only itself takes a member out before its deadline has passed. A later process with its id may replace it at any time.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Beat:
         known: Whether the incarnation is in the group. If not, its deadline was not set.
         dead: Incarnations in the group whose deadline has passed.
         next_s: Seconds until the next deadline of another incarnation passes, if it stays silent; None: there is no other.
+        server: Another text after each start of the server, and at each server; empty: unknown. What another server says may be older.
     """
 
     epoch: int
@@ -58,6 +60,7 @@ class Beat:
     known: bool
     dead: tuple[str, ...] = ()
     next_s: float | None = None
+    server: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,8 @@ class Store(Protocol):
     def edit(self, expected: int, document: Document, lease_ms: int) -> bool:
         """Replace the document if its epoch is the expected one (0: there is none), and announce `Changed`.
 
-        Deadlines of incarnations that left are dropped; those of new ones are set to `lease_ms` from now (S1).
+        Deadlines of incarnations that left are dropped; those of new ones are set to `lease_ms` from now (S1). It is not done if it would
+        take out a member, other than the editor, whose deadline has not passed (S7).
         """
 
     def beat(self, incarnation: str, lease_ms: int) -> Beat:
