@@ -5,6 +5,7 @@ The same search over the unbroken product finds nothing.
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from dataclasses import replace
 
@@ -66,18 +67,27 @@ def search() -> None:
 
 
 def search_another_log() -> None:
-    """A record is gone when state is computed anew: refused, or it was not needed, or it was never read."""
+    """A record is gone, dated anew or added when state is computed anew: refused, or it was not needed, or it was never read."""
     for seed in range(LIVES):
         dice = random.Random(seed)
         recipe, data = a_flow(), a_log(dice, 50)
-        gone = dice.randrange(1, 30)
-        lived = Life(recipe, data, dice, lambda log, gone=gone: log[:gone] + log[gone + 1 :], rescales=False).run()
+        data = {"a": [(e, {**x, "o": 2 * x["o"]}) for e, x in data["a"]]}
+        at = dice.randrange(1, 30)
+        epoch, record = data["a"][at]
+        other = {
+            "gone": [],
+            "dated anew": [{**record, "at": record["at"] + dt.timedelta(seconds=100)}],
+            "added": [record, {**record, "o": record["o"] + 1}],
+        }[dice.choice(["gone", "dated anew", "added"])]
+        lived = Life(
+            recipe, data, dice, lambda log, at=at, o=other: [*log[:at], *(("a", x) for x in o), *log[at + 1 :]], rescales=False
+        ).run()
         if lived.refusal:
             continue
         try:
             compare_all(lived, recipe, data)
         except AssertionError:
-            compare_all(lived, recipe, {"a": data["a"][:gone] + data["a"][gone + 1 :]})
+            compare_all(lived, recipe, {"a": [*data["a"][:at], *((epoch, x) for x in other), *data["a"][at + 1 :]]})
 
 
 def search_trimmed() -> None:
