@@ -14,6 +14,7 @@ TEXTS = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rg
 
 # (module, name) → who uses it. An entry that the package uses by now, or that is gone, fails too.
 ELSEWHERE = {
+    ("cli/grouped.py", "produce"): "typer calls it",
     ("operators/base.py", "get_objects"): "operators of users",
     ("patterns/reference.py", "evaluate"): "the oracle of the tests",
     ("spark/sources/row_times.py", "addInPlace"): "Spark calls it",

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from penstock.cli.differing import diff
+from penstock.cli.grouped import group
 from penstock.cli.loading import CheckpointOption, load_flow
 from penstock.cli.matching import match, quiet_session
 from penstock.cli.misuse import MisuseError, as_typed
@@ -309,6 +310,7 @@ COMMANDS: Final[tuple[Callable[..., Any] | typer.Typer, ...]] = (
     state,
     match,
     skew,
+    group,
     demo,
 )
 """What `penstock.cli.application` registers: functions under their names, Typer groups under theirs."""

@@ -184,11 +184,11 @@ class Lanes:
         while not self._closed.is_set():
             with self._changed:
                 self._changed.wait_for(lambda: self._closed.is_set() or self._hungry())
-                after = {lane.partition: lane.read for lane in self._hungry()}
+                wakes, after = self._streams.wakes, {lane.partition: lane.read for lane in self._hungry()}
             if self._closed.is_set():
                 break
             try:
-                found = self._streams.read(after, self._batch, short=len(after) < len(self._lanes))
+                found = self._streams.read(after, self._batch, wakes=wakes, short=len(after) < len(self._lanes))
                 tries = 0
             except Unanswered:
                 tries += 1

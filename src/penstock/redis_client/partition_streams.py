@@ -21,7 +21,7 @@ from penstock.redis_client.group_server import entries_by_stream
 
 TOGETHER: Final = 1_000
 """So many entries are sent before their answers are read."""
-_WAKES: Final = 20
+_WAKES: Final = 200
 _SHORT_WAIT_MS: Final = 20
 
 Row = tuple[int, list[bytes]]
@@ -34,7 +34,7 @@ def partition_of(key: bytes, partitions: int) -> int:
 
     Example:
         >>> partition_of(b"user-1", 8)
-        1
+        0
     """
     return int(xxhash.xxh64_intdigest(key) % partitions)
 
@@ -70,16 +70,20 @@ class PartitionStreams:
         url: The server's address.
         stream: The stream.
         wait_s: For how long a read waits for entries at most.
+
+    Attributes:
+        wakes: How often `wake` was called.
     """
 
     def __init__(self, url: str, stream: str, *, wait_s: float = 2.0) -> None:
         self._url, self._stream, self._wait_s = url, stream, wait_s
         self._client: Any = connect(url, tries=1)
-        readers: Any = connect(url, timeout_s=wait_s + 5.0, tries=1)
-        self._reader = readers.client()  # one connection, whose id is known
+        self._readers: Any = connect(url, timeout_s=wait_s + 5.0, tries=1)
+        self._reader: Any = None
         self._reader_id: int | None = None
         self._waiting = 0
         self._reads = 0
+        self.wakes = 0
 
     def add(self, rows: Sequence[Row]) -> list[str]:
         """Append entries; many are sent together.
@@ -105,19 +109,27 @@ class PartitionStreams:
                 ) from error
         return ids
 
-    def read(self, after: Mapping[int, str], count: int, *, short: bool = False) -> dict[int, Found]:
-        """Entries of partitions behind an id each, at most `count` of each; waits until there are some, `short` only a moment. For one thread only.
+    def read(self, after: Mapping[int, str], count: int, *, wakes: int, short: bool = False) -> dict[int, Found]:
+        """Entries of partitions behind an id each, at most `count` of each; waits until there are some. For one thread only.
+
+        Args:
+            after: By partition, the id.
+            count: At most so many entries of each partition.
+            wakes: `wakes` when `after` was made, so that no call of `wake` since then is missed.
+            short: Whether to wait only a moment.
 
         Raises:
             Unanswered: The server did not answer.
         """
         names = {keys.partition_key(self._stream, p).encode(): p for p in after}
         try:
+            if self._reader is None:
+                self._reader = self._readers.client()  # one connection, whose id is known
             if self._reader_id is None:
                 self._reader_id = int(self._reader.client_id())
             self._reads += 1
             self._waiting = self._reads
-            wait_ms = _SHORT_WAIT_MS if short else int(self._wait_s * 1000)
+            wait_ms = _SHORT_WAIT_MS if short or self.wakes != wakes else int(self._wait_s * 1000)
             answer = self._reader.xread({n: after[p] for n, p in names.items()}, count=count, block=wait_ms)
         except RedisError:
             self._reader_id = None
@@ -128,6 +140,7 @@ class PartitionStreams:
 
     def wake(self) -> None:
         """End the wait of the read that is under way, in another thread. Where the server does not allow that, it ends by itself."""
+        self.wakes += 1
         reading = self._waiting
         try:
             for _ in range(_WAKES):  # it may be about to wait
@@ -135,14 +148,16 @@ class PartitionStreams:
                     return
                 if self._client.client_unblock(self._reader_id):
                     return
-                time.sleep(0.0005)
+                time.sleep(0.001)
         except RedisError:
             return  # the read ends by itself
 
     def close(self) -> None:
         """Let go of the connections."""
         self._client.close()
-        self._reader.close()
+        if self._reader is not None:
+            self._reader.close()
+        self._readers.close()
 
 
 __all__ = ["Found", "PartitionStreams", "Row", "as_bytes", "partition_of"]
