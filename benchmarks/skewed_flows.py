@@ -133,8 +133,8 @@ class Bench:
                 ends.append(time.perf_counter())
                 done.figures += Checkpoint(checkpoint).last().figures.regions.values()
 
-        available = {"trigger": "available_now", "drain": False}
-        flow.start(self.spark, checkpoint=checkpoint, workers=WORKERS, on_step=note, **available).await_termination()
+        run = flow.start(self.spark, checkpoint=checkpoint, workers=WORKERS, on_step=note, trigger="available_now", drain=False)
+        run.await_termination()
         done.seconds, done.rows = np.diff(ends).tolist(), out.table() if timed else None
         return done
 

@@ -41,15 +41,15 @@ keyed.process(ps.Operator(), on_error="skip")  # refused: arg-type
 keyed.window("1 hour")  # refused: arg-type
 keyed.window(ps.tumbling("1 hour")).where("delay > 0")  # refused: attr-defined
 keyed.join(events, "1 hour", "right")  # refused: arg-type
-flow.start()  # refused: call-arg
-flow.start("local", checkpoint="c")  # refused: arg-type
-flow.start(checkpoint="c", worker=2)  # refused: call-arg
-flow.start(checkpoint="c", workers="2")  # refused: arg-type
-flow.start(checkpoint="c", trigger=0.2)  # refused: arg-type
-flow.start(checkpoint="c", recover="snapshot")  # refused: arg-type
-flow.start(checkpoint="c", drain="no")  # refused: arg-type
-flow.start(checkpoint="c", step_budget=50)  # refused: arg-type
-flow.start(checkpoint="c", forget=1)  # refused: arg-type
+flow.start()  # refused: call-overload
+flow.start("local", checkpoint="c")  # refused: call-overload
+flow.start(checkpoint="c", worker=2)  # refused: call-overload
+flow.start(checkpoint="c", workers="2")  # refused: call-overload
+flow.start(checkpoint="c", trigger=0.2)  # refused: call-overload
+flow.start(checkpoint="c", recover="snapshot")  # refused: call-overload
+flow.start(checkpoint="c", drain="no")  # refused: call-overload
+flow.start(checkpoint="c", step_budget=50)  # refused: call-overload
+flow.start(checkpoint="c", forget=1)  # refused: call-overload
 flow.start(checkpoint="c").scal("tail", 4)  # refused: attr-defined
 flow.start(checkpoint="c").scale("tail", "4")  # refused: arg-type
 flow.start(checkpoint="c").scale("tail", 4).wiat()  # refused: attr-defined

@@ -84,15 +84,16 @@ class Drawing:
         timed: Whether sources have an event time.
         ties: Whether steps that depend on order may follow where rows can have one place.
         divided: Whether regions have strategies that divide the rows of a key, which may change from version to version.
+        shared: Number of partitions of every source, of a flow that runs in a group; 0: it is in none.
     """
 
-    def __init__(self, draw: Any, *, timed: bool, ties: bool, sources: int, divided: bool = False) -> None:
-        self.draw, self.timed, self.ties, self.divided = draw, timed, ties, divided
+    def __init__(self, draw: Any, *, timed: bool, ties: bool, sources: int, divided: bool = False, shared: int = 0) -> None:
+        self.draw, self.timed, self.ties, self.divided, self.shared = draw, timed, ties, divided, shared
         self.recipe = r.Recipe([])
         self.about: dict[r.Node, About] = {}
         for i in range(sources):
             source = r.Source(
-                "abc"[i], timed, draw(st.sampled_from([0, 2, 10])) * r.SECOND, tuple(range(draw(st.integers(1, 3))))
+                "abc"[i], timed, draw(st.sampled_from([0, 2, 10])) * r.SECOND, tuple(range(shared or draw(st.integers(1, 3))))
             )
             self.add(source, About(origins=frozenset([source.name])))
 
@@ -136,6 +137,7 @@ class Drawing:
             keys = ("k",)
         then = tuple(self.draw(st.lists(st.sampled_from(["v > 2", "k IS NOT NULL", ("v", "v * 2 + 1")]), max_size=1)))
         strategies = tuple(self.draw(st.lists(st.sampled_from(STRATEGIES), min_size=1, max_size=3))) if self.divided else ()
+        strategies = (ps.ByPartition(),) if self.shared else strategies
         added = r.KeyBy(node, keys, f"r{len(self.recipe.nodes)}", then, strategies)
         if self.draw(st.integers(0, 7)):
             about = replace(about, keys=keys)
@@ -234,7 +236,9 @@ class Drawing:
         if self._behind(other, _region_of(node)) or merged.depth >= 3:
             return self._totals(node, about)
         if self.draw(st.booleans()):
-            other = r.KeyBy(other, about.keys, f"r{len(self.recipe.nodes)}")
+            other = r.KeyBy(
+                other, about.keys, f"r{len(self.recipe.nodes)}", distribute=(ps.ByPartition(),) if self.shared else ()
+            )
             self.recipe.nodes.append(other)  # it becomes part of this region, so nothing else may follow it
         how = self.draw(st.sampled_from(["inner", "left", "full"]))
         added = r.Join(node, other, self.draw(st.sampled_from([0, 1, 4])) * r.SECOND, how)
@@ -257,16 +261,21 @@ def _region_of(node: Any) -> Any:
 
 
 @st.composite
-def recipes(draw: Any, *, timed: bool = True, ties: bool = False, steps: int = 7, divided: bool = False) -> r.Recipe:
+def recipes(
+    draw: Any, *, timed: bool = True, ties: bool = False, steps: int = 7, divided: bool = False, shared: int = 0
+) -> r.Recipe:
     """Any flow."""
-    drawing = Drawing(draw, timed=timed, ties=ties, sources=draw(st.sampled_from([1, 1, 2, 3])), divided=divided)
+    drawing = Drawing(draw, timed=timed, ties=ties, sources=draw(st.sampled_from([1, 1, 2, 3])), divided=divided, shared=shared)
     for _ in range(draw(st.integers(1, steps))):
         drawing.step()
     recipe = drawing.recipe
     recipe.tied = [n for n, about in drawing.about.items() if about.tied]
     nodes = [n for n in drawing.about if not isinstance(n, r.Source)] or recipe.nodes[:1]
     recipe.sinks = [nodes[-1], *draw(st.lists(st.sampled_from(nodes), max_size=2))]
-    recipe.sinks += [n for n in drawing.about if drawing.about[n].updating and n not in recipe.sinks]
+    if shared:  # a key may be in several partitions, and a table that is upserted has one row of it
+        recipe.sinks = [n for n in recipe.sinks if not drawing.about[n].updating]
+    else:
+        recipe.sinks += [n for n in drawing.about if drawing.about[n].updating and n not in recipe.sinks]
     recipe.sinks = [s for i, s in enumerate(recipe.sinks) if not any(s is b for b in recipe.sinks[:i])]
     for source in recipe.sources() if timed else []:
         late = r.Late(source)

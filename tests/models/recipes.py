@@ -18,20 +18,13 @@ import pyarrow as pa
 
 import penstock as ps
 from penstock.rows.keys import biased, unbiased
+from penstock.sources.base import Shared
+from penstock.sources.base import Source as Connector
 
 STANDARD = ("k", "j", "v", "x", "s")
 STANDARD_SCHEMA = "k string, j long, v long, x double, s string"
-UNTIMED = pa.schema(
-    [
-        ("p", pa.int64()),
-        ("o", pa.int64()),
-        ("k", pa.string()),
-        ("j", pa.int64()),
-        ("v", pa.int64()),
-        ("x", pa.float64()),
-        ("s", pa.string()),
-    ]
-)
+_WHOLE, _TEXT = pa.int64(), pa.string()
+UNTIMED = pa.schema({"p": _WHOLE, "o": _WHOLE, "k": _TEXT, "j": _WHOLE, "v": _WHOLE, "x": pa.float64(), "s": _TEXT})
 TIMED = UNTIMED.append(pa.field("at", pa.timestamp("us", "UTC")))
 EPOCH_0 = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 SECOND = 1_000_000
@@ -120,7 +113,7 @@ class KeyBy(Node):
     @property
     def divided(self) -> bool:
         """Whether rows of a key are divided in some version."""
-        return any(strategy is not None and strategy.splits_keys for strategy in self.distribute)
+        return any(s is not None and s.splits_keys and s.of_partition() is None for s in self.distribute)
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,11 +371,17 @@ class OrderedTally(Tally):
 OPERATORS: dict[str, type[ps.Operator]] = {"previous": Previous, "tally": Tally, "ordered tally": OrderedTally}
 
 
-@dataclass
-class Reader:
-    """In place of a connector: only a schema; the harness pushes the records."""
+@dataclass(frozen=True)
+class Reader(Connector):
+    """In place of a connector: only a schema; the harness pushes the records, also those of one partition."""
 
     schema: pa.Schema
+
+    def shared(self):
+        return Shared("pushed", 8)
+
+    def only(self, partition):
+        return self
 
 
 @dataclass

@@ -26,6 +26,8 @@ KEPT_RECORDS: Final = 8
 KEPT_RUNS: Final = 8
 KEPT_COMMANDS: Final = 64
 IDENTITY, SOURCES, FED = "penstock.json", "sources.json", "fed.json"
+GROUP: Final = "group.json"
+"""What makes a folder that of a group (`penstock.checkpoint.group_folder`), which is no checkpoint itself."""
 RUNS, CONTROL, EPOCHS, SNAPSHOTS, STATE = "runs", "control", "epochs", "snapshots", "state"
 _DELTA, _MOVE, _BASE = ".delta", ".move", ".base"
 OF_OPEN_EPOCHS: Final = (".decided", ".end", ".files", ".refused")
@@ -35,7 +37,7 @@ _NOBODYS: Final = frozenset({"lost+found"})
 
 
 @contextlib.contextmanager
-def _reached(uri: str, done: str) -> Iterator[None]:
+def reached(uri: str, done: str) -> Iterator[None]:
     """Raise an error of the file system as one sentence."""
     try:
         yield
@@ -69,7 +71,7 @@ class Checkpoint:
         self.fs: pafs.FileSystem
         self.root: str
         self.fs, self.root = resolve(uri)
-        with _reached(uri, "read"):
+        with reached(uri, "read"):
             if self.fs.get_file_info(self.root).is_file:
                 raise CheckpointError(f"Checkpoint {uri} is a file; give a folder.")
 
@@ -84,6 +86,10 @@ class Checkpoint:
         raw = json.loads(read_bytes(self.fs, self.path(IDENTITY)))
         return Identity(raw["flow"], raw["name"])
 
+    def of_group(self) -> bool:
+        """Whether the folder is that of a group, and no checkpoint itself."""
+        return GROUP in self._names("")
+
     def create(self, identity: Identity) -> Identity:
         """Make `identity` the checkpoint's owner unless it has one; returns the owner.
 
@@ -91,24 +97,41 @@ class Checkpoint:
             CheckpointError: The folder cannot be written, or holds something else. Nothing was changed.
         """
         data = json.dumps({"format": 1, "flow": identity.flow, "name": identity.name}).encode()
-        with _reached(self.uri, "written"):
+        with reached(self.uri, "written"):
             there = self._names("")
-            others = [name for name in there if not name.startswith((".", "_")) and name not in _NOBODYS]
-            if others and IDENTITY not in there:
-                raise CheckpointError(
-                    f"The folder {self.uri} is not a checkpoint of penstock and holds other files ({', '.join(map(repr, others[:3]))}"
-                    f"{', …' if len(others) > 3 else ''}); give a folder of its own as checkpoint, new or empty."
-                )
+            if IDENTITY not in there:
+                self.refuse_others(there)
             if create_exclusive(self.fs, self.path(IDENTITY), data):
                 return identity
             found = self.identity()
             assert found is not None
             return found
 
+    def refuse_others(self, there: Sequence[str]) -> None:
+        """Refuse a folder that holds what is not penstock's.
+
+        Args:
+            there: Names in it.
+
+        Raises:
+            CheckpointError: It does.
+        """
+        writing = (".", "_", f"{IDENTITY}.", f"{GROUP}.")  # another start at the same time
+        others = [name for name in there if not name.startswith(writing) and name not in _NOBODYS]
+        if GROUP in others:
+            raise CheckpointError(
+                f"{self.uri} is the folder of a group, which has a checkpoint for each partition; start the flow with group=, or give another folder."
+            )
+        if others:
+            raise CheckpointError(
+                f"The folder {self.uri} is not a checkpoint of penstock and holds other files ({', '.join(map(repr, others[:3]))}"
+                f"{', …' if len(others) > 3 else ''}); give a folder of its own as checkpoint, new or empty."
+            )
+
     def adopt(self, identity: Identity) -> Identity:
         """Make `identity` the owner of a checkpoint without state, whatever it had; returns it."""
         data = json.dumps({"format": 1, "flow": identity.flow, "name": identity.name}).encode()
-        with _reached(self.uri, "written"):
+        with reached(self.uri, "written"):
             write_atomic(self.fs, self.path(IDENTITY), data)
         return identity
 
@@ -127,7 +150,7 @@ class Checkpoint:
         """
         while True:
             run = 1 + max([above, *self._numbers(RUNS)])
-            with _reached(self.uri, "written"):
+            with reached(self.uri, "written"):
                 created = create_exclusive(self.fs, self.path(RUNS, f"{run:06d}.json"), json.dumps(about).encode())
             if created:
                 for old in self._numbers(RUNS)[:-KEPT_RUNS]:
@@ -360,7 +383,7 @@ class Checkpoint:
         Raises:
             CheckpointError: The folder cannot be written. The command was not submitted.
         """
-        with _reached(self.uri, "written"):
+        with reached(self.uri, "written"):
             write_atomic(self.fs, self.path(CONTROL, name), json.dumps(encode(command)).encode() + b"\n")
 
     def deltas_of(self, region: str, epoch: int, run: int) -> dict[int, tuple[FileRef, WorkerReport]]:
@@ -457,6 +480,10 @@ def open_checkpoint(uri: str) -> tuple[Checkpoint, Identity]:
         identity = checkpoint.identity()
     except (OSError, TornFileError) as error:
         raise CheckpointError(f"{uri} cannot be read as a checkpoint: {error}.") from error
+    if identity is None and checkpoint.of_group():
+        raise CheckpointError(
+            f"{uri} is the folder of a group, which has a checkpoint for each partition; give one of them, such as {uri.rstrip('/')}/partitions/0."
+        )
     if identity is None:
         raise CheckpointError(f"{uri} is not a checkpoint of penstock; give the folder that the flow was started with.")
     return checkpoint, identity

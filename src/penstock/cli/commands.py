@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from penstock.cli.grouped import group
 from penstock.cli.loading import CheckpointOption, load_flow
 from penstock.cli.matching import match, quiet_session
 from penstock.cli.misuse import MisuseError, as_typed
+from penstock.cli.shared_flows import group_folder, group_of, group_shown, show_group
 from penstock.cli.skewed import skew
 from penstock.errors import CheckpointError, PenstockError
 
@@ -64,8 +66,27 @@ def run(
             "rows of the replay."
         ),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help="Share the partitions of the flow's stream with all applications that have this group and this checkpoint."
+        ),
+    ] = None,
+    redis: Annotated[
+        str | None, typer.Option(help="With --group: the server that the group meets at, as redis://host:6379.")
+    ] = None,
+    member: Annotated[
+        str | None,
+        typer.Option(
+            help="With --group: a name of this application that stays the same, so that a quick restart moves nothing."
+        ),
+    ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(help="With --group: how long others wait for an application that is silent; 10 seconds if not given."),
+    ] = None,
 ) -> None:
-    """Run a flow until it ends, fails or is stopped (Ctrl-C stops it after the epoch under way)."""
+    """Run a flow until it ends, fails or is stopped (Ctrl-C and SIGTERM stop it after the epoch under way)."""
     from penstock.driver.recompute import recompute_of
     from penstock.spark.options import interval_ms
 
@@ -73,19 +94,22 @@ def run(
         interval_ms(trigger)
         follow = _followed(replay_output)
         recompute_of(recover, since, follow)
+        shared = group_of(group, redis, member, lease)
     flow = load_flow(target)
     options: dict[str, Any] = {"workers": workers, "trigger": trigger, "drain": drain, "forget": forget or (), "audit": audit}
     options |= {"recover": recover, "since": since, "replay_outputs": follow}
-    running = flow.start(quiet_session(context, master), checkpoint=checkpoint, **options)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves cleanly, as after Ctrl-C
+    running = flow.start(quiet_session(context, master), checkpoint=checkpoint, group=shared, **options)
     for change in (running.last_end, *running.changes):
         if change:
             print(change, file=sys.stderr)
     from penstock.serve.terminal import watch
 
     try:
-        watch(running)
+        watch(running, show=None if shared is None else lambda: group_shown(running))
     except KeyboardInterrupt:
         print("Stopping after this epoch; start again with the same checkpoint to go on.", file=sys.stderr)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         running.shutdown(drain=False, timeout=60)
     running.await_termination()
     print(running.outcome, file=sys.stderr)
@@ -106,6 +130,9 @@ def _followed(given: list[str] | None) -> dict[str, str | None] | None:
 
 def status(checkpoint: CheckpointOption, as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
     """Show how far a flow is."""
+    if (folder := group_folder(checkpoint)) is not None:
+        show_group(folder, _alive, as_json=as_json)
+        return
     from penstock.checkpoint.record import progress_of
     from penstock.driver.inspect import read_progress
     from penstock.driver.recovery import recovery_figures

@@ -191,6 +191,10 @@ class Engine(Protocol):
         """
         ...
 
+    def interrupt(self) -> None:
+        """End the reading at once; an epoch under way is not committed."""
+        ...
+
     def copy(self, copy: Copy) -> Copied:
         """Carry out a copy of a key on hold, beside the epochs if there is something beside them."""
         ...

@@ -32,6 +32,7 @@ class Loop:
         driver: Runs its epochs.
         error: The first error of an epoch in the engine's own thread.
         cut: Whether somebody else has ended the reading.
+        leaving: Whether the run is to end between two epochs, for another process to go on.
         recovers: Whether this start computes state again from the log.
     """
 
@@ -39,6 +40,7 @@ class Loop:
         self.opener, self.flow, self.checkpoint, self.engine = opener, opener.flow, opener.checkpoint, opener.engine
         self.error: PenstockError | None = None
         self.cut: bool = False
+        self.leaving: bool = False
         self._log: str = ""
         self.recovers: bool = False
 
@@ -127,7 +129,7 @@ class Loop:
         again = number <= self.last.epoch  # committed, but Spark was stopped before it could note that
         self._background.look(self.driver.run(number, backend))
         self._adopt()
-        return not again and (self.ended(available) or self._gives_again())
+        return self.leaving or (not again and (self.ended(available) or self._gives_again()))
 
     def _gives_again(self) -> bool:
         """Whether the engine must begin to read anew, because a replay has read an epoch's input in part."""
@@ -149,7 +151,7 @@ class Loop:
 
     def supervise(self, *, bounded: bool, drain: bool) -> None:
         """Follow the flow to its end; see `penstock.protocol.ends.supervise`."""
-        supervise(self, bounded=bounded, drain=drain)
+        supervise(self, bounded=bounded, drain=drain, leaving=lambda: self.leaving)
         if self.driver.ended_for_another:
             self._refuse_finished(following=False)
 
@@ -161,7 +163,7 @@ class Loop:
         """Read; see `penstock.driver.engine.Engine.read`."""
         while True:
             self.cut, log = not self.engine.read(self, available), self.last.log
-            if self.cut or not self._gives_again() or self.ended(available) or log == self._log:
+            if self.cut or self.leaving or not self._gives_again() or self.ended(available) or log == self._log:
                 return not self.cut
             self._log = log
 

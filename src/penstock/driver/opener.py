@@ -21,7 +21,7 @@ from penstock.driver.rollback import ahead, commit_intent, roll_back, rollback_r
 from penstock.driver.shape import sources_of
 from penstock.driver.succession import check_sources
 from penstock.driver.takeover import check_ahead, rebuild, same_sink, take_over
-from penstock.errors import CheckpointError, SinkError
+from penstock.errors import CheckpointError, SinkAheadError, SinkError
 from penstock.flow import plan as p
 from penstock.protocol.commands import Load
 from penstock.protocol.rescale import Limits
@@ -90,16 +90,28 @@ class RunOpener:
             ChangedFlowError: State would be lost or misread. Nothing was changed.
             SinkError: A sink holds less than it was given. The run is claimed.
         """
-        checkpoint, plan = self.checkpoint, self.flow.plan
+        checkpoint = self.checkpoint
         told = self._recompute or (Recompute() if checkpoint.last().begins_anew else None)
         if told is not None and (need := needed(self.flow, checkpoint, self.engine, told, self._forget)) is not None:
             return self._begin_again(need, told, complain)
+        opened = None
+        while opened is None:  # each time the run before was alive, and has committed another epoch meanwhile
+            last = checkpoint.last()
+            try:
+                opened = self._open(last, told, complain)
+            except SinkAheadError:
+                if checkpoint.newest_epoch() == last.epoch:
+                    raise
+        return opened
+
+    def _open(self, last: EpochRecord, told: Recompute | None, complain: Callable[[str], None]) -> Settings | None:
+        """Open for a run that goes on after a record; None: it is not the last one any more."""
+        checkpoint, plan = self.checkpoint, self.flow.plan
         known = checkpoint.create(Identity(self.engine.identity, plan.name))
         if known.name != plan.name:
             raise CheckpointError(
                 f"Checkpoint {checkpoint.uri} belongs to flow {known.name!r}, not {plan.name!r}; use another folder."
             )
-        last = checkpoint.last()
         found = ahead(checkpoint, last, self.rollback_refusal)
         goes_on = found.kept if found else last
         if last.epoch < 0 and self.engine.has_begun(last.log):
@@ -110,6 +122,8 @@ class RunOpener:
             checkpoint.keep_sources(sources_of(plan))
         self._keep_workers(goes_on, complain)
         run = self._claim(last, 0 if told is None else known_run(plan.outputs))
+        if checkpoint.newest_epoch() != last.epoch:
+            return None
         last = commit_intent(checkpoint, last, found, run) if found else last
         marks = {}
         for output in plan.outputs:
@@ -117,6 +131,8 @@ class RunOpener:
             mark = marks[output.name] = output.sink.open(claim, output.columns(self.engine.schema(output.node)))
             if mark is not None or same_sink(last, output):  # another sink that is empty begins now
                 _check_mark(output, mark, last)
+        if checkpoint.newest_epoch() != last.epoch:
+            return None
         check_ahead(checkpoint, self.flow, last, {} if found else marks)
         if found:
             now_us, step, engine = self.engine.clock_us(), self._on_step, self.engine

@@ -176,6 +176,27 @@ class Run:
         ended = self.await_termination(timeout)
         return ended and (self._loop.last.finished or not drain)
 
+    def leave(self, timeout: float | None = None) -> bool:
+        """End the run after the epoch under way, for another process to go on with the flow. No command is written.
+
+        Args:
+            timeout: Seconds to wait; None: no limit.
+
+        Returns:
+            Whether it has ended.
+
+        Raises:
+            PenstockError: The flow failed meanwhile.
+        """
+        self._loop.leaving = True
+        return self.await_termination(timeout)
+
+    def abandon(self) -> None:
+        """End the run at once, because another process may have taken the flow over: an epoch under way is not committed."""
+        self._loop.leaving = True
+        if self.active:
+            self._loop.engine.interrupt()
+
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait for the end.
 
@@ -201,7 +222,20 @@ class Run:
         return str(self._loop.error or self._outcome())
 
     def _outcome(self) -> str:
+        ends, _ = self._loop.where()
+        if self._loop.leaving and not (ends.stopped or ends.finished):
+            return f"The run left the flow after epoch {self._loop.last.epoch}, for another process to go on."
         return outcome_of(self._loop.last, self._loop.settings.since, before=self._was_finished, cut=self._loop.cut)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the flow has reached the end of its input, and is never scheduled again."""
+        return self._loop.last.finished
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a command has stopped the run."""
+        return self._loop.where()[0].stopped
 
     @property
     def exception(self) -> PenstockError | None:

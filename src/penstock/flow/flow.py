@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
@@ -23,7 +23,9 @@ from penstock.sql_text.schema import as_text, unknown_column
 from penstock.types import NULL_PARTITION, duration_us
 
 if TYPE_CHECKING:
+    from penstock.driver.group_run import GroupRun
     from penstock.driver.run import Run
+    from penstock.group.settings import Group
     from penstock.spark.run import DataFrame, SparkSession
 
 _P = ParamSpec("_P")
@@ -49,6 +51,21 @@ def _checked(start: Callable[_P, _R]) -> Callable[_P, _R]:
         return start(*args, **options)
 
     return checked
+
+
+class StartOptions(TypedDict, total=False):
+    """The options of `Flow.start`, for type checkers."""
+
+    workers: int | Mapping[str, int] | None
+    trigger: str | dt.timedelta
+    recover: Literal["checkpoint", "recompute"]
+    since: str | dt.datetime | None
+    replay_outputs: Mapping[str, str | None] | None
+    drain: bool
+    step_budget: str | dt.timedelta | Limits | None
+    forget: Sequence[str]
+    audit: bool | int
+    on_step: Callable[[str], None] | None
 
 
 class Flow:
@@ -158,6 +175,26 @@ class Flow:
         """
         return p.freeze(self.name, self._sources, self._regions, self._outputs)
 
+    @overload
+    def start(
+        self,
+        spark: SparkSession | None = None,
+        *,
+        checkpoint: str | os.PathLike[str],
+        group: None = None,
+        **options: Unpack[StartOptions],
+    ) -> Run: ...
+
+    @overload
+    def start(
+        self,
+        spark: SparkSession | None = None,
+        *,
+        checkpoint: str | os.PathLike[str],
+        group: Group,
+        **options: Unpack[StartOptions],
+    ) -> GroupRun: ...
+
     @_checked
     def start(
         self,
@@ -173,15 +210,16 @@ class Flow:
         step_budget: str | dt.timedelta | Limits | None = "50 milliseconds",
         forget: Sequence[str] = (),
         audit: bool | int = False,
+        group: Group | None = None,
         on_step: Callable[[str], None] | None = None,
-    ) -> Run:
+    ) -> Run | GroupRun:
         """Start the flow.
 
         Args:
             spark: A session; None: a local one with the right settings is made.
             checkpoint: Folder or URI that keeps the flow's state. A flow started again on it goes on where it was.
-            workers: Number of workers of every region, or by region name, for a new checkpoint; 2 if not given. A checkpoint keeps its
-                numbers: `Run.scale` changes them.
+            workers: Number of workers of every region, or by region name, for a new checkpoint; 2 if not given, in a group 1 for each partition. A
+                checkpoint keeps its numbers: `Run.scale` changes them.
             trigger: How often an epoch begins, or ``"available_now"``: process what there is, then end.
             recover: ``"checkpoint"``: go on with the checkpoint's state, or refuse. ``"recompute"``: where that is not possible (the checkpoint is
                 lost or older than the sinks, a sink was restored from a copy, the flow has changed so that state cannot be taken over), compute
@@ -197,6 +235,8 @@ class Flow:
             forget: Regions (``"k"``) and steps (``"k/name"``) of the flow before on this checkpoint whose state may be forgotten.
             audit: True: every epoch is computed twice, in another order and process, and the first difference stops the flow with an
                 `penstock.errors.AuditError` that names step, key and both results; nothing of that epoch is stored. n: one epoch in n.
+            group: Share the partitions of the flow's stream with other applications, each of which starts the same flow with the same group
+                and checkpoint: every partition is a flow of its own there, which one of them runs at a time (`penstock.driver.group_run.GroupRun`).
             on_step: For fault tests: called with the name of each step of an epoch before it.
 
         Returns:
@@ -213,7 +253,7 @@ class Flow:
         from penstock.spark.run import start  # noqa: PLC0415  (Spark loads when a flow starts)
 
         again = (recover, since, replay_outputs)
-        return start(self, spark, checkpoint, workers, trigger, again, drain, step_budget, forget, audit, on_step)
+        return start(self, spark, checkpoint, workers, trigger, again, drain, step_budget, forget, audit, on_step, group)
 
     def _in_region(self, region: p.Region) -> KeyedStream:
         """A stream's rows where a new region begins."""

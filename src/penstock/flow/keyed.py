@@ -136,12 +136,8 @@ class KeyedStream(Stream):
         if keep is None and on_error not in ("fail", "skip"):
             raise DeclarationError(f"{operator.describe()} has on_error={on_error!r}; use 'fail', 'skip' or a sink.")
         region = self._region
-        divides = region.distribute.splits_keys and inputs[0][0] == "port"
-        if divides and not ((operator.mergeable or operator.to_merge) and len(inputs) == 1):
-            raise DeclarationError(
-                f"{operator.describe()} cannot work on a part of a key's rows, and {region.distribute!r} divides them among workers; use "
-                "distribute=penstock.Isolate(), which gives a hot key a worker of its own, or leave distribute out."
-            )
+        if region.distribute.of_partition() is None and (refused := p.undividable(operator, inputs, region)):
+            raise refused  # otherwise it may be meant for a group, which `start` knows
         if name is not None and (
             not as_text(name, "The name of a step") or "/" in name or name in [s.name for s in region.steps]
         ):

@@ -304,6 +304,17 @@ def roots(node: Node) -> list[Node]:
     return list({id(root): root for root in found}.values())
 
 
+def undividable(operator: Operator, inputs: Sequence[tuple[str, int]], region: Region) -> DeclarationError | None:
+    """What to say of a step for whole keys, with these inputs, if its region's strategy divides them; None: it does not."""
+    divides = region.distribute.splits_keys and inputs[0][0] == "port"
+    if not divides or ((operator.mergeable or operator.to_merge) and len(inputs) == 1):
+        return None
+    return DeclarationError(
+        f"{operator.describe()} cannot work on a part of a key's rows, and {region.distribute!r} divides them among workers; use "
+        "distribute=penstock.Isolate(), which gives a hot key a worker of its own, or leave distribute out."
+    )
+
+
 def freeze(name: str, sources: list[SourceNode], regions: list[Region], outputs: list[Output]) -> Plan:
     """Check the whole and put regions into topological order.
 
@@ -314,6 +325,10 @@ def freeze(name: str, sources: list[SourceNode], regions: list[Region], outputs:
         raise DeclarationError(f"Flow {name!r} has no source; begin with flow.source(...).")
     if not outputs:
         raise DeclarationError(f"Flow {name!r} has no sink, so nothing of it could be seen; end a stream with .sink(...).")
+    for region in regions:
+        for step in region.steps:
+            if refused := undividable(step.operator, step.inputs, region):
+                raise refused
     depth: dict[int, int] = {}
 
     def level(region: Region) -> int:

@@ -12,6 +12,7 @@ Only an ``end`` finishes a flow, and only a run that has read all its input subm
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
@@ -146,17 +147,18 @@ class Reader(Protocol):
         ...
 
 
-def supervise(reader: Reader, *, bounded: bool, drain: bool) -> None:
+def supervise(reader: Reader, *, bounded: bool, drain: bool, leaving: Callable[[], bool] = lambda: False) -> None:
     """Take a run from its start to its end.
 
     Args:
         reader: Runs the epochs.
         bounded: Whether the run reads only the present input.
         drain: Whether that is then the whole input.
+        leaving: Whether the run ends although the flow goes on, elsewhere.
     """
     read: Step | None = None
     draining = reader.where()[0].draining
-    while True:
+    while not leaving():
         ends, rollback_pending = reader.where()
         if ends.draining and not draining:
             read = read if read is Step.READ else None  # what arrived before the drain belongs to the input

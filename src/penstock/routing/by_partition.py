@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from penstock.routing.key_grouping import KeyGrouping
 from penstock.routing.strategy import MERGING, Hashes, Router, Strategy, Workers
 from penstock.routing.table import Routing
 
@@ -18,11 +19,18 @@ class ByPartition(Strategy):
 
     A key whose rows the producer puts into one partition has one worker; any other key has as many as it has partitions. So the load is as even as
     the partitions are, and there is none for more workers than partitions.
+
+    In a flow of a group (``start(group=…)``) each partition is a flow of its own, so keys belong to their partition, every step is possible, and
+    the region's workers share the keys of one partition.
     """
 
     splits_keys: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = False
     fits: ClassVar[str] = MERGING
+
+    def of_partition(self) -> Strategy:
+        """There all rows are of one partition, so the table places them."""
+        return KeyGrouping()
 
     def router(self, workers: int) -> Router:
         """Nothing is remembered."""

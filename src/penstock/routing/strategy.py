@@ -103,6 +103,12 @@ class Strategy:
         del placed
         return replace(watch, spared=()).anew({}), {}
 
+    def of_partition(self) -> Strategy | None:
+        """The strategy of the same region in a flow that reads one partition of a stream, as each does of a flow in a group; None: it cannot be
+        in such a flow, because rows of one key may lie in several partitions. Stateless steps have any strategy there.
+        """
+        return self if self.fits == STATELESS else None
+
     def router(self, workers: int) -> Router:
         """A router that has seen nothing yet; by the table if not said otherwise."""
         return ByTable(self.table(workers))

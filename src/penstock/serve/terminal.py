@@ -24,8 +24,15 @@ _TOLD_FOR: Final = dt.timedelta(hours=1)
 """For so long `penstock status` shows that a command was refused."""
 
 
-def watch(run: Any, *, every: float = 0.5) -> None:
-    """Show a run's progress until it ends; only waits if the output is no terminal."""
+def watch(run: Any, *, every: float = 0.5, show: Callable[[], Any] | None = None) -> None:
+    """Show a run's progress until it ends; only waits if the output is no terminal.
+
+    Args:
+        run: The run.
+        every: Seconds between two updates.
+        show: Renders its progress; None: that of a flow.
+    """
+    show = show or (lambda: _shown(run.progress, run.recovery))
     console = Console(file=sys.stderr)
     if not console.is_terminal:
         while not run.await_termination(every):
@@ -33,8 +40,8 @@ def watch(run: Any, *, every: float = 0.5) -> None:
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while not run.await_termination(every):
-            live.update(_shown(run.progress, run.recovery))
-        live.update(_shown(run.progress, run.recovery))
+            live.update(show())
+        live.update(show())
 
 
 def follow(asked: Any, *, every: float = 0.2, timeout: float | None = None, show: Callable[[], Any] | None = None) -> None:

@@ -19,7 +19,10 @@ from penstock.types import Mark, Refusal
 
 @runtime_checkable
 class Sink(Protocol):
-    """The engine's interface to a sink. One instance serves one output of one flow."""
+    """The engine's interface to a sink. One instance serves one output of one flow.
+
+    Before it is opened it can be copied by `copy.copy`: the copy serves another output, as of another partition of a flow in a group.
+    """
 
     durable: bool
     """Whether the mark outlives the process. A sink that is not durable (memory, console) may be behind the checkpoint."""

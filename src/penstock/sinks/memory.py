@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from penstock.arrow.columns import values_of, within_calendar
 from penstock.errors import DeclarationError, SinkError
 from penstock.sinks import marks
+from penstock.sinks.base import Sink
 from penstock.sql_text.schema import as_text
 from penstock.types import Mark, Refusal
 
@@ -96,6 +97,14 @@ class MemorySink:
             if pa.types.is_nested(type_):
                 raise DeclarationError(f"{self._target} has key column {name!r} of type {type_}: make the key a plain value.")
         self._key = key if updates else ()
+
+    def sharing_refusal(self, other: Sink) -> Refusal | None:
+        """See `Sharing.sharing_refusal`: a name keeps the rows of one output."""
+        if not isinstance(other, MemorySink) or repr(self) != repr(other):
+            return None
+        return Refusal(
+            f"{self._target} keeps the rows of one output, and in one process; write them to a table or to Parquet files"
+        )
 
     def open(self, claim: Mark, schema: pa.Schema) -> Mark | None:
         """See `Sink.open`; the rows of another flow are forgotten, not refused.

@@ -1,7 +1,7 @@
 """An output in a table: the mark in ``penstock_marks``, the checks of the table, and its rows by mode.
 
-Each epoch is one transaction. It first moves the mark forward with a conditional UPDATE; only the one writer whose run owns the
-mark, and whose epoch is new, changes a row there and goes on to store rows. Everybody else stores nothing.
+Each epoch is one transaction. It first moves the mark forward with a conditional UPDATE; only the writer whose run owns the mark, and whose epoch
+is new, changes a row there and goes on to store rows.
 
 Read next: `penstock.sinks.sql`, `penstock.sinks.sql_databases`, `penstock.sinks.sql_columns`.
 """
@@ -62,6 +62,9 @@ class SqlSink:
 
     def __repr__(self) -> str:
         return self._shown
+
+    def __copy__(self) -> SqlSink:  # with a connection of its own
+        return type(self)(self._url, self._shown_table, self._mode, self._key or None)
 
     def validate(self, schema: pa.Schema, *, updates: bool, key: tuple[str, ...]) -> None:
         """See `Sink.validate`. Besides, an updating output must be upserted by exactly its own key.
@@ -258,11 +261,8 @@ class SqlSink:
 
     def rewind_refusal(self) -> Refusal | None:
         """Rows of `upsert` and `replace` are replaced in time; a row that was appended does not say which epoch it is of."""
-        if self._mode == "append":
-            return Refusal(
-                f'{self._description} cannot take back rows, because with mode="append" a row does not say which epoch it is of'
-            )
-        return None
+        why = f'{self._description} cannot take back rows, because with mode="append" a row does not say which epoch it is of'
+        return Refusal(why) if self._mode == "append" else None
 
     def rewind(self, upto: int, mark: Mark) -> None:
         """See `Rewinding.rewind`: only the mark moves.

@@ -9,6 +9,7 @@ Read next: `penstock.sources.files`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,6 +20,14 @@ from penstock.types import HIDDEN
 
 MALFORMED: Final = f"{HIDDEN}corrupt"
 """Hidden column: of a malformed record its text, else null."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A stream whose partitions applications can share: its name, the same in all of them, and the number of its partitions."""
+
+    stream: str
+    partitions: int
 
 
 class Source:
@@ -44,6 +53,14 @@ class Source:
     def meaning(self) -> dict[str, str]:
         """What its positions are of; a flow that goes on with another meaning is refused."""
         return {"kind": self.describe()}
+
+    def shared(self) -> Shared | None:
+        """What applications of a group can share of it; None: it cannot be read by partition."""
+        return None
+
+    def only(self, partition: int) -> Source:
+        """The same source, of which one partition is read; its positions are as in the whole."""
+        raise NotImplementedError(f"{self.describe()} cannot be read by partition")
 
     def records(self, after: Mapping[str, int]) -> pa.Table | None:
         """Read an epoch's records in this process, where the source can be read so; None: it cannot.

@@ -24,7 +24,7 @@ from penstock.redis_client.entry_ids import FIRST, Id, of_offset, parsed, to_off
 from penstock.redis_client.keys import partition_key
 from penstock.redis_client.stream_log import PartitionLog, Position, begin, counted, end, end_of, gap
 from penstock.redis_client.values import refusal
-from penstock.sources.base import MALFORMED, Source
+from penstock.sources.base import MALFORMED, Shared, Source
 from penstock.sql_text.schema import as_number, as_schema, as_text
 from penstock.types import HIDDEN
 
@@ -115,6 +115,9 @@ class RedisStreams(Source):
 
     def __repr__(self) -> str:
         return f"redis_streams({shown(self.url)!r}, {self.stream!r}, {self.partitions})"
+
+    def shared(self) -> Shared:
+        return Shared(self.stream, self.partitions)
 
     def only(self, partition: int) -> RedisStreams:
         """The source that reads one partition only, under its own number.

@@ -21,10 +21,12 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.checkpoint.folder import CONTROL, Checkpoint
+from penstock.checkpoint.group_folder import GroupFolder, GroupIdentity
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.background import LOOK_S
 from penstock.driver.compile import CompiledFlow, CompiledRegion, compile_flow, undivided
 from penstock.driver.engine import EpochOrders
+from penstock.driver.group_run import GroupRun
 from penstock.driver.input_files import InputFile
 from penstock.driver.loop import Loop
 from penstock.driver.opener import RunOpener
@@ -32,6 +34,8 @@ from penstock.driver.recompute import recompute_of
 from penstock.driver.run import Run
 from penstock.errors import DeclarationError, PenstockError, RecoveryError, without_trace
 from penstock.flow import plan as p
+from penstock.flow.shared import of_partition, output_name, shared_by
+from penstock.group.settings import Group
 from penstock.operators.base import ERROR_SCHEMA
 from penstock.protocol.commands import Copied, Tick
 from penstock.protocol.rescale import Limits
@@ -73,8 +77,12 @@ def start(
     forget: Sequence[str],
     audit: bool | int,
     on_step: Callable[[str], None] | None,
-) -> Run:
+    group: Group | None = None,
+) -> Run | GroupRun:
     """See `Flow.start`."""
+    if group is not None:
+        options = (workers, trigger, again, drain, step_budget, forget, audit, on_step)
+        return _in_group(flow, _session(flow, spark), checkpoint, group, options)
     plan = flow.plan()
     recompute = recompute_of(*again)
     if not isinstance(drain, bool):
@@ -82,12 +90,7 @@ def start(
     interval, audited = interval_ms(trigger), audited_epochs(audit)
     if not str(checkpoint or ""):
         raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
-    if spark is None:
-        from penstock.spark.session.local import session
-
-        spark = session(app_name=f"penstock {plan.name}")
-    elif not isinstance(refuse_connect(spark, "start"), SparkSession):
-        raise DeclarationError(f"start needs a SparkSession, or none, not {spark!r}.")
+    spark = _session(flow, spark)
     ship_user_code(plan)
     ours = query_session(spark)
     for source in plan.sources:
@@ -104,6 +107,48 @@ def start(
     opener = RunOpener(compiled, opened, engine, by_region, limits, on_step, forgotten, audited, recompute)
     told = complain if workers is not None else lambda _: None  # where the numbers that the user gave do not count
     return Run(Loop(opener), told, bounded=interval is None, drain=drain)
+
+
+def _session(flow: Flow, spark: SparkSession | None) -> SparkSession:
+    """The user's session, or one of its own."""
+    if spark is None:
+        from penstock.spark.session.local import session
+
+        return session(app_name=f"penstock {flow.name}")
+    if not isinstance(refuse_connect(spark, "start"), SparkSession):
+        raise DeclarationError(f"start needs a SparkSession, or none, not {spark!r}.")
+    return spark
+
+
+def _in_group(
+    flow: Flow, spark: SparkSession, checkpoint: str | os.PathLike[str], group: Group, options: tuple[Any, ...]
+) -> GroupRun:
+    """Join a group with a flow."""
+    from penstock.group.agent import Agent
+
+    if not isinstance(group, Group):
+        raise DeclarationError(f"group={group!r} is none; write group=penstock.Group('redis://localhost:6379', 'name').")
+    shared, (workers, trigger, again, *rest) = shared_by(flow), options
+    of_partition(flow, 0).plan()  # what is wrong with all of them is said at once
+    if interval_ms(trigger) is None:
+        raise DeclarationError(
+            "A flow in a group reads on, so that others can take its partitions over; leave out trigger='available_now', and end it with "
+            "run.shutdown()."
+        )
+    recover, since, follow = again
+    folder = GroupFolder(str(checkpoint or ""))
+    folder.create(GroupIdentity(flow.name, group.name, shared.stream, shared.partitions))
+
+    def begin(number: int) -> Run:
+        followed = None if follow is None else {output_name(o, number): f and output_name(f, number) for o, f in follow.items()}
+        mine = (workers or 1, trigger, (recover, since, followed), *rest)
+        run = start(of_partition(flow, number), spark, folder.partition(number), *mine)
+        assert isinstance(run, Run)
+        return run
+
+    run = GroupRun(flow.name, folder, begin, group.lease_ms / 1000)
+    run.join(Agent(group, shared.stream, shared.partitions, run))
+    return run
 
 
 logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)  # it prints what is raised into Spark; `Run` tells it better
@@ -153,6 +198,7 @@ class SparkEngine:
         self._give = schema_of(spark)
         self._query: Any = None
         self.stopping: threading.Event = threading.Event()
+        self._between, self._busy = threading.Lock(), False
         self._available, self._cut = interval_ms is None, False
 
     def clock_us(self) -> int:
@@ -176,6 +222,12 @@ class SparkEngine:
     def rewrite_offset_log(self, last: EpochRecord, kept: EpochRecord, epoch: int) -> str:
         every = self.spark.conf.get(logs.COMPACT_INTERVAL, str(logs.COMPACT_EVERY))
         return logs.rewrite_offset_log(self._checkpoint, last, kept, epoch, int(every or logs.COMPACT_EVERY))
+
+    def interrupt(self) -> None:
+        self.stopping.set()
+        query = self._query
+        if query is not None:
+            query.stop()
 
     def copy(self, copy: Copy) -> Copied:
         return copy_on_executor(self.spark, self._checkpoint.uri, copy)
@@ -232,8 +284,10 @@ class SparkEngine:
 
     def _epoch(self, loop: Loop, frame: DataFrame, epoch: int) -> None:
         """One micro-batch."""
-        if self.stopping.is_set():
-            raise _Stopped  # returning would let Spark count as done what was not processed
+        with self._between:
+            if self.stopping.is_set():
+                raise _Stopped  # returning would let Spark count as done what was not processed
+            self._busy = True
         kept, self._listed = KeptInput(self._checkpoint, epoch, loop.settings.run, first=not self._listed), True
         backend: SparkBackend | None = None
         query: Any = None
@@ -256,6 +310,7 @@ class SparkEngine:
                 raise _Stopped from None  # whoever stopped the query interrupted the epoch: no failure of the flow
             raise loop.fail(told, error) from None  # Spark chokes on the text of a long chain of causes
         finally:
+            self._busy = False
             give_back(self._theirs)
 
     def _running_query(self, loop: Loop) -> Any:
@@ -314,6 +369,9 @@ class SparkEngine:
         """Until the query has ended, or was told to."""
         last_epoch, since, told = -1, time.monotonic(), ""
         while not self._ends(loop, LOOK_S):
+            with self._between:  # no epoch begins after it was seen that none is under way
+                if loop.leaving and not self._busy:
+                    self.stopping.set()
             if self.stopping.is_set():
                 self._query.stop()
                 return

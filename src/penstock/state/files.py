@@ -14,6 +14,7 @@ import os
 import posixpath
 import re
 import string
+import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -109,13 +110,12 @@ def write_atomic(fs: pafs.FileSystem, path: str, data: bytes, suffix: str | None
         fs: The file system.
         path: The file.
         data: Its whole content.
-        suffix: Distinguishes this writer's temporary file; by default the process id, so give one if several hosts may write
-            the same file.
+        suffix: Distinguishes this writer's temporary file; by default no other writer has it, on any host.
 
     Raises:
         StateError: The disk is full. ``path`` is as before.
     """
-    with atomic_output(fs, path, suffix or str(os.getpid())) as out:
+    with atomic_output(fs, path, suffix or uuid.uuid4().hex) as out:
         out.write(data)
 
 
@@ -141,7 +141,8 @@ def create_exclusive(fs: pafs.FileSystem, path: str, data: bytes, suffix: str | 
             return False
         write_atomic(fs, path, data, suffix)
         return True
-    mine = f"{path}.{suffix or os.getpid()}.new"
+    suffix = suffix or uuid.uuid4().hex  # a process number is another host's, too, or another thread's
+    mine = f"{path}.{suffix}.new"
     write_atomic(fs, mine, data, suffix)
     try:
         # Only a link fails on an existing name and never shows a half-written file.

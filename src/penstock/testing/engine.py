@@ -401,7 +401,7 @@ class LocalEngine:
 
     def read(self, loop: Loop, available: bool) -> bool:
         ended = self.run_planned(loop, available=available) or loop.ended(available)
-        while not ended:
+        while not ended and not loop.leaving:
             if self.waits(loop):
                 self.plan_epoch()
                 ended = self.run_planned(loop, available=available)
@@ -414,6 +414,9 @@ class LocalEngine:
     def waits(self, loop: Loop) -> bool:
         """Whether there is something to read."""
         return bool(self.pending or self._left or set(self._checkpoint.control_names()).difference(loop.last.control))
+
+    def interrupt(self) -> None:
+        return  # whoever could call it waits for the epoch under way
 
     def copy(self, copy: Copy) -> Copied:
         return copy.carry_out(self._checkpoint)

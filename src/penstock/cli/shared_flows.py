@@ -1,0 +1,88 @@
+"""Flows in a group on the command line: the options of ``penstock run``, and the status of the folder that applications share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli.misuse import MisuseError
+
+if TYPE_CHECKING:
+    from penstock.checkpoint.group_folder import GroupFolder
+    from penstock.driver.group_run import GroupRun
+    from penstock.group.settings import Group
+
+
+def group_of(name: str | None, redis: str | None, member: str | None, lease: str | None) -> Group | None:
+    """What ``--group`` and its companions say; None: the flow is in no group.
+
+    Raises:
+        MisuseError: One is given without the others that it needs.
+        DeclarationError: One is not of its kind.
+    """
+    if name is None and (
+        lone := next((o for o, v in {"redis": redis, "member": member, "lease": lease}.items() if v is not None), None)
+    ):
+        raise MisuseError(f"--{lone} is for flows in a group; add --group NAME.")
+    if name is None:
+        return None
+    if redis is None:
+        raise MisuseError("--group needs --redis URL, the server that the group meets at, as redis://localhost:6379.")
+    from penstock.group.settings import Group
+
+    return Group(redis, name, member=member, **({} if lease is None else {"lease": lease}))
+
+
+def group_shown(run: GroupRun) -> Any:
+    """An application's partitions in the live table."""
+    from penstock.serve.group_table import partitions_table
+
+    return partitions_table(run.progress)
+
+
+def group_folder(checkpoint: str) -> GroupFolder | None:
+    """The folder of a group, if it is one."""
+    from penstock.checkpoint.group_folder import GroupFolder
+
+    folder = GroupFolder(checkpoint)
+    return folder if folder.identity() is not None else None
+
+
+def show_group(folder: GroupFolder, alive: Callable[[dict[str, Any]], bool | None], *, as_json: bool) -> None:
+    """Show how far each partition is, and who works on it.
+
+    Args:
+        folder: The folder.
+        alive: Whether the process of a run lives, by the run's description of itself; None: not known.
+        as_json: As one JSON object.
+    """
+    from penstock.checkpoint.record import progress_of
+    from penstock.driver.inspect import read_progress
+
+    identity = folder.identity()
+    assert identity is not None
+    partitions, owners = {}, {}
+    for number in folder.begun():
+        record, about = read_progress(folder.partition(number))
+        partitions[number] = {**progress_of(record), "about": about, "running": alive(about)}
+        owners[number] = _owner(about, partitions[number]["running"])
+    if as_json:
+        print(json.dumps({"flow": identity.flow, "group": identity.group, "stream": identity.stream, "partitions": partitions}))
+        return
+    from rich.console import Console
+
+    from penstock.serve.group_table import partitions_table
+
+    print(
+        f"flow {identity.flow}, group {identity.group}: {len(partitions)} of {identity.partitions} partitions of stream {identity.stream} have begun"
+    )
+    Console().print(partitions_table(partitions, owners))
+
+
+def _owner(about: Mapping[str, Any], running: bool | None) -> str:
+    who = f"process {about.get('pid', '?')} on {about.get('host', '?')}"
+    return "nobody" if running is False else who
+
+
+__all__ = ["group_folder", "group_of", "group_shown", "show_group"]
