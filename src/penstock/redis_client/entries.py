@@ -16,10 +16,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.redis_client.keys import NO_VALUES
 from penstock.redis_client.values import decoded
 
-NO_VALUES: Final = b""
-"""Name of the field of an entry whose row has no values: an entry without fields cannot be."""
 _SHOWN: Final = 40
 
 

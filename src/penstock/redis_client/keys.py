@@ -5,6 +5,11 @@ What belongs to one partition has that partition's braces, so that one script ca
 
 from __future__ import annotations
 
+from typing import Final
+
+NO_VALUES: Final = b""
+"""Name of the field of an entry whose row has no values: an entry without fields cannot be."""
+
 
 def partition_key(stream: str, partition: int) -> str:
     """The Redis stream that holds a partition's entries.

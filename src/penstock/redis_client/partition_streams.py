@@ -16,7 +16,6 @@ from redis.exceptions import RedisError
 from penstock.errors import DeclarationError, GroupError
 from penstock.redis_client import keys
 from penstock.redis_client.connection import connect, shown
-from penstock.redis_client.entries import NO_VALUES
 from penstock.redis_client.group_server import entries_by_stream
 
 TOGETHER: Final = 1_000
@@ -99,7 +98,9 @@ class PartitionStreams:
         while part := list(islice(rest, TOGETHER)):
             pipe = self._client.pipeline(transaction=False)
             for partition, words in part:
-                pipe.execute_command("XADD", keys.partition_key(self._stream, partition), "*", *(words or (NO_VALUES, b"")))
+                pipe.execute_command(
+                    "XADD", keys.partition_key(self._stream, partition), "*", *(words or (keys.NO_VALUES, b""))
+                )
             try:
                 ids.extend(entry.decode() for entry in pipe.execute())
             except RedisError as error:
