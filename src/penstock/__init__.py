@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from penstock.sinks import memory as memory
     from penstock.sinks import noop as noop
     from penstock.sinks import parquet as parquet
+    from penstock.sinks import redis_stream as redis_stream
     from penstock.sinks import sql as sql
     from penstock.sources import files as files
     from penstock.sources import rate as rate
@@ -90,7 +91,7 @@ _HOME = {
         "operators.windows": "tumbling sliding session",
         "operators.aggregates": "Aggregate approx_count_distinct collect count count_distinct first last "
         "max mean min quantile stddev sum",
-        "sinks": "console foreach_epoch memory noop parquet sql",
+        "sinks": "console foreach_epoch memory noop parquet redis_stream sql",
         "sources": "files rate read_back redis_streams",
         "spark.state": "read_state",
         "spark.skew": "skew",
@@ -105,7 +106,6 @@ _HOME = {
 _PLANNED = frozenset(
     [
         "delta",
-        "redis_stream",
         "kafka",
         "kafka_topic",
     ]

@@ -21,6 +21,7 @@ from penstock.operators.aggregates import Kernel
 from penstock.operators.windows import Session, Sliding
 from penstock.sinks import Sink
 from penstock.sinks.memory import MemorySink
+from penstock.sinks.redis_stream import RedisStreamSink
 from penstock.sources import Files, Rate, ReadBack, RedisStreams
 from penstock.testing import Harness
 
@@ -101,6 +102,7 @@ def declared(spark: SparkSession, frame: DataFrame) -> ps.Flow:
     events.sink(ps.parquet("kept"), name="kept", positions=True)
     assert_type((ps.parquet(Path("out")), ps.sql("sqlite:///a.db", "t", "upsert", ["k"])), tuple[Sink, Sink])
     assert_type(ps.foreach_epoch(lambda table, epoch: print(table.num_rows, epoch + 1)), Sink)
+    assert_type(ps.redis_stream("redis://localhost", "totals", 2, key="tail"), RedisStreamSink)
     assert_type(ps.memory("rows"), MemorySink)
     assert_type(ps.memory("rows").rows(), list[dict[str, Any]])
     kernels = [ps.count("a"), ps.sum("a", exact=True), ps.mean("a"), ps.min("a"), ps.max("a"), ps.stddev("a"), ps.first("a")]

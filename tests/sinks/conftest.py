@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import sinks
+from penstock.redis_client.connection import connect
 from penstock.sinks import parts
 from penstock.types import Mark
 
@@ -45,6 +46,9 @@ class Rig:
             return sinks.memory(f"{self.url}/{table}")
         if self.system == "parquet":
             return sinks.parquet(f"{self.url}/{table}")
+        if self.system == "redis":
+            url, name = self.url.split("|")
+            return sinks.redis_stream(url, f"{name} {table}", 1, **options)
         return sinks.sql(self.url, table, **options)
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
@@ -73,6 +77,11 @@ class Rig:
         if self.system == "parquet":
             found = pq.read_table(f"{self.url}/{table}").select(names).to_pylist()
             return [tuple(row.values()) for row in found]
+        if self.system == "redis":
+            url, name = self.url.split("|")
+            entries = connect(url).xrange(f"{{{name} {table}:0}}")
+            found = [tuple(fields.get(column.encode()) for column in names) for _, fields in entries]
+            return [(int(n), word.decode()) for n, word in found] if columns == "n, word" else found
         order = f" ORDER BY {order}" if order else ""
         return self.query(f"SELECT {columns} FROM {table}{order}")
 
@@ -102,6 +111,9 @@ class Rig:
             return json.loads(manifests[-1].read_text())["mark"]["epoch"]
         if self.system == "memory":
             return sinks.memory(f"{self.url}/{table}")._held.mark.epoch
+        if self.system == "redis":
+            url, name = self.url.split("|")
+            return json.loads(connect(url).get(f"{{{name} {table}:0}}:mark:out"))["epoch"]
         return self.query("SELECT epoch FROM penstock_marks")[0][0]
 
 
@@ -111,14 +123,18 @@ def rig_of(system: str, tmp_path: Path, request: Any) -> Rig:
         return replace(rig_of(system.removesuffix(STAGED), tmp_path, request), staged_writes=True)
     if system == "postgresql":
         return Rig(system, request.getfixturevalue("postgres_database"))
+    if system == "redis":
+        return Rig(system, f"{request.getfixturevalue('redis_url')}|{tmp_path.name} {next(_NUMBERS)}")
     urls = {"sqlite": f"sqlite:///{tmp_path}/r.db", "duckdb": f"duckdb:///{tmp_path}/r.duckdb"}
     return Rig(system, urls.get(system, str(tmp_path)))
 
 
 STAGED = ", staged"
+_NUMBERS = itertools.count()
 STAGING = ["parquet", "postgresql"]
 SQL = ["sqlite", "duckdb", "postgresql", f"postgresql{STAGED}"]
-DURABLE = [*SQL, "parquet", f"parquet{STAGED}"]
+TABLES = [*SQL, "parquet", f"parquet{STAGED}"]
+DURABLE = [*TABLES, "redis"]
 
 
 @pytest.fixture(params=[*DURABLE, "memory"])
@@ -128,6 +144,11 @@ def rig(request, tmp_path):
 
 @pytest.fixture(params=DURABLE)
 def durable_rig(request, tmp_path):
+    return rig_of(request.param, tmp_path, request)
+
+
+@pytest.fixture(params=TABLES)
+def table_rig(request, tmp_path):
     return rig_of(request.param, tmp_path, request)
 
 

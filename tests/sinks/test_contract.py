@@ -225,7 +225,14 @@ VALUES = [
 
 def read_back(rig, row):
     """What Python sees where SQLite has no type of its own."""
-    if rig.system != "sqlite":
+    if rig.system == "redis":
+        i, small, f, b, s, x, *rest = row
+        times = [None if v is None else v.decode() for v in rest]
+        row = (
+            i and int(i), small and int(small), f and float(f), None if b is None else b == b"true", s and s.decode() if s != b"" else "", x,
+            *times,
+        )  # fmt: skip
+    elif rig.system != "sqlite":
         return row
     day = dt.date.fromisoformat
     moment = dt.datetime.fromisoformat
@@ -261,5 +268,7 @@ def test_write_when_names_are_odd_then_they_are_kept(rig, make):
     assert sink.write([make.batch((1, "x", 0.5, "y"), schema=schema)], make.mark(0)) == 1
     if rig.system in {"parquet", "memory"}:
         assert rig.rows(columns=", ".join(schema.names)) == [(1, "x", 0.5, "y")]
+    elif rig.system == "redis":
+        assert rig.rows(columns=", ".join(schema.names)) == [(b"1", b"x", b"0.5", b"y")]
     else:
         assert rig.rows(columns='"a ""b"" %s", "c:d", "select", "größe"') == [(1, "x", 0.5, "y")]

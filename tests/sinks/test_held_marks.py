@@ -178,6 +178,8 @@ def test_held_when_storage_is_not_reachable_then_is_refused(make, tmp_path):
 
 
 def test_open_when_marks_are_of_the_version_before_then_they_are_taken_over(durable_rig, make):
+    if durable_rig.system == "redis":
+        pytest.skip("there was no such sink then")
     sink = opened(durable_rig, make)
     sink.write([make.batch((1, "a"))], make.mark(0, positions={"s/0": 3}, trail="unknown then"))
     sink.close()
@@ -203,7 +205,7 @@ def test_open_when_marks_are_of_the_version_before_then_they_are_taken_over(dura
 
 
 def test_rewind_then_stores_the_trail_of_its_mark(rig, make):
-    options = {} if rig.system in ("memory", "parquet") else {"mode": "upsert", "key": ["n"]}
+    options = {} if rig.system in ("memory", "parquet", "redis") else {"mode": "upsert", "key": ["n"]}
     sink = opened(rig, make, **options)
     for epoch in range(3):
         sink.write([make.batch((epoch, "a"))], make.mark(epoch, trail=f"{epoch}"))

@@ -99,10 +99,10 @@ def kinds_after(first):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("first", FIRST)
-def test_region_behind_stored_rows_gives_what_it_gives_behind_the_stream(durable_rig, first, seed, tmp_path):
-    if seed and durable_rig.system.startswith("postgresql"):
+def test_region_behind_stored_rows_gives_what_it_gives_behind_the_stream(table_rig, first, seed, tmp_path):
+    if seed and table_rig.system.startswith("postgresql"):
         pytest.skip("one is enough of a server")
-    check(durable_rig, first, seed, tmp_path)
+    check(table_rig, first, seed, tmp_path)
 
 
 def check(rig, first, seed, place):
@@ -227,30 +227,30 @@ def alike(rows):
     st.binary(), st.dates(), st.datetimes(timezones=st.just(dt.UTC)), st.datetimes(), st.decimals(-10**20, 10**20, places=8),
 ))), min_size=1, max_size=12))  # fmt: skip
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-def test_values_of_every_type_come_back_as_they_were(durable_rig, rows):
+def test_values_of_every_type_come_back_as_they_were(table_rig, rows):
     name = f"t{next(NUMBERS)}"
     table = pa.table(
         [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True) if rows else ((),) * len(VALUES), VALUES, strict=True)],
         schema=VALUES,
     )
-    sink = durable_rig.sink(name)
+    sink = table_rig.sink(name)
     stored(sink, table)
     wanted = alike(table.to_pylist())
-    if durable_rig.system == "sqlite":  # which has no NaN
+    if table_rig.system == "sqlite":  # which has no NaN
         wanted = [(row[0], *(None if v == "NaN" else v for v in row[1:3]), *row[3:]) for row in wanted]
-    for source in (ps.read_back(sink), ps.read_back(durable_rig.sink(name), VALUES)):
+    for source in (ps.read_back(sink), ps.read_back(table_rig.sink(name), VALUES)):
         assert source.schema == VALUES
         found = source.records({})
         assert alike(read(source)) == wanted
         assert found is None or found.schema.names[-2:] == [READ_TIME, READ_NUMBER]
 
 
-def test_nested_values_come_back_from_parquet_and_are_refused_of_a_table(durable_rig):
+def test_nested_values_come_back_from_parquet_and_are_refused_of_a_table(table_rig):
     rows = [{"l": [1.5, math.inf, None], "r": {"x": None, "t": BEGIN}, "m": [("a", 1), ("b", None)]}, {"l": None, "r": None, "m": None}, {"l": [], "r": {"x": 1, "t": None}, "m": []}]  # fmt: skip
-    sink = durable_rig.sink()
+    sink = table_rig.sink()
     stored(sink, pa.Table.from_pylist(rows, NESTED))
-    if durable_rig.system.startswith("parquet"):
-        assert read(ps.read_back(sink)) == read(ps.read_back(durable_rig.sink())) == rows
+    if table_rig.system.startswith("parquet"):
+        assert read(ps.read_back(sink)) == read(ps.read_back(table_rig.sink())) == rows
     else:
         with pytest.raises(
             DeclarationError, match=r"keeps column 'l' as JSON, which does not tell its type: read it back from parquet"
@@ -266,12 +266,12 @@ def numbers(*values):
     return pa.table([pa.array(values, pa.int64())], schema=N)
 
 
-def test_rows_come_in_the_order_of_their_positions_in_pages_from_where_the_last_ended(durable_rig):
+def test_rows_come_in_the_order_of_their_positions_in_pages_from_where_the_last_ended(table_rig):
     dice = random.Random(7)
     positions = [(t, p, o, s) for t in (-(2**62), -1, 0, 5) for p in (-(2**60), -1, 0, 3 << 48) for o in (-(2**63), 7, 2**63 - 1) for s in (0, 1)]  # fmt: skip
     order = list(range(len(positions)))
     dice.shuffle(order)
-    sink = durable_rig.sink()
+    sink = table_rig.sink()
     stored(sink, numbers(*order), [positions[i] for i in order])
     source = replace(ps.read_back(sink), page_rows=7)
     assert [row["n"] for row in read(source)] == sorted(order)
@@ -285,8 +285,8 @@ def test_rows_come_in_the_order_of_their_positions_in_pages_from_where_the_last_
     assert found.column(READ_NUMBER).to_pylist() == list(range(21, 31))
 
 
-def test_only_rows_that_the_mark_and_its_frontier_have_passed_are_read(durable_rig):
-    sink = durable_rig.sink()
+def test_only_rows_that_the_mark_and_its_frontier_have_passed_are_read(table_rig):
+    sink = table_rig.sink()
     stored(sink, numbers(), frontier=-(2**63))
     source = ps.read_back(sink)
     assert read(source) == []
@@ -312,16 +312,16 @@ def test_files_of_an_epoch_that_was_not_committed_are_not_read(parquet_rig):
     assert read(ps.read_back(sink)) == [{"n": 1}]
 
 
-def test_rows_that_were_taken_back_after_they_were_read_are_missed(durable_rig):
-    sink = durable_rig.sink()
+def test_rows_that_were_taken_back_after_they_were_read_are_missed(table_rig):
+    sink = table_rig.sink()
     stored(sink, numbers(1), [(1, 0, 0, 0)], frontier=2)
     stored(sink, numbers(2), [(2, 0, 1, 0)], frontier=3, epoch=1)
     source = ps.read_back(sink)
     assert read(source) == [{"n": 1}, {"n": 2}]
-    if durable_rig.system.startswith("parquet"):
+    if table_rig.system.startswith("parquet"):
         sink.rewind(0, Mark("flow-a", "out", 1, 2, 2))
     else:
-        durable_rig.query("DELETE FROM results WHERE n = 2")
+        table_rig.query("DELETE FROM results WHERE n = 2")
     with pytest.raises(
         SinkError,
         match=r"has taken back rows that were read: 2 were, and 1 are there now; its flow has gone back .* Start this flow anew",
@@ -329,15 +329,15 @@ def test_rows_that_were_taken_back_after_they_were_read_are_missed(durable_rig):
         read(source, 1)
 
 
-def test_rows_of_one_position_are_refused(durable_rig):
-    sink = durable_rig.sink()
+def test_rows_of_one_position_are_refused(table_rig):
+    sink = table_rig.sink()
     stored(sink, numbers(1, 2), [(1, 0, 3, 0), (1, 0, 3, 0)])
     with pytest.raises(SinkError, match=r"two rows of one position \(__ps_time 1, __ps_part 0, __ps_offset 3, __ps_sub 0\)"):
         read(ps.read_back(sink))
 
 
-def test_rows_without_event_time_are_read_once_their_flow_has_finished(durable_rig, tmp_path):
-    flow, sink = ps.Flow("f"), durable_rig.sink()
+def test_rows_without_event_time_are_read_once_their_flow_has_finished(table_rig, tmp_path):
+    flow, sink = ps.Flow("f"), table_rig.sink()
     flow.source("s", ps.files("none", "n long")).sink(sink, name="out", positions=True)
     source = ps.read_back(sink)
     assert source.time is None
@@ -350,25 +350,25 @@ def test_rows_without_event_time_are_read_once_their_flow_has_finished(durable_r
         ):
             read(source)
         harness.finish()
-    assert read(source) == read(ps.read_back(durable_rig.sink())) == [{"n": 3}, {"n": 1}, {"n": 2}]
+    assert read(source) == read(ps.read_back(table_rig.sink())) == [{"n": 3}, {"n": 1}, {"n": 2}]
 
 
-def test_places_that_cannot_be_read_back_are_refused(durable_rig, make):
+def test_places_that_cannot_be_read_back_are_refused(table_rig, make):
     with pytest.raises(DeclarationError, match=r"holds nothing, so the columns of its rows are not known; declare the flow"):
-        ps.read_back(durable_rig.sink())
-    plain = durable_rig.sink("plain")
+        ps.read_back(table_rig.sink())
+    plain = table_rig.sink("plain")
     plain.open(make.mark(-1), make.schema)
     plain.write([make.batch((1, "a"))], make.mark(0))
     with pytest.raises(SinkError, match=r"holds rows without positions; store them with"):
-        ps.read_back(durable_rig.sink("plain"))
-    stored(durable_rig.sink(), numbers(1))
+        ps.read_back(table_rig.sink("plain"))
+    stored(table_rig.sink(), numbers(1))
     with pytest.raises(DeclarationError, match=r"has no column 'other'; there are n"):
-        ps.read_back(durable_rig.sink(), "other long")
-    if durable_rig.system.startswith("parquet"):
+        ps.read_back(table_rig.sink(), "other long")
+    if table_rig.system.startswith("parquet"):
         with pytest.raises(DeclarationError, match="holds nothing"):
-            ps.read_back(durable_rig.sink(), output="elsewhere")
+            ps.read_back(table_rig.sink(), output="elsewhere")
     else:
-        assert read(ps.read_back(durable_rig.sink(), output="elsewhere")) == []
+        assert read(ps.read_back(table_rig.sink(), output="elsewhere")) == []
     for sink in (ps.memory("x"), ps.console(), ps.noop()):
         with pytest.raises(DeclarationError, match=r"cannot be read back; use penstock.parquet"):
             ps.read_back(sink)
@@ -376,16 +376,16 @@ def test_places_that_cannot_be_read_back_are_refused(durable_rig, make):
         ps.read_back(ps.sql("sqlite:///none.db", "t", mode="upsert", key="n"))
 
 
-def test_place_of_several_outputs_is_read_only_where_they_can_be_told_apart(durable_rig):
+def test_place_of_several_outputs_is_read_only_where_they_can_be_told_apart(table_rig):
     for output, n in (("one", 1), ("two", 2)):
-        stored(durable_rig.sink(), numbers(n), [(1, n, 1, 0)], output=output)
-    if durable_rig.system.startswith("parquet"):
+        stored(table_rig.sink(), numbers(n), [(1, n, 1, 0)], output=output)
+    if table_rig.system.startswith("parquet"):
         with pytest.raises(SinkError, match=r"holds outputs 'one' and 'two': say which"):
-            ps.read_back(durable_rig.sink())
-        assert read(ps.read_back(durable_rig.sink(), output="two")) == [{"n": 2}]
+            ps.read_back(table_rig.sink())
+        assert read(ps.read_back(table_rig.sink(), output="two")) == [{"n": 2}]
     else:
         with pytest.raises(SinkError, match=r"holds rows of outputs 'one' and 'two', and none of its columns tells them apart"):
-            read(ps.read_back(durable_rig.sink(), output="two"))
+            read(ps.read_back(table_rig.sink(), output="two"))
 
 
 def test_source_of_stored_rows_does_not_show_the_password():

@@ -19,7 +19,7 @@ def opened(rig, make, *, run=1, epoch=-1, **options):
 
 def options_of(rig):
     """Options with which the sink can take rows back."""
-    return {} if rig.system in ("memory", "parquet") else UPSERT
+    return {} if rig.system in ("memory", "parquet", "redis") else UPSERT
 
 
 def filled(rig, make, **options):
@@ -32,7 +32,8 @@ def filled(rig, make, **options):
 def test_every_sink_when_checked_then_can_be_asked_to_take_rows_back(rig):
     for sink in (rig.sink(), ps.console(), ps.noop(), ps.foreach_epoch(print)):
         assert isinstance(sink, Rewinding)
-    assert rig.sink(**options_of(rig)).rewind_refusal() is None
+    if rig.system != "redis":
+        assert rig.sink(**options_of(rig)).rewind_refusal() is None
     assert ps.console().rewind_refusal() is ps.noop().rewind_refusal() is None
     assert (
         ps.foreach_epoch(print).rewind_refusal().sentence
@@ -41,6 +42,8 @@ def test_every_sink_when_checked_then_can_be_asked_to_take_rows_back(rig):
 
 
 def test_rewind_when_rows_are_of_later_epochs_then_they_are_gone_or_are_replaced(rig, make):
+    if rig.system == "redis":
+        pytest.skip("takes no rows back")
     sink = filled(rig, make, **options_of(rig))
     sink.rewind(0, make.mark(4))
     assert rig.stored_epoch() == 4
@@ -89,9 +92,9 @@ def test_rewind_when_a_table_is_appended_to_then_only_the_mark_moves(rig, make):
     if rig.system in ("memory", "parquet"):
         pytest.skip("takes rows back")
     sink = filled(rig, make)
-    assert sink.rewind_refusal().sentence.endswith(
-        'cannot take back rows, because with mode="append" a row does not say which epoch it is of'
-    )
+    why = 'cannot take back rows, because with mode="append" a row does not say which epoch it is of'
+    why = "cannot take back entries, which others may have read" if rig.system == "redis" else why
+    assert sink.rewind_refusal().sentence.endswith(why)
     sink.rewind(0, make.mark(4))
     assert len(rig.rows()) == 3
     assert rig.stored_epoch() == 4

@@ -193,10 +193,10 @@ def test_positions_where_rows_do_not_stay_are_refused():
         rows.sink(Positions(), positions=True)
 
 
-def test_table_that_was_made_without_positions_is_refused(durable_rig, tmp_path):
+def test_table_that_was_made_without_positions_is_refused(table_rig, tmp_path):
     for positions in (False, True):
         flow = ps.Flow("f")
-        source(flow).sink(durable_rig.sink(), name="out", positions=positions)
+        source(flow).sink(table_rig.sink(), name="out", positions=positions)
         if not positions:
             with Harness(flow, checkpoint=f"{tmp_path}/c") as harness:
                 harness.push("s", [{"k": "a", "at": BEGIN, "v": 1}])

@@ -9,13 +9,17 @@ from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as LateError
 from redis.retry import Retry
 
 from penstock.errors import DeclarationError
 
 SCHEMES: Final = ("redis", "rediss", "unix")
 TIMEOUT_S: Final = 5.0
+Unreachable: Final = (LostError, LateError)
+"""Errors after which it is not known whether the server has done what it was asked for."""
 
 
 def connect(url: str, *, timeout_s: float = TIMEOUT_S, tries: int | None = None) -> redis.Redis:

@@ -49,3 +49,13 @@ def alive_key(stream: str, group: str) -> str:
 def changes_key(stream: str, group: str) -> str:
     """Stream: the announcements of a group."""
     return f"{members_key(stream, group)}:changes"
+
+
+def mark_key(stream: str, output: str) -> str:
+    """The mark of an output that writes the stream, beside partition 0.
+
+    Example:
+        >>> mark_key("orders", "out")
+        '{orders:0}:mark:out'
+    """
+    return f"{partition_key(stream, 0)}:mark:{output}"

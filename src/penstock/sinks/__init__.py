@@ -6,6 +6,7 @@ sink               where                                                     gua
 `sql`              a table in SQLite, DuckDB or PostgreSQL                   exactly once, fenced
 `parquet`          Parquet files in a directory, local or S3                 exactly once; fenced on a local file system
 `memory`           this process                                              exactly once within the process
+`redis_stream`     a partitioned stream of Redis or Valkey                   exactly once, fenced
 `console`          the screen                                                at least once
 `foreach_epoch`    a function of yours                                       at least once, or what the function makes of it
 `noop`             nowhere                                                   none; state is exactly once all the same
@@ -20,7 +21,20 @@ from penstock.sinks.foreach import foreach_epoch
 from penstock.sinks.memory import memory
 from penstock.sinks.noop import noop
 from penstock.sinks.parquet import parquet
+from penstock.sinks.redis_stream import redis_stream
 from penstock.sinks.sql import sql
 from penstock.types import Refusal
 
-__all__ = ["Refusal", "Rewinding", "Sink", "Staging", "console", "foreach_epoch", "memory", "noop", "parquet", "sql"]
+__all__ = [
+    "Refusal",
+    "Rewinding",
+    "Sink",
+    "Staging",
+    "console",
+    "foreach_epoch",
+    "memory",
+    "noop",
+    "parquet",
+    "redis_stream",
+    "sql",
+]
