@@ -27,7 +27,7 @@ from penstock.types import Mark, Refusal
 
 MOST_BYTES: Final = 256 << 20
 _TIMEOUT_S: Final = 60.0
-_ATTEMPTS: Final = 5
+_SENT_AT_MOST: Final = 5
 
 
 def redis_stream(url: str, stream: str, partitions: int, *, key: str | None = None) -> RedisStreamSink:
@@ -159,7 +159,7 @@ class RedisStreamSink:
     def _store(self, stored: StoredMark, text: bytes, mark: Mark, packed: list[bytes]) -> None:
         """Store an epoch on the mark `text`, whatever the connection does meanwhile."""
         after, sent = mark.to_json().encode(), False
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(_SENT_AT_MOST):
             try:
                 if attempt:
                     text = stored.read()
@@ -169,7 +169,7 @@ class RedisStreamSink:
                 sent = True
                 said, told = stored.store(text, after, packed)
             except Unreachable:
-                if attempt == _ATTEMPTS - 1:
+                if attempt == _SENT_AT_MOST - 1:
                     raise
                 continue
             if said == "stored":
