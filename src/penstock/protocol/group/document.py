@@ -52,7 +52,8 @@ class Document:
         partitions: How many partitions the stream has.
         members: By member id.
         editor: The incarnation that made this edit. Two documents of one epoch by different editors: the server has lost one.
-        generation: Another one in each document that was made from nothing, or from memory after the server had lost data.
+        generation: Another one in each document that was made from nothing, or from memory after the server had lost data. In front of
+            a slash stands the incarnation that made the first of them from nothing.
         version: Of the protocol.
     """
 
@@ -67,6 +68,11 @@ class Document:
     def target(self) -> dict[int, str]:
         """The member of each partition."""
         return {p: name for name, entry in self.members.items() for p in entry.partitions}
+
+    @property
+    def root(self) -> str:
+        """Who made this history of documents from nothing."""
+        return self.generation.partition("/")[0]
 
     def has(self, incarnation: str) -> bool:
         """Whether an incarnation is in the group."""

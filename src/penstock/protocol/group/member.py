@@ -8,7 +8,8 @@
 M1  At most one command about the document is under way. An edit is made from a document just read; if it fails, or nobody knows, the
     document is read again. So an edit that was carried out unknown is found, and a late one changes nothing.
 M2  The lease runs from when the last successful beat was sent. A tenth of it before its end all work is abandoned.
-M3  Who finds itself taken out joins again, as another incarnation; who finds its id taken by a later process exits and says so.
+M3  Who finds itself taken out joins again, as another incarnation; who finds its id taken by a later process exits and says so. After
+    a loss of data nobody knows which of two is the later one: then both may join again, and the first to be replaced exits.
 M4  Whoever is told of a missed deadline edits the member out. Messages of the control stream only make things faster: each beat says
     which document there is.
 M5  A document that is older than one I have seen means that the server has lost data: I write back what I remember, in a higher epoch
@@ -26,7 +27,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.protocol.group.document import Document
+from penstock.protocol.group.document import Document, Entry
 from penstock.protocol.group.events import (
     Acked,
     Acquire,
@@ -213,12 +214,7 @@ class Member(Holdings):
         elif self._leaving:
             self._exit(now)
             return False
-        elif (
-            entry is not None
-            and self._was
-            and entry.joined >= self._was
-            and entry.incarnation.partition(".")[0] != self._origin
-        ):
+        elif entry is not None and self._is_later(entry) and before is not None and before.generation == document.generation:
             self._exit(now, Refusal(f"Another process has joined the group as {self.name!r}; give each its own member id."))
             return False
         elif self._joined:  # taken out
@@ -233,9 +229,14 @@ class Member(Holdings):
         self._reconcile(now, self._within_s(now))
         return True
 
+    def _is_later(self, entry: Entry) -> bool:
+        """Whether this entry with my id is of a process that joined after me."""
+        return 0 < self._was <= entry.joined and entry.incarnation.partition(".")[0] != self._origin
+
     # ----------------------------------------------------------------------------------------------------------- the lease
 
     def _on_beaten(self, event: Beaten, now: float) -> None:
+        failed_before = self._beat_tries > 0
         self._beating, self._beat_tries = False, 0
         if event.incarnation != self.incarnation:
             self._beat_due = now
@@ -252,7 +253,7 @@ class Member(Holdings):
         self._scan_due = now  # partitions may have waited for the lease
         if beat.next_s is not None:
             self._beat_due = min(self._beat_due, now + beat.next_s + FIRST_RETRY_S)
-        if self._server not in {"", beat.server}:
+        if failed_before if "" in {self._server, beat.server} else self._server != beat.server:
             self._confirm_all(now)
         self._dead, self._server = frozenset(beat.dead), beat.server
         document = self.document

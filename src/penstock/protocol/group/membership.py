@@ -59,8 +59,9 @@ class Remembered:
         base = stored or Document(0, self.partitions)
         epoch = max(self.seen, base.epoch) + 1
         members, generation = dict(base.members), base.generation
+        root = (self.document.root if lost and self.document else base.root) or self.incarnation
         if lost or not generation:
-            generation = f"{self.incarnation}@{epoch}"
+            generation = f"{root}/{self.incarnation}@{epoch}"
         if lost and self.document is not None:
             members = _restored(self.document, stored, epoch)
         mine = members.get(self.name)
@@ -79,13 +80,17 @@ class Remembered:
 def _restored(remembered: Document, stored: Document | None, epoch: int) -> dict[str, Entry]:
     """The members after a loss: those that were remembered with their shares, and those that the store has.
 
-    If the store was begun anew, its incarnations live, and replace those that were remembered; if its data is only older, they do not.
+    Of two incarnations of one id the later counts. If the store was begun anew, that is the one in the store: it lives.
     """
     members = dict(remembered.members)
-    for name, entry in (stored.members if stored is not None else {}).items():
+    if stored is None:
+        return members
+    anew = stored.root != remembered.root
+    for name, entry in stored.members.items():
         before = members.get(name)
-        if before is None or (stored is not None and stored.generation != remembered.generation):
-            members[name] = replace(entry, joined=epoch, partitions=before.partitions if before else ())
+        if before is None or anew or entry.joined >= before.joined:
+            shares = before.partitions if before else ()
+            members[name] = replace(entry, joined=epoch if anew else entry.joined, partitions=shares)
     return members
 
 

@@ -2,7 +2,8 @@
 
     G1  no loss: what is committed was handled under the token that committed it, from the first entry on
     G2  no entry is committed twice, but for commits that the server has lost
-    G3  committed entries of a partition were handled one after the other, in their order: never by two at once
+    G3  committed entries of a partition were handled one after the other, in their order: never by two at once. A process handles one
+        at a time
     G4  tokens rise: those of accepted acks on each partition, and those that one process gets for it
     G5  no process starts below what it knows to be committed; nobody does once a lost position had the time to be reported
     G6  within a bound after the last disturbance everybody works on what it should, within one of each other, and all is handled
@@ -48,6 +49,7 @@ def _commits(outcome: Outcome) -> Iterator[Violation]:
     """G1 to G4, of handled entries and accepted acks."""
     handled: dict[tuple[str, int, int], dict[int, Handled]] = defaultdict(dict)
     started: dict[tuple[str, int, int], int] = {}
+    done_at: dict[tuple[str, int], float] = {}
     commits: dict[int, list[tuple[Ack, Handled]]] = defaultdict(list)  # by partition, its entries from the first on
     lost: dict[int, list[tuple[Ack, Handled]]] = defaultdict(list)
     for each in outcome.log:
@@ -56,6 +58,9 @@ def _commits(outcome: Outcome) -> Iterator[Violation]:
                 started[process, p, token] = position
             case Handled(process=process, partition=p, token=token, entry=entry):
                 handled[process, p, token][entry] = each
+                if each.begun < done_at.get((process, p), 0.0) - 1e-9:
+                    yield Violation("G3", f"{each} began before its own process had done another")
+                done_at[process, p] = each.at
             case DataLost(since=since):
                 for p, done in commits.items():
                     lost[p] = done if len(done) > len(lost[p]) else lost[p]

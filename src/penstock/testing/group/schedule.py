@@ -120,9 +120,10 @@ def draw(seed: int, rng: Random) -> Schedule:
         schedule.stuck = frozenset({(int(random() * partitions), int(random() * 3))})
         schedule.stuck_s = choice((0.6, 1.2, 2.5))
     count = choice((1, 1, 2, 2, 3, 4))
-    schedule.disturbances = sorted(
-        _disturbance(0.05 + random() * choice((0.2, 1.5, 2.5)), choice(KINDS), rng) for _ in range(count)
-    )
+    drawn = [_disturbance(0.05 + random() * choice((0.2, 1.5, 2.5)), choice(KINDS), rng) for _ in range(count)]
+    if random() < 0.3:
+        drawn += [Disturbance(0.3 + 0.45 * i, "entries", amount=1.0) for i in range(6)]
+    schedule.disturbances = sorted(drawn)
     return schedule
 
 
@@ -148,7 +149,7 @@ def _disturbance(at: float, kind: str, rng: Random) -> Disturbance:
         case "all leave":
             amount = rng.choice((0.0, 0.5, 2.0))
         case "server restarted" | "server emptied" | "server failed over":
-            jump = rng.choice((0.0, 0.0, -HOUR_S, HOUR_S)) if kind == "server failed over" else 0.0
+            jump = rng.choice((0.0, -HOUR_S, HOUR_S)) if kind == "server failed over" else 0.0
             return Disturbance(at, kind, who, rng.choice((0.01, 0.3, 1.2)), jump)
         case "entries":
             amount = rng.choice((1.0, 3.0))

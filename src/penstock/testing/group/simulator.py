@@ -181,9 +181,12 @@ class World:
         """Whether everybody works on what it should, and everything is handled."""
         if not living:
             return True
+        document = self.store.document
+        if document is None or {e.incarnation for e in document.members.values()} != {p.member.incarnation for p in living}:
+            return False
         positions = {p: int(row.position.partition("-")[0]) for p, row in self.store.rows.items()}
         return (
-            all(p.member.settled for p in living)
+            all(p.member.settled and p.member.epoch == document.epoch for p in living)
             and sum(len(p.member.owned) for p in living) == self.schedule.partitions
             and all(positions.get(p, 0) >= n for p, n in enumerate(self.entries))
         )
