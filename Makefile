@@ -10,7 +10,7 @@ ARCHIVE := $(VENV)/spark.jsa
 SRC := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-skew bench-skewed-flows bench-recovery bench-cer bench-flink lock clean
+.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-skew bench-skewed-flows bench-recovery bench-redis bench-cer bench-flink lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -68,6 +68,9 @@ bench-skewed-flows: $(STAMP)  ## Measure flows with a hot key, divided and isola
 
 bench-recovery: $(STAMP)  ## Measure what the guard costs, and how long state takes to be computed anew (half an hour)
 	$(PY) benchmarks/recovery.py
+
+bench-redis: $(STAMP)  ## Measure how fast entries of Redis streams are read and written (a minute)
+	$(PY) benchmarks/redis_streams.py
 
 bench-cer: $(STAMP)  ## Measure pattern recognition (several minutes)
 	$(PY) benchmarks/cer.py

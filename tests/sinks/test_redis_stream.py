@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -292,7 +293,10 @@ def test_run_that_is_fenced_between_look_and_script_stores_nothing(redis_url, na
 
 
 def test_cluster_is_refused_unless_there_is_one_partition(name, make):
-    with valkey(cluster_enabled="yes") as server:
+    with socket.socket() as probe:  # the usual one, 10,000 above the server's, may be beyond 65,535
+        probe.bind(("127.0.0.1", 0))
+        bus = probe.getsockname()[1]
+    with valkey(cluster_enabled="yes", cluster_port=bus) as server:
         client, url = connect(url_of(server)), url_of(server)
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         for _ in range(100):

@@ -14,22 +14,12 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from penstock.redis_client.entries import NO_VALUES
+from penstock.redis_client.partition_streams import partition_of
 from penstock.redis_client.values import encoded
 
 BLOCK_ROWS: Final = 10_000
-
-
-def partitions_of(texts: list[bytes | None], partitions: int) -> list[int]:
-    """The partition of each row of its key's text: XXH64 of it, modulo their number. Null is the empty text.
-
-    Example:
-        >>> partitions_of([b"ada", None, b"ada"], 8)
-        [1, 1, 1]
-    """
-    return [xxhash.xxh64_intdigest(text or b"") % partitions for text in texts]
 
 
 def blocks(rows: pa.RecordBatch, partitions: int, key: str | None, first: int) -> Iterator[tuple[int, bytes]]:
@@ -38,7 +28,7 @@ def blocks(rows: pa.RecordBatch, partitions: int, key: str | None, first: int) -
     Args:
         rows: The rows.
         partitions: Number of the stream's partitions.
-        key: The column by which they are placed; None: one after the other.
+        key: The column by whose text they are placed, null by none; None: one after the other.
         first: Without a key, the partition of the first row, modulo their number.
     """
     for begin in range(0, rows.num_rows, BLOCK_ROWS):
@@ -49,7 +39,11 @@ def blocks(rows: pa.RecordBatch, partitions: int, key: str | None, first: int) -
 def _block(rows: pa.RecordBatch, partitions: int, key: str | None, first: int) -> bytes:
     texts = {name: encoded(column) for name, column in zip(rows.schema.names, rows.columns, strict=True)}
     n = rows.num_rows
-    places: Any = (np.arange(first, first + n) % partitions).tolist() if key is None else partitions_of(texts[key], partitions)
+    places: Any = (
+        (np.arange(first, first + n) % partitions).tolist()
+        if key is None
+        else [partition_of(text or b"", partitions) for text in texts[key]]
+    )
     values = sum(
         (column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64) for column in rows.columns), np.zeros(n, np.int64)
     )
@@ -84,4 +78,4 @@ def _whole(number: int) -> bytes:
     return number.to_bytes(1, "big") if number < 128 else b"\xcd" + number.to_bytes(2, "big")
 
 
-__all__ = ["BLOCK_ROWS", "blocks", "partitions_of"]
+__all__ = ["BLOCK_ROWS", "blocks"]

@@ -20,6 +20,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from penstock.redis_client.entry_ids import FIRST, Id, parsed, written
+from penstock.redis_client.keys import settings_key
 
 _PAGE_ENTRIES: Final = 10_000
 _PAGE_BYTES: Final = 16 << 20
@@ -121,7 +122,7 @@ def gap(position: Position, stream: Stream | None, *, there: bool) -> Gap | None
         return Gap(f"was given no entry after {written(stream.generated)}: it is an earlier or another one", another=True)
     first = "there is none" if stream.first is None else f"the first one there is {written(stream.first)}"
     if stream.first is not None and stream.first <= position.entry:
-        untouched = stream.deleted is None or stream.deleted < position.entry
+        untouched = stream.deleted is not None and stream.deleted < position.entry
         if not there and untouched:
             return Gap(f"does not have entry {at}: it is an earlier or another one", another=True)
         return None
@@ -173,6 +174,12 @@ def counted(position: Position, stream: Stream, found: int, last: Id) -> Positio
     if stream.added is not None and (stream.first is None or stream.first > position.entry):
         added = stream.added - stream.length  # of all that is there nothing was read: also after a gap
     return Position(last, None if added is None else added + found, position.since)
+
+
+def agreed_partitions(client: Any, stream: str) -> int | None:
+    """The number of partitions that producers and groups have settled on; None: they have not."""
+    told = client.hget(settings_key(stream), "partitions")
+    return None if told is None else int(told)
 
 
 class PartitionLog:
@@ -245,4 +252,16 @@ class PartitionLog:
                 return
 
 
-__all__ = ["Gap", "PartitionLog", "Position", "Stream", "Target", "begin", "counted", "end", "end_of", "gap"]
+__all__ = [
+    "Gap",
+    "PartitionLog",
+    "Position",
+    "Stream",
+    "Target",
+    "agreed_partitions",
+    "begin",
+    "counted",
+    "end",
+    "end_of",
+    "gap",
+]

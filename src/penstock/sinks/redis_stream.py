@@ -20,6 +20,7 @@ from penstock.redis_client.connection import Unreachable, connect, shown, transl
 from penstock.redis_client.keys import mark_key, partition_key
 from penstock.redis_client.packing import blocks
 from penstock.redis_client.stored_marks import MOST_COLUMNS, StoredMark
+from penstock.redis_client.stream_log import agreed_partitions
 from penstock.redis_client.values import refusal
 from penstock.sinks import marks
 from penstock.sql_text.schema import as_number, as_text
@@ -104,7 +105,7 @@ class RedisStreamSink:
         Raises:
             FencedError: As in the contract.
             SinkAheadError: As in the contract.
-            SinkError: The server cannot be used, or is one of a cluster. Nothing was changed.
+            SinkError: The server cannot be used, or is one of a cluster, or the stream has another number of partitions. Nothing was changed.
         """
         self.validate(schema, updates=False, key=())
         stored = self._stored(claim.output)
@@ -113,6 +114,11 @@ class RedisStreamSink:
                 raise SinkError(
                     f"{self._target} has {self._partitions} partitions, and {shown(self._url)} is a cluster, where no script can write several: "
                     "use one partition, or a server of its own."
+                )
+            agreed = agreed_partitions(self._client, self._stream)
+            if agreed not in (None, self._partitions):
+                raise SinkError(
+                    f"{self._target} has {agreed} partitions, and {self._partitions} are declared: declare {agreed}."
                 )
             while True:
                 text = stored.read()

@@ -22,7 +22,7 @@ from penstock.redis_client.entries import shown as shown_entry
 from penstock.redis_client.entries import to_columns
 from penstock.redis_client.entry_ids import FIRST, Id, of_offset, parsed, to_offset, written
 from penstock.redis_client.keys import partition_key
-from penstock.redis_client.stream_log import PartitionLog, Position, begin, counted, end, end_of, gap
+from penstock.redis_client.stream_log import PartitionLog, Position, agreed_partitions, begin, counted, end, end_of, gap
 from penstock.redis_client.values import refusal
 from penstock.sources.base import MALFORMED, Shared, Source
 from penstock.sql_text.schema import as_number, as_schema, as_text
@@ -157,6 +157,18 @@ class RedisStreams(Source):
         """Raises what the server raises as `RecordError`."""
         return translated(self.url, RecordError, f"Reading stream {self.stream!r}")
 
+    def check_partitions(self) -> None:
+        """Refuse a number of partitions that is not the one that producers and groups have settled on.
+
+        Raises:
+            RecordError: It is not.
+        """
+        agreed = agreed_partitions(connect(self.url), self.stream)
+        if agreed not in (None, self.partitions):
+            raise RecordError(
+                f"Stream {self.stream!r} has {agreed} partitions, and {self.partitions} are declared: declare {agreed}. Nothing was read."
+            )
+
     def next_end(self, position: Position, partition: int, log: PartitionLog) -> Position | None:
         """Where the next epoch ends; None: there is no stream yet.
 
@@ -217,6 +229,8 @@ class RedisStreams(Source):
         """See `Source.records`. How many entries there were up to a position is not known here; so entries that are gone show only with the last one read."""
         tables: list[pa.Table] = []
         with self.reading():
+            if not after:
+                self.check_partitions()
             for partition in self.read_partitions:
                 log, last = self.log(partition), of_offset(after.get(str(partition), -1))
                 position = begin(log.stream()) if last == FIRST else Position(last, None, None)

@@ -129,6 +129,7 @@ class EntryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         with self._streams.reading():
+            self._streams.check_partitions()
             return {str(p): begin(self._streams.log(p).stream()).to_json() for p in self._streams.read_partitions}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
