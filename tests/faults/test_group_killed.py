@@ -123,12 +123,12 @@ def test_only_member_that_is_killed_and_started_at_once_without_a_name_waits_lon
 
 
 def test_member_with_a_static_name_that_is_killed_again_and_again_moves_nothing_and_goes_on_soon(rig):
-    rig.join("one", static=True), rig.join("two", static=True)
+    rig.join("one", static=True, lease="3 s"), rig.join("two", static=True, lease="3 s")
     rig.settled("one", "two")
     before = rig.owners()
     for _ in range(3):
         rig.members["one"].kill()
-        rig.join("one", static=True)
+        rig.join("one", static=True, lease="3 s")
         began = time.monotonic()
         rig.send(100)
         until(rig.drained)
