@@ -213,29 +213,33 @@ class Agent:
     # -- the machine's thread
 
     def _run(self) -> None:
-        machine = self._machine
-        event: Event = Started()
+        machine, events = self._machine, self._events
+        found: list[Event] = [Started()]
         while not self._exited.is_set():
-            self._handle(event)
+            self._handle(found)
             if machine.exited:
                 return
             wait_s = min(_LONGEST_WAIT_S, machine.wake_at - time.monotonic())
             try:
-                event = self._events.get(timeout=wait_s) if wait_s > 0 else self._events.get_nowait()
+                found = [events.get(timeout=wait_s) if wait_s > 0 else events.get_nowait()]
+                while len(found) < _TOGETHER and not events.empty():
+                    found.append(events.get_nowait())
             except queue.Empty:
-                event = Tick()
+                found = [Tick()]
 
-    def _handle(self, event: Event) -> None:
-        machine = self._machine
-        now = time.monotonic()
-        for partition in list(self._acked):
-            machine.handle(self._acked.pop(partition), now)
-        commands = machine.handle(event, now)
-        if isinstance(event, Beaten) and event.incarnation == machine.incarnation:
-            until = event.sent + self._lease_s * _MARGIN if event.beat.known else 0.0
-            self._lease_until = max(self._lease_until, until) if until else 0.0
+    def _handle(self, events: Sequence[Event]) -> None:
+        """Tell the machine what has happened, publish what is so now, and have its commands carried out, in this order."""
+        machine, commands = self._machine, []
+        for event in events:
+            now = time.monotonic()
+            for partition in list(self._acked):
+                machine.handle(self._acked.pop(partition), now)
+            commands += machine.handle(event, now)
+            if isinstance(event, Beaten) and event.incarnation == machine.incarnation:
+                until = event.sent + self._lease_s * _MARGIN if event.beat.known else 0.0
+                self._lease_until = max(self._lease_until, until) if until else 0.0
         self.owned, self.epoch = machine.owned, machine.epoch
-        self._measure(now)
+        self._measure(time.monotonic())
         for command in commands:
             self._dispatch(command)
 

@@ -18,6 +18,7 @@ from penstock.redis_client.group_server import Unanswered
 from penstock.redis_client.partition_streams import PartitionStreams
 
 _LOOK_S: Final = 0.02
+_LINGER_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 1.0
 
 
@@ -43,15 +44,19 @@ class Lane:
         token: Its fencing token.
         read: Id up to which entries were read.
         waiting: Entries that were read and not handed out.
+        worked: Whether a thread takes from it.
         in_hand: Whether entries were handed out that are not done.
         stopping: Whether it is to end after what is in hand.
         abandoned: Whether it is not this consumer's any more.
+        changed: For its thread to wait; one for each lane, so that nothing wakes a thousand threads.
     """
 
     partition: int
     token: int
     read: str
+    changed: threading.Condition
     waiting: deque[Entry] = field(default_factory=deque)
+    worked: bool = False
     in_hand: bool = False
     stopping: bool = False
     abandoned: bool = False
@@ -70,7 +75,8 @@ class Lanes:
         batch: At most so many entries are handed out at a time.
         holds: Whether a partition is this member's at this moment.
         stopped: Called when a lane has ended.
-        begun: Called for each new lane, such as to start its thread.
+        begun: Called in the reading thread for a lane that has entries and that nobody takes from; to start a thread, which ends when `take` gives
+            nothing. So a partition without entries costs no thread, and a thousand partitions that come at once do not wait for a thousand threads.
     """
 
     def __init__(
@@ -83,18 +89,18 @@ class Lanes:
     ) -> None:
         self._streams, self._batch, self._holds, self._stopped, self._begun = streams, batch, holds, stopped, begun
         self._lanes: dict[int, Lane] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # for those who look at all lanes
         self._closed = threading.Event()
 
     # -- what the agent says; see `penstock.group.agent.Work`
 
     def start(self, partition: int, token: int, position: str) -> None:
         """The partition is this consumer's."""
-        lane = Lane(partition, token, position)
+        lane = Lane(partition, token, position, threading.Condition(self._lock))
         with self._changed:
             self._lanes[partition] = lane
             self._changed.notify_all()
-        self._begun(lane)
         self._streams.wake()
 
     def stop(self, partition: int, within_s: float) -> None:
@@ -113,7 +119,7 @@ class Lanes:
                 return
             lane.stopping, lane.abandoned = True, lane.abandoned or abandoned
             lane.waiting.clear()
-            self._changed.notify_all()
+            lane.changed.notify_all()
         self._settle(lane)
 
     def _settle(self, lane: Lane) -> None:
@@ -127,15 +133,16 @@ class Lanes:
     # -- handing out
 
     def take(self, lane: Lane) -> list[Entry]:
-        """The next entries of a lane, which are in hand then; waits for them. None are left when it has ended."""
+        """The next entries of a lane, which are in hand then; waits for them. Nothing when it has ended, or has had no entries for a while."""
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: lane.waiting or lane.ending or self._closed.is_set())
-                if lane.ending or self._closed.is_set():
+            with self._lock:
+                lane.changed.wait_for(lambda: lane.waiting or lane.ending or self._closed.is_set(), _LINGER_S)
+                if lane.ending or self._closed.is_set() or not lane.waiting:
+                    lane.worked = False
                     return []
                 if self._holds(lane.partition):
                     return self._handed(lane)
-                self._changed.wait(_LOOK_S)  # the lease is over, or not yet begun
+                lane.changed.wait(_LOOK_S)  # the lease is over, or not yet begun
 
     def take_any(self, after: int, ended: Callable[[], bool]) -> tuple[Lane, list[Entry]] | None:
         """The next entries of any lane without entries in hand, in turn; None when `ended`.
@@ -172,8 +179,8 @@ class Lanes:
 
     def wait_in(self, lane: Lane, seconds: float) -> bool:
         """Wait so long, or until the lane is to end; whether it is."""
-        with self._changed:
-            self._changed.wait_for(lambda: lane.ending or self._closed.is_set(), seconds)
+        with self._lock:
+            lane.changed.wait_for(lambda: lane.ending or self._closed.is_set(), seconds)
             return lane.ending or self._closed.is_set()
 
     # -- the reading thread
@@ -196,6 +203,7 @@ class Lanes:
                     pause_s = random.uniform(0.5, 1.5) * min(_LONGEST_PAUSE_S, _LOOK_S * 2 ** min(tries, 6))  # noqa: S311  (jitter)
                     self._changed.wait_for(self._closed.is_set, pause_s)
                 continue
+            begun = []
             with self._changed:
                 for partition, entries in found.items():
                     lane = self._lanes.get(partition)
@@ -204,7 +212,12 @@ class Lanes:
                             Entry(_text(entry), {_text(n): _text(v) for n, v in each.items()}) for entry, each in entries
                         )
                         lane.read = lane.waiting[-1].id
+                        lane.changed.notify_all()
+                        begun += [] if lane.worked else [lane]
+                        lane.worked = True
                 self._changed.notify_all()
+            for lane in begun:
+                self._begun(lane)
         self._streams.close()
 
     def _hungry(self) -> list[Lane]:
@@ -215,6 +228,8 @@ class Lanes:
         with self._changed:
             self._closed.set()
             self._changed.notify_all()
+            for lane in self._lanes.values():
+                lane.changed.notify_all()
         self._streams.wake()
 
 

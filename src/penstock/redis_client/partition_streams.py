@@ -80,7 +80,7 @@ class PartitionStreams:
         self._readers: Any = connect(url, timeout_s=wait_s + 5.0, tries=1)
         self._reader: Any = None
         self._reader_id: int | None = None
-        self._waiting = 0
+        self._waiting = self._woken = 0
         self._reads = 0
         self.wakes = 0
 
@@ -143,6 +143,9 @@ class PartitionStreams:
         """End the wait of the read that is under way, in another thread. Where the server does not allow that, it ends by itself."""
         self.wakes += 1
         reading = self._waiting
+        if reading == self._woken:  # it is ended already
+            return
+        self._woken = reading
         try:
             for _ in range(_WAKES):  # it may be about to wait
                 if not reading or self._waiting != reading or self._reader_id is None:
