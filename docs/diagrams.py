@@ -1,6 +1,6 @@
 """Draw the diagrams of the documents from their sources: ``python docs/diagrams.py`` rewrites them in place.
 
-The machine of a rescale comes from the table that the code runs by, the architecture from ``images/architecture.mmd``, the duration of
+The machines of a rescale and of a group's member come from the tables that the code runs by, the architecture from ``images/architecture.mmd``, the duration of
 epochs during a rescale from ``benchmarks/results/rescale.json``.
 """
 
@@ -11,10 +11,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from penstock.protocol.group.partition import TRANSITIONS as OF_A_PARTITION
 from penstock.protocol.rescale import TRANSITIONS
 
 HERE = Path(__file__).parent
 GUIDE = HERE / "guide-rescaling.md"
+GROUPS = HERE / "internals" / "groups.md"
 README = HERE.parent / "README.md"
 ARCHITECTURE = HERE / "images" / "architecture.mmd"
 EPOCHS = HERE / "images" / "rescale-short.svg"
@@ -29,6 +31,13 @@ def rescale() -> str:
     return "\n".join(lines) + "\n"
 
 
+def group() -> str:
+    """What a member of a group does about one partition, as Mermaid."""
+    lines = ["stateDiagram-v2", "    [*] --> elsewhere"]
+    lines += [f"    {before} --> {after}: {what} ({rule})" for before, what, after, rule in OF_A_PARTITION]
+    return "\n".join(lines) + "\n"
+
+
 def architecture() -> str:
     """What penstock consists of, as Mermaid."""
     return ARCHITECTURE.read_text(encoding="utf-8")
@@ -36,7 +45,7 @@ def architecture() -> str:
 
 def drawn(text: str) -> str:
     """A document with its diagrams as they should be."""
-    sources = {"rescale": rescale, "architecture": architecture}
+    sources = {"rescale": rescale, "group": group, "architecture": architecture}
     return _BLOCK.sub(lambda found: f"{found[1]}```mermaid\n{sources[found[2]]()}```\n{found[3]}", text)
 
 
@@ -74,6 +83,6 @@ def _panel(title: str, result: dict[str, Any], top: int, margin: int = 40) -> st
 
 
 if __name__ == "__main__":
-    for document in (GUIDE, README):
+    for document in (GUIDE, GROUPS, README):
         document.write_text(drawn(document.read_text(encoding="utf-8")), encoding="utf-8")
     EPOCHS.write_text(epochs(), encoding="utf-8")

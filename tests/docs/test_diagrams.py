@@ -25,6 +25,12 @@ def test_diagram_of_a_rescale_is_drawn_from_the_machines_table(diagrams):
     assert text == diagrams.drawn(text), "run python docs/diagrams.py"
 
 
+def test_diagram_of_a_member_is_drawn_from_the_machines_table(diagrams):
+    text = diagrams.GROUPS.read_text(encoding="utf-8")
+    assert "elsewhere --> waiting: assigned (P1)" in text
+    assert text == diagrams.drawn(text), "run python docs/diagrams.py"
+
+
 def test_picture_of_the_architecture_is_drawn_from_its_source(diagrams):
     text = diagrams.README.read_text(encoding="utf-8")
     assert "flowchart" in text
