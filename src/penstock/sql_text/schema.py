@@ -390,6 +390,7 @@ def _check_by_row(parsed: Any, what: str) -> None:
             )
 
 
+@lru_cache(maxsize=1024)
 def to_duckdb(sql: str) -> str:
     """A Spark SQL expression in DuckDB's dialect."""
     import sqlglot  # noqa: PLC0415

@@ -150,7 +150,9 @@ def run_worker(
             path = delta_path(a.spec.name, worker, a.epoch, a.run, attempt)
             metadata = Metadata("delta", identity, a.epoch, about)
             write = partial(write_file, fs, root, path, [changes] if changes.num_rows else [], metadata, str(attempt))
-    if write is None:
+    if write is None or not out:  # otherwise it is written while they are handed on
+        if write is not None:
+            write()
         yield from out
         return
     with ThreadPoolExecutor(1, "penstock-delta") as pool:
