@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -117,3 +119,13 @@ def test_gap_is_kept_as_a_malformed_record_if_so_declared_and_malformed_entries_
 def test_source_that_cannot_work_is_refused_before_anything_is_read(spark, redis_url, stream, tmp_path):
     with pytest.raises(DeclarationError, match=r'has on_trim="skip", which makes a gap a malformed record'):
         run(spark, flow_of(redis_url, stream, str(tmp_path / "out"), on_trim="skip"), str(tmp_path / "ckpt"))
+
+
+def test_example_of_the_guide_gives_the_totals(spark, redis_url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    guide = (Path(__file__).parents[2] / "docs" / "redis-streams.md").read_text()
+    (block,) = re.findall(r"a test runs this block.*?```python\n(.*?)```", guide, re.DOTALL)
+    exec(compile(block.replace("redis://localhost:6379", redis_url), "guide", "exec"), {"__name__": "__main__"})
+    rows = ps.redis_streams(redis_url, "totals", 2, "customer string, total long").records({})
+    found = [(row["customer"], row["total"]) for row in rows.to_pylist()]
+    assert sorted(found) == [("ada", 100), ("ada", 250), ("bob", 250)]
