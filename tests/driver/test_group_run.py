@@ -24,7 +24,7 @@ from penstock.driver.group_run import GroupRun
 from penstock.driver.loop import Loop
 from penstock.driver.opener import RunOpener
 from penstock.driver.run import Run
-from penstock.errors import FencedError, OperatorError
+from penstock.errors import FencedError, OperatorError, PenstockError
 from penstock.flow.shared import of_partition
 from penstock.protocol.rescale import STANDARD
 from penstock.sources.base import Shared, Source
@@ -60,6 +60,7 @@ def total(key, event, state):
 
 
 def shop(folder) -> ps.Flow:
+    folder.mkdir(exist_ok=True)
     flow = ps.Flow("shop")
     keyed = flow.source("orders", Stream()).key_by("k", distribute=ps.ByPartition())
     keyed.stateful_map(total, "p long, o long, n long").sink(ps.sql(f"sqlite:///{folder}/out.db", "totals"), name="totals")
@@ -116,8 +117,9 @@ class Member:
         pass
 
 
-def application(folder, poison: int = -1) -> tuple[GroupRun, Member]:
-    shared = GroupFolder(str(folder / "group"))
+def application(folder, poison: int = -1, broken: int = 0) -> tuple[GroupRun, Member]:
+    """One application. `poison`: a partition with a record that nobody can handle. `broken`: so often its engine fails."""
+    shared, breaks = GroupFolder(str(folder / "group")), iter(range(broken))
 
     def begin(number: int) -> Run:
         checkpoint = Checkpoint(shared.partition(number))
@@ -128,6 +130,8 @@ def application(folder, poison: int = -1) -> tuple[GroupRun, Member]:
 
         def feed():
             epoch = loop.last.epoch + 1
+            if epoch >= 3 and next(breaks, None) is not None:
+                raise OSError("a process did not come up")
             if epoch < EPOCHS:
                 engine.pending["orders"] = [rows_of(number, epoch, poison)]
             time.sleep(0.002)
@@ -210,6 +214,19 @@ def test_application_whose_partition_fails_leaves_and_says_which_and_the_other_o
     until(lambda: len(stored(tmp_path)) == len(wanted()))
     again.shutdown(timeout=30)
     assert stored(tmp_path) == wanted()
+
+
+def test_application_whose_engine_fails_a_few_times_begins_again_and_one_whose_engine_always_fails_leaves(tmp_path):
+    run, member = application(tmp_path, broken=3)
+    member.owned[0] = 1
+    run.start(0, 1, "0-0")
+    until(lambda: run.partitions and run.progress[0]["epoch"] >= EPOCHS - 1)
+    run.shutdown(timeout=30)
+    run, member = application(tmp_path / "other", broken=1000)
+    member.owned[0] = 1
+    run.start(0, 1, "0-0")
+    with pytest.raises(PenstockError, match="a process did not come up"):
+        run.await_termination(30)
 
 
 def test_application_that_is_told_to_end_its_partitions_for_good_ends_them_and_nobody_goes_on(tmp_path):

@@ -24,7 +24,9 @@ _LOOK_S: Final = 0.1
 _STARTS: Final = threading.Semaphore(2)
 """More starts at a time would only make each of them slower: a driver plans with one or two cores."""
 _TAKEN_BACK: Final = 3
-"""How often in a row a partition is claimed again that somebody else has claimed although the group says that it is this application's."""
+"""How often in a row a partition is begun again that somebody else has claimed although the group says that it is this application's, or
+whose engine has failed.
+"""
 
 
 class Membership(Protocol):
@@ -93,6 +95,7 @@ class _Work:
         self._wanted, self._until, self._owes_answer, self._over = False, 0.0, False, False
         self._told_to_leave = False
         self._lost, self._began = 0, 0.0
+        self._failures, self._reached = 0, -1
         self._changed = threading.Condition()
         threading.Thread(target=self._live, name=name, daemon=True).start()
 
@@ -121,7 +124,10 @@ class _Work:
                 self.run = None
                 self._lose(error)
             except PenstockError as error:
-                self.run, self._wanted = None, False
+                run, self.run = self.run, None
+                if type(error) is PenstockError and self._again(run):
+                    continue  # of the engine, such as a process of Spark's that did not come up
+                self._wanted = False
                 self._failed(error)
             except BaseException as error:  # noqa: BLE001  (handed to whoever waits)
                 self.run, self._wanted = None, False
@@ -134,8 +140,8 @@ class _Work:
                 if self._wanted:
                     self.run, self._began, self._told_to_leave = self._opened(), time.monotonic(), False
         elif run is not None and not run.active:
-            self.run = None
             run.await_termination()  # raises its error
+            self.run = None
             self.finished = run.finished
             self.told_to_stop = self._wanted and run.stopped
             if not (run.finished or run.stopped or self._told_to_leave):
@@ -158,6 +164,13 @@ class _Work:
         except FinishedError:  # its end was reached, here or elsewhere
             self.finished = True
             return None
+
+    def _again(self, run: Run | None) -> bool:
+        """Whether to begin once more after the engine has failed: a few times, unless it had come further meanwhile."""
+        epoch = -1 if run is None else run.progress["epoch"]
+        self._failures = 1 if epoch > self._reached else self._failures + 1
+        self._reached, self._until = max(epoch, self._reached), time.monotonic() + _LOOK_S * 10
+        return self._wanted and self._failures <= _TAKEN_BACK
 
     def _lose(self, error: FencedError) -> None:
         """Somebody else has claimed the partition. The group will say so within a lease; if it does not, the other one was late, and this one claims it."""
