@@ -299,10 +299,20 @@ def state(
 
 
 def demo(
+    which: Annotated[
+        str, typer.Argument(help="flights: a flow; group: two applications that share a stream, one is killed.")
+    ] = "flights",
     folder: Annotated[str | None, typer.Option(help="Where to keep the demo's files; a temporary folder if not given.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Workers per region, but of Newark's airlines.")] = 2,
 ) -> None:
-    """Run a flow on real data: a year of flights from New York, checked against pandas."""
+    """Run a flow on real data, a year of flights from New York, checked against pandas; or, as `demo group`, share a stream between two processes."""
+    if which == "group":
+        from penstock.demo.group import run_demo as run_group
+
+        run_group()
+        return
+    if which != "flights":
+        raise MisuseError(f"There is no demo {which!r}; give flights or group.")
     from penstock.demo.flights import run_demo
 
     run_demo(folder, workers)
