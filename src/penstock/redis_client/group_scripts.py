@@ -1,8 +1,7 @@
 """One Lua script for each atomic step of a group. Only the server's clock is read, inside the scripts, and nothing is sent of any other clock.
 
 Each script names all its keys, and those of one script have one text in braces, so that a cluster can run it. What a step means is told in
-`penstock.protocol.group.store`; the rules S1 to S6 are that module's, and
-S7  No edit takes out another member that has beaten in time, though the editor was told that it had not.
+`penstock.protocol.group.store`; the rules S1 to S7 are that module's.
 
 The membership hash has fields `document` (JSON), `epoch`, `editor`, and `seen_ms`: when a member of the group has beaten last. The hash of a
 partition has `token`, `position`, `taken` (epoch of the document by which it was taken), `taken_ms`, and while it is owned `owner` (an incarnation)
@@ -54,7 +53,7 @@ local inside = {{}}
 for i = 6, #ARGV do inside[ARGV[i]] = true end
 local known, names = redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES'), nil
 for i = 1, #known, 2 do
-  if not inside[known[i]] and known[i] ~= ARGV[3] and tonumber(known[i + 1]) >= now then  -- S7
+  if not inside[known[i]] and known[i] ~= ARGV[3] and tonumber(known[i + 1]) > now then  -- S7
     names = names or {{cjson.decode(redis.call('HGET', KEYS[1], 'document') or '{{}}'), cjson.decode(ARGV[4])}}
     for name, entry in pairs(names[1].members or {{}}) do
       if entry.incarnation == known[i] and not names[2].members[name] then return 0 end
@@ -86,10 +85,10 @@ end
 redis.call('ZADD', KEYS[2], now + lease, ARGV[1])
 local said = redis.pcall('INFO', 'server')  -- an error where the user may not ask
 local answer = {epoch, editor, 1, -1, type(said) == 'string' and string.match(said, 'run_id:(%w+)') or ''}
-for _, incarnation in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. string.format('%d', now))) do
+for _, incarnation in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%d', now))) do
   answer[#answer + 1] = incarnation
 end
-local coming = redis.call('ZRANGEBYSCORE', KEYS[2], string.format('%d', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 2)
+local coming = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. string.format('%d', now), '+inf', 'WITHSCORES', 'LIMIT', 0, 2)
 for i = 1, #coming, 2 do
   if coming[i] ~= ARGV[1] then answer[4] = tonumber(coming[i + 1]) - now break end
 end
@@ -127,10 +126,10 @@ local remembered, behind = tonumber(ARGV[2]), is_later(ARGV[3], position)
 local mine = owner == ARGV[1] and token == remembered
 if mine then
   redis.call('HDEL', KEYS[1], 'owner', 'member')
-elseif owner ~= '' then
-  if remembered > token or behind then token = math.max(token, remembered) + 1 end  -- S5
-else
+elseif owner == '' then
   token = math.max(token, remembered)
+elseif owner ~= ARGV[1] and (remembered > token or behind) then
+  token = math.max(token, remembered) + 1  -- S5
 end
 if behind then position = ARGV[3] end
 redis.call('HSET', KEYS[1], 'token', string.format('%d', token), 'position', position)
