@@ -72,6 +72,9 @@ bench-recovery: $(STAMP)  ## Measure what the guard costs, and how long state ta
 bench-redis: $(STAMP)  ## Measure how fast entries of Redis streams are read and written (a minute)
 	$(PY) benchmarks/redis_streams.py
 
+bench-group: $(STAMP)  ## Measure how long groups over Redis take to join, leave and take over (about three minutes)
+	$(PY) benchmarks/groups.py
+
 bench-cer: $(STAMP)  ## Measure pattern recognition (several minutes)
 	$(PY) benchmarks/cer.py
 	$(PY) benchmarks/billion.py

@@ -23,10 +23,10 @@ from penstock.group.describe import GroupFigures, describe
 from penstock.group.producer import Producer
 from penstock.redis_client.counts import Counts
 
-PARTITIONS: Final = 8
-LEASE_S: Final = 1.0
-USERS: Final = 50
-PER_S: Final = 1000
+_PARTITIONS: Final = 8
+_LEASE_S: Final = 1.0
+_USERS: Final = 50
+_PER_S: Final = 1000
 _STREAM: Final = "orders"
 _GROUP: Final = "billing"
 _BEFORE_S: Final = 2.0
@@ -88,20 +88,20 @@ class _Demo:
 
     def _tell(self) -> None:
         show = self._show
-        show(f"A Valkey server, a stream of {PARTITIONS} partitions, {PER_S:,} entries a second.")
+        show(f"A Valkey server, a stream of {_PARTITIONS} partitions, {_PER_S:,} entries a second.")
         self._start("first")
-        self._until(lambda seen: self._shares(seen) == [PARTITIONS])
+        self._until(lambda seen: self._shares(seen) == [_PARTITIONS])
         show("The first application has all partitions. A second one is started.")
         began = time.monotonic()
         self._start("second")
-        self._until(lambda seen: self._shares(seen) == [PARTITIONS // 2] * 2)
-        show(f"  {time.monotonic() - began:.2f} s later, of which most is the start of Python, each has {PARTITIONS // 2}.")
+        self._until(lambda seen: self._shares(seen) == [_PARTITIONS // 2] * 2)
+        show(f"  {time.monotonic() - began:.2f} s later, of which most is the start of Python, each has {_PARTITIONS // 2}.")
         time.sleep(_BEFORE_S)
         owner = {p.partition: p.owner for p in describe(self._url, _GROUP, _STREAM).partitions}
         killed = time.monotonic()
         self._processes["first"].kill()
-        show(f"The first one is killed (SIGKILL). Its lease is {LEASE_S:g} s.")
-        self._until(lambda seen: self._shares(seen) == [PARTITIONS])
+        show(f"The first one is killed (SIGKILL). Its lease is {_LEASE_S:g} s.")
+        self._until(lambda seen: self._shares(seen) == [_PARTITIONS])
         show(f"  The second one has all partitions {time.monotonic() - killed:.2f} s after the kill.")
         time.sleep(_AFTER_S)
         self._stop.set()
@@ -124,10 +124,10 @@ class _Demo:
 
     def _produce(self) -> None:
         number = 0
-        with Producer(self._url, _STREAM, PARTITIONS, key="user") as producer:
+        with Producer(self._url, _STREAM, _PARTITIONS, key="user") as producer:
             due = time.monotonic()
             while not self._stop.is_set():
-                rows = [{"user": f"user{(number + i) % USERS}", "n": number + i} for i in range(PER_S // 50)]
+                rows = [{"user": f"user{(number + i) % _USERS}", "n": number + i} for i in range(_PER_S // 50)]
                 producer.send_many(rows)
                 self._sent.update(str(row["user"]) for row in rows)
                 number += len(rows)
@@ -135,8 +135,8 @@ class _Demo:
                 time.sleep(max(0.0, due - time.monotonic()))
 
     def _start(self, name: str) -> None:
-        settings: dict[str, Any] = {"url": self._url, "group": _GROUP, "stream": _STREAM, "partitions": PARTITIONS}
-        settings |= {"lease": f"{LEASE_S} seconds", "member": name, "log": str(self._log(name))}
+        settings: dict[str, Any] = {"url": self._url, "group": _GROUP, "stream": _STREAM, "partitions": _PARTITIONS}
+        settings |= {"lease": f"{_LEASE_S} seconds", "member": name, "log": str(self._log(name))}
         self._processes[name] = subprocess.Popen([sys.executable, "-m", "penstock.demo.group_worker", json.dumps(settings)])
 
     def _log(self, name: str) -> Path:
