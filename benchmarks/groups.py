@@ -293,7 +293,9 @@ def servers(stack: ExitStack) -> dict[str, Any]:
         back = time.monotonic()
         time.sleep(0.2)
         bench.until(lambda: bench.shares() == [4, 4])  # noqa: B023
-        found[f"server restarted {'with' if keep else 'without'} its data: settled, s"] = max(0.0, bench.last_change() - back)  # the server answers before it is said to run
+        found[f"server restarted {'with' if keep else 'without'} its data: settled, s"] = max(
+            0.0, bench.last_change() - back
+        )  # the server answers before it is said to run
         if keep:
             pid = bench.client.info("server")["process_id"]
             os.kill(pid, signal.SIGSTOP)

@@ -142,6 +142,7 @@ REFERENCE = _ROW.findall((ROOT / "docs/reference.md").read_text())
 def found_at(path: str) -> object:
     """The object that the reference names: ``ps.sql``, ``Stream.where``, ``Harness.push``."""
     homes = {"Harness": "penstock.testing", "Crash": "penstock.testing", "Run": "penstock.driver.run"}
+    homes |= {"GroupRun": "penstock.driver.group_run", "RedisStreams": "penstock.sources.redis_streams"}
     head, *rest = path.split(".")
     home = homes.get(
         head,
