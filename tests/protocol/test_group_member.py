@@ -11,6 +11,7 @@ from penstock.protocol.group.events import (
     Acquire,
     Announced,
     Beaten,
+    Confirm,
     DocumentRead,
     Edit,
     Edited,
@@ -28,6 +29,7 @@ from penstock.protocol.group.events import (
     Tick,
 )
 from penstock.protocol.group.member import Member
+from penstock.protocol.group.membership import Remembered, Wish
 from penstock.protocol.group.partition import AFTER, TRANSITIONS, Partition, State
 from penstock.protocol.group.store import Beat, Busy, Changed, Granted, Wanted, from_fields, later, order, to_fields
 from penstock.testing.group.simulator import simulate
@@ -229,6 +231,70 @@ def test_fenced_partition_is_asked_for_again_only_when_its_work_has_ended():
     assert Acquire not in kinds(member.handle(Tick(), 0.5))
     (again,) = [c for c in member.handle(Stopped(0, 1), 0.6) if isinstance(c, Acquire)]
     assert again.token == 1
+
+
+def test_grant_to_an_earlier_incarnation_starts_no_work():
+    member, _ = alone(partitions=1)
+    member.handle(Announced(Changed(2)), 0.1)
+    gone = Document(2, 1, {"b": Entry("ib", 2, (0,))}, "ib", member.document.generation)
+    (edit,) = [c for c in member.handle(DocumentRead(gone), 0.1) if isinstance(c, Edit)]
+    assert edit.document.members["a"].incarnation == "ia.1"
+    member.handle(Edited(True, 0.1), 0.1)
+    assert StartWork not in kinds(member.handle(Granted(0, 1, "0-0"), 0.2))
+
+
+def test_work_starts_where_the_member_remembers_when_the_server_has_lost_that():
+    member, _ = alone(partitions=1)
+    member.handle(Granted(0, 1, "0-0"), 0.0)
+    member.handle(Acked(0, 1, "5-0"), 0.1)
+    member.handle(Fenced(0, 1), 0.2)
+    member.handle(Stopped(0, 1), 0.3)
+    assert member.handle(Granted(0, 2, "2-0"), 0.4) == [StartWork(0, "ia", 2, "5-0")]
+
+
+def test_partition_that_is_still_mine_is_not_released_when_its_work_is_fenced():
+    member, _ = alone(partitions=1)
+    member.handle(Granted(0, 1, "0-0"), 0.0)
+    assert Release not in kinds(member.handle(Fenced(0, 1), 0.2) + member.handle(Stopped(0, 1), 0.3))
+
+
+OLD = Document(5, 2, {"a": Entry("ia", 1, (0,)), "b": Entry("ib", 4, (1,))}, "ib", "ia/ia@1")
+
+
+@pytest.mark.parametrize(
+    ("stored", "of_b"),
+    [
+        (None, ("ib", 4)),
+        (Document(4, 2, {"b": Entry("older", 3, (0, 1))}, "older", "ia/ia@1"), ("ib", 4)),
+        (Document(5, 2, {"b": Entry("other", 4, (0, 1))}, "other", "ia/ia@1"), ("other", 4)),
+        (Document(1, 2, {"b": Entry("anew", 1, (0, 1))}, "anew", "anew/anew@1"), ("anew", 6)),
+    ],
+)
+def test_members_are_restored_with_their_shares_when_the_store_has_lost_the_document(stored, of_b):
+    memory = Remembered("a", "ia", 2, OLD, 5)
+    assert memory.is_lost(stored)
+    restored = memory.proposed(stored, Wish.IN, frozenset())
+    assert (restored.epoch, restored.generation) == (6, "ia/ia@6")
+    b = restored.members["b"]
+    assert (b.incarnation, b.joined) == of_b
+    assert restored.target == {0: "a", 1: "b"}
+
+
+def test_locks_are_confirmed_without_a_stop_when_the_document_was_restored_by_another():
+    member, _ = alone(partitions=1)
+    member.handle(Granted(0, 1, "3-0"), 0.0)
+    member.handle(Announced(Changed(2)), 0.1)
+    restored = Document(2, 1, member.document.members, "ib", "ia/ib@2")
+    assert member.handle(DocumentRead(restored), 0.1) == [Confirm(0, "ia", 1, "3-0")]
+
+
+def test_member_joins_again_when_a_restored_document_has_another_process_with_its_id():
+    member, _ = alone(partitions=1)
+    member.handle(Announced(Changed(2)), 0.1)
+    restored = Document(2, 1, {"a": Entry("dead", 2, (0,))}, "ib", "ia/ib@2")
+    (edit,) = [c for c in member.handle(DocumentRead(restored), 0.1) if isinstance(c, Edit)]
+    assert edit.document.members["a"].incarnation == "ia.1"
+    assert not member.exited
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"epoch": true}', TWO.to_json().replace('"epoch":3', '"epoch":-3')])

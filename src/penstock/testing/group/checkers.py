@@ -70,7 +70,7 @@ def _commits(outcome: Outcome) -> Iterator[Violation]:
                 if done and done[-1][0].token > token:
                     yield Violation("G4", f"{each} was accepted after {done[-1][0]}")
                 first = started.get(key, 0) + 1
-                done += lost[p][len(done) : first - 1]  # somebody remembered
+                done += [(c._replace(at=each.at), h) for c, h in lost[p][len(done) : first - 1]]  # somebody remembered
                 if first > len(done) + 1:
                     yield Violation("G1", f"{process} began partition {p} at entry {first}, and {len(done)} were committed")
                 for n in range(first, entry + 1):
