@@ -236,7 +236,7 @@ def test_fenced_partition_is_asked_for_again_only_when_its_work_has_ended():
 def test_grant_to_an_earlier_incarnation_starts_no_work():
     member, _ = alone(partitions=1)
     member.handle(Announced(Changed(2)), 0.1)
-    gone = Document(2, 1, {"b": Entry("ib", 2, (0,))}, "ib", member.document.generation)
+    gone = Document(2, 1, {}, "ib", member.document.generation)
     (edit,) = [c for c in member.handle(DocumentRead(gone), 0.1) if isinstance(c, Edit)]
     assert edit.document.members["a"].incarnation == "ia.1"
     member.handle(Edited(True, 0.1), 0.1)
