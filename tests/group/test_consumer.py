@@ -206,6 +206,25 @@ def test_handler_that_raises_by_default_stops_the_consumer_and_another_gets_the_
         two.leave()
 
 
+def test_handler_that_has_raised_gets_no_later_entries_of_its_partition(server, stream):
+    seen, free = [], threading.Event()
+
+    def handler(partition, entries):
+        seen.extend(e.id for e in entries)
+        free.wait(5)  # until the others are read ahead
+        raise ValueError("no")
+
+    with ps.Producer(url_of(server), stream, 1) as producer:
+        ids = [entry for _, entry in producer.send_many({"n": n} for n in range(3))]
+        one = Running(server, stream, 1, handler, batch=1)
+        until(lambda: seen)
+        time.sleep(0.1)
+        free.set()
+        one.thread.join(5)
+    assert seen == ids[:1]
+    assert position(server, stream, 0) == "0-0"
+
+
 def test_handler_that_raises_with_retry_is_called_again_and_only_its_partition_waits(server, stream):
     tries, got = [], defaultdict(list)
 
