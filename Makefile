@@ -10,7 +10,7 @@ ARCHIVE := $(VENV)/spark.jsa
 SRC := src tests benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-skew bench-skewed-flows bench-recovery bench-redis bench-cer bench-flink lock clean
+.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-skew bench-skewed-flows bench-recovery bench-redis bench-group bench-group-flows bench-cer bench-flink lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +74,9 @@ bench-redis: $(STAMP)  ## Measure how fast entries of Redis streams are read and
 
 bench-group: $(STAMP)  ## Measure how long groups over Redis take to join, leave and take over (about three minutes)
 	$(PY) benchmarks/groups.py
+
+bench-group-flows: $(STAMP)  ## Measure how long partitions of a flow stand still when applications come and go (four minutes)
+	$(PY) benchmarks/group_flows.py
 
 bench-cer: $(STAMP)  ## Measure pattern recognition (several minutes)
 	$(PY) benchmarks/cer.py
