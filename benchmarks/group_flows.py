@@ -9,6 +9,7 @@ and what is reached, and writes JSON under benchmarks/results.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -25,11 +26,10 @@ from typing import Any
 import numpy as np
 
 import penstock as ps
+from penstock.spark.session.local import session
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
-import itertools
-
 from servers import url_of, valkey  # type: ignore[import-not-found]  # noqa: E402
 
 PARTITIONS, RATE = 4, 400
@@ -43,8 +43,6 @@ def total(card: Any, event: Any, state: Any) -> Any:
 
 def application(url: str, folder: str, member: str) -> None:
     """One application, until SIGTERM."""
-    from penstock.spark.session.local import session
-
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     flow = ps.Flow("cards")
