@@ -9,7 +9,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
@@ -111,6 +111,8 @@ def run(client, url, steps, most, on_trim):
 
 @settings(max_examples=120, suppress_health_check=list(HealthCheck))
 @given(STEPS, st.sampled_from([1, 3, 100]))
+@example([("add", 1), ("add", 1), ("read", ""), ("delete", 1)], 1)  # the last entries are gone
+@example([("add", 6), ("read", ""), *[("delete", 5 - n) for n in range(5)]], 1)
 def test_flow_stops_exactly_if_an_entry_was_removed_before_it_was_read(redis_url, client, steps, most):
     log, error, _ = run(client, redis_url, steps, most, "fail")
     if error == "anew":

@@ -157,20 +157,21 @@ def end(position: Position, stream: Stream, target: Target, most: int) -> Positi
         target: Where it ends at most.
         most: So many entries.
     """
-    if target.entry <= position.entry:
-        return position
     if stream.added is None or position.added is None or target.added is None:
-        unread = stream.length
+        unread = stream.length if target.entry > position.entry else 0
     else:
         unread = target.added - position.added
-    if unread == 0:
+    if unread <= 0:
         return position
-    return Position(target.entry, target.added, position.since) if unread <= most else None
+    # The last entries may be gone: then the end is no further, and still more were added until there than are found.
+    return Position(max(target.entry, position.entry), target.added, position.since) if unread <= most else None
 
 
-def counted(position: Position, stream: Stream, found: int, last: Id) -> Position:
-    """The position behind `found` entries, the last one of which has id `last`."""
+def counted(position: Position, stream: Stream, found: int, last: Id, *, target: Target | None = None) -> Position:
+    """The position behind `found` entries, the last one of which has id `last`. `target`: these are all up to there."""
     added = position.added
+    if target is not None:
+        return Position(last, None if added is None else target.added, position.since)
     if stream.added is not None and (stream.first is None or stream.first > position.entry):
         added = stream.added - stream.length  # of all that is there nothing was read: also after a gap
     return Position(last, None if added is None else added + found, position.since)

@@ -189,7 +189,10 @@ class RedisStreams(Source):
         target = end_of(stream)
         to_offset(target.entry, log.key)
         ends = end(position, stream, target, self.share)
-        return ends or counted(position, stream, *log.count(position, target, self.share))
+        if ends is not None:
+            return ends
+        n, last = log.count(position, target, self.share)
+        return counted(position, stream, n, last, target=target if n < self.share else None)
 
     def missing(self, partition: int, after: Id, why: str, *, another: bool) -> RecordError:
         """The error that a stream does not have what must be read."""

@@ -153,9 +153,13 @@ class EntryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._fixed is None:
             return found
         target = self._fixed[partition]
-        if target is None or target.entry <= position.entry:
+        if target is None:
             return position
-        return found if found.entry <= target.entry else Position(target.entry, target.added, position.since)
+        if found.entry <= target.entry:
+            return found
+        if target.entry <= position.entry and (target.added or 0) <= (position.added or 0):
+            return position
+        return Position(max(target.entry, position.entry), target.added, position.since)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         made = []
