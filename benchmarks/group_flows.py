@@ -55,7 +55,8 @@ def application(url: str, folder: str, member: str) -> None:
     spark = session(master="local[2]")
     run = flow.start(spark, checkpoint=f"{folder}/group", group=group, trigger="200 milliseconds")
     while not (ended.wait(0.05) or run.await_termination(0)):
-        Path(folder, f"{member}.owns").write_text(json.dumps([n for n, part in run.partitions.items() if part.active]))
+        Path(folder, f"{member}.new").write_text(json.dumps([n for n, part in run.partitions.items() if part.active]))
+        Path(folder, f"{member}.new").replace(Path(folder, f"{member}.owns"))
     run.shutdown(timeout=60)
 
 
