@@ -183,7 +183,9 @@ def test_name_that_is_announced_but_not_there_says_so():
 def test_option_of_start_that_is_none_counts_as_not_given(tmp_path):
     with pytest.raises(DeclarationError, match="start needs checkpoint"):
         events()[0].start(None, group=None)
-    with pytest.raises(DeclarationError, match="start has no option 'group'"):
+    with pytest.raises(DeclarationError, match="start has no option 'serve'"):
+        events()[0].start(None, group=None, serve=":8080", checkpoint=tmp_path)
+    with pytest.raises(DeclarationError, match=r"group='g' is none; write group=penstock.Group"):
         events()[0].start(None, group="g", checkpoint=tmp_path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import pyarrow as pa
 import pytest
@@ -47,7 +47,7 @@ def kinds(depth=2):
 def scaled(kind):
     most = 10**kind.precision - 1
     return st.one_of(st.sampled_from([0, 1, -1, most, -most]), st.integers(-most, most)).map(
-        lambda n: Decimal(n).scaleb(-kind.scale) if n else Decimal(0)
+        lambda n: Decimal(n).scaleb(-kind.scale, Context(prec=76)) if n else Decimal(0)
     )
 
 

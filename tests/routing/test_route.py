@@ -218,21 +218,35 @@ def test_route_when_it_is_asked_wrongly_says_what_is_wanted(call, sentence):
     assert sentence in str(raised.value)
 
 
-@pytest.mark.parametrize("strategy", [*SPLITTING, ps.ByPartition()], ids=lambda s: type(s).__name__)
-def test_step_that_does_not_merge_when_the_strategy_splits_keys_is_refused(strategy):
-    flow = ps.Flow("f")
+def steps_for_whole_keys(flow, strategy):
+    """Steps that cannot work on a part of a key's rows, to be declared one by one."""
     source, other = (flow.source(name, ps.files(name, "k string, at timestamp, v long"), time="at") for name in "st")
     stream = source.key_by("k", distribute=strategy)
-    steps = [
+    return [
         lambda: stream.stateful_map(lambda k, e, s: (None, s), "v long"),
         lambda: stream.deduplicate("v"),
         lambda: stream.match("SELECT * FROM S WHERE A ; B", define={"A": "v = 1", "B": "v = 2"}),
         lambda: stream.join(other.key_by("k", name="other"), within="1 minute"),
         lambda: stream.process(ps.Operator()),
     ]
-    for step in steps:
-        with pytest.raises(DeclarationError, match=r"cannot work on a part of a key's rows, and .* divides them .*Isolate\(\)"):
+
+
+NOT_FOR_PARTS = r"cannot work on a part of a key's rows, and .* divides them .*Isolate\(\)"
+
+
+@pytest.mark.parametrize("strategy", SPLITTING, ids=lambda s: type(s).__name__)
+def test_step_that_does_not_merge_when_the_strategy_splits_keys_is_refused(strategy):
+    for step in steps_for_whole_keys(ps.Flow("f"), strategy):
+        with pytest.raises(DeclarationError, match=NOT_FOR_PARTS):
             step()
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_step_that_does_not_merge_by_partition_is_refused_when_the_flow_starts_outside_of_a_group(which):
+    flow = ps.Flow("f")
+    steps_for_whole_keys(flow, ps.ByPartition())[which]().sink(ps.noop())
+    with pytest.raises(DeclarationError, match=NOT_FOR_PARTS):
+        flow.plan()
 
 
 @pytest.mark.parametrize("strategy", [ps.Shuffle(), ps.PowerOfTwoChoices()], ids=lambda s: type(s).__name__)

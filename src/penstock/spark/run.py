@@ -82,7 +82,7 @@ def start(
     """See `Flow.start`."""
     if group is not None:
         options = (workers, trigger, again, drain, step_budget, forget, audit, on_step)
-        return _in_group(flow, _session(flow, spark), checkpoint, group, options)
+        return _in_group(flow, spark, checkpoint, group, options)
     plan = flow.plan()
     recompute = recompute_of(*again)
     if not isinstance(drain, bool):
@@ -121,7 +121,7 @@ def _session(flow: Flow, spark: SparkSession | None) -> SparkSession:
 
 
 def _in_group(
-    flow: Flow, spark: SparkSession, checkpoint: str | os.PathLike[str], group: Group, options: tuple[Any, ...]
+    flow: Flow, spark: SparkSession | None, checkpoint: str | os.PathLike[str], group: Group, options: tuple[Any, ...]
 ) -> GroupRun:
     """Join a group with a flow."""
     from penstock.group.agent import Agent
@@ -136,13 +136,14 @@ def _in_group(
             "run.shutdown()."
         )
     recover, since, follow = again
+    session = _session(flow, spark)
     folder = GroupFolder(str(checkpoint or ""))
     folder.create(GroupIdentity(flow.name, group.name, shared.stream, shared.partitions))
 
     def begin(number: int) -> Run:
         followed = None if follow is None else {output_name(o, number): f and output_name(f, number) for o, f in follow.items()}
         mine = (workers or 1, trigger, (recover, since, followed), *rest)
-        run = start(of_partition(flow, number), spark, folder.partition(number), *mine)
+        run = start(of_partition(flow, number), session, folder.partition(number), *mine)
         assert isinstance(run, Run)
         return run
 
