@@ -233,7 +233,7 @@ class Agent:
         for event in events:
             now = time.monotonic()
             for partition in list(self._acked):
-                machine.handle(self._acked.pop(partition), now)
+                commands += machine.handle(self._acked.pop(partition), now)
             commands += machine.handle(event, now)
             if isinstance(event, Beaten) and event.incarnation == machine.incarnation:
                 until = event.sent + self._lease_s * _MARGIN if event.beat.known else 0.0
