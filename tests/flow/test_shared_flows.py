@@ -113,3 +113,20 @@ def test_sinks_of_two_partitions_have_connections_of_their_own(tmp_path):
     second.finish()
     held = ps.sql(f"sqlite:///{tmp_path}/x.db", "t")
     assert {n: held.held(n).positions for n in ("counts@0", "counts@1")} == {"counts@0": {"s0/0": 0}, "counts@1": {"s0/1": 1}}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"workers": 0}, "workers"),
+        ({"workers": {"other": 2}}, "other"),
+        ({"recover": "snapshot"}, "recover"),
+        ({"trigger": "available_now"}, "A flow in a group reads on"),
+        ({"audit": -1}, "audit"),
+    ],
+)
+def test_option_that_cannot_be_is_refused_before_the_group_is_joined(tmp_path, options, sentence):
+    nobody = ps.Group("redis://127.0.0.1:1", "eu")
+    with pytest.raises(DeclarationError, match=sentence):
+        flow_of(Stream()).start(checkpoint=str(tmp_path / "group"), group=nobody, **options)
+    assert not (tmp_path / "group").exists()

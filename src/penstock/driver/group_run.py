@@ -68,7 +68,7 @@ class _Work:
     """One partition's thread: it sees to it that the partition has a run while the group says that it is this application's.
 
     Args:
-        number: The partition.
+        name: Of the thread.
         begin: Begins a run.
         stopped: Called when the work has ended that the group wanted to end.
         failed: Called with what went wrong.

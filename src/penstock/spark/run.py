@@ -80,16 +80,16 @@ def start(
     group: Group | None = None,
 ) -> Run | GroupRun:
     """See `Flow.start`."""
-    if group is not None:
-        options = (workers, trigger, again, drain, step_budget, forget, audit, on_step)
-        return _in_group(flow, spark, checkpoint, group, options)
-    plan = flow.plan()
     recompute = recompute_of(*again)
     if not isinstance(drain, bool):
         raise DeclarationError(f"start(drain={drain!r}) must be True or False.")
     interval, audited = interval_ms(trigger), audited_epochs(audit)
     if not str(checkpoint or ""):
         raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
+    if group is not None:
+        options = (1 if workers is None else workers, trigger, again, drain, step_budget, forget, audit, on_step)
+        return _in_group(flow, spark, checkpoint, group, options)
+    plan = flow.plan()
     spark = _session(flow, spark)
     ship_user_code(plan)
     ours = query_session(spark)
@@ -129,7 +129,7 @@ def _in_group(
     if not isinstance(group, Group):
         raise DeclarationError(f"group={group!r} is none; write group=penstock.Group('redis://localhost:6379', 'name').")
     shared, (workers, trigger, again, *rest) = shared_by(flow), options
-    of_partition(flow, 0).plan()  # what is wrong with all of them is said at once
+    workers_of(of_partition(flow, 0).plan(), workers)  # what is wrong with all of them is said at once
     if interval_ms(trigger) is None:
         raise DeclarationError(
             "A flow in a group reads on, so that others can take its partitions over; leave out trigger='available_now', and end it with "
@@ -137,12 +137,12 @@ def _in_group(
         )
     recover, since, follow = again
     session = _session(flow, spark)
-    folder = GroupFolder(str(checkpoint or ""))
+    folder = GroupFolder(str(checkpoint))
     folder.create(GroupIdentity(flow.name, group.name, shared.stream, shared.partitions))
 
     def begin(number: int) -> Run:
         followed = None if follow is None else {output_name(o, number): f and output_name(f, number) for o, f in follow.items()}
-        mine = (workers or 1, trigger, (recover, since, followed), *rest)
+        mine = (workers, trigger, (recover, since, followed), *rest)
         run = start(of_partition(flow, number), session, folder.partition(number), *mine)
         assert isinstance(run, Run)
         return run
