@@ -128,8 +128,18 @@ def measure(folder: Path) -> dict[str, Any]:
         found["one application: epoch to epoch, p50 s"] = float(np.median(steady))
         found["one application: epoch to epoch, p99 s"] = p99 = float(np.quantile(steady, 0.99))
 
-        def disturbed(what: str, moved: list[int], begun: float) -> None:
-            end = until(lambda: all(any(at > begun + 0.5 for at in commits.at[p].values()) for p in moved)) + 3
+        def runs(moved: list[int]) -> dict[int, int]:
+            """How often each partition was claimed."""
+            return {p: len(list(folder.glob(f"group/partitions/{p}/runs/*.json"))) for p in moved}
+
+        def taken_over(moved: list[int], before: dict[int, int]) -> float:
+            """Wait until each has been claimed by another run, and has committed an epoch since."""
+            until(lambda: all(n > before[p] for p, n in runs(moved).items()))
+            since = time.monotonic()
+            return until(lambda: all(any(at > since for at in commits.at[p].values()) for p in moved))
+
+        def disturbed(what: str, moved: list[int], begun: float, before: dict[int, int]) -> None:
+            end = taken_over(moved, before) + 3
             time.sleep(3)
             kept = [p for p in range(PARTITIONS) if p not in moved]
             found[f"{what}: moved partitions stand still, s"] = max(max(commits.gaps(p, begun, end)) for p in moved)
@@ -138,27 +148,32 @@ def measure(folder: Path) -> dict[str, Any]:
                 found[f"{what}: kept partitions, longest epoch to epoch, s"] = longest
                 found[f"{what}: the same / p99 of one application"] = longest / p99
 
+        before = runs(list(range(PARTITIONS)))
         second = begin("second")
-        settled = until(lambda: len(owns("first")) == 2)
+        until(lambda: len(owns("first")) == 2)
+        begun = time.monotonic() - 1
         until(lambda: len(owns("second")) == 2)
-        disturbed("join", owns("second"), settled - 1)
+        disturbed("join", owns("second"), begun, before)
         time.sleep(5)
 
         moved, begun = owns("second"), time.monotonic()
+        before = runs(moved)
         second.send_signal(signal.SIGTERM)
         until(lambda: len(owns("first")) == PARTITIONS)
-        disturbed("leave", moved, begun)
+        disturbed("leave", moved, begun, before)
         second.wait(60)
 
+        before = runs(list(range(PARTITIONS)))
         second = begin("second")
         until(lambda: len(owns("first")) == len(owns("second")) == 2)
-        time.sleep(8)
+        taken_over(owns("second"), before)
+        time.sleep(5)
         moved, begun = owns("second"), time.monotonic()
+        before = runs(moved)
         os.killpg(second.pid, signal.SIGKILL)
         until(lambda: len(owns("first")) == PARTITIONS)
-        disturbed(f"kill -9, lease {LEASE}", moved, begun)
-        feeding = commits.done = False
-        commits.done = True
+        disturbed(f"kill -9, lease {LEASE}", moved, begun, before)
+        feeding, commits.done = False, True
         first.send_signal(signal.SIGTERM)
         first.wait(60)
     return found
