@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from broken_agents import VARIANTS as AGENTS
 from broken_groups import VARIANTS, ReadsTheStream
 
 from penstock.testing.group.checkers import check
@@ -11,9 +12,8 @@ from penstock.testing.group.simulator import simulate
 SEEDS = 5_000
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_broken_group_is_found_out_when_searched(name):
-    world, properties = VARIANTS[name]
+@pytest.mark.parametrize(("world", "properties"), [pytest.param(*each, id=name) for name, each in (VARIANTS | AGENTS).items()])
+def test_broken_group_is_found_out_when_searched(world, properties):
     found = set()
     for seed in range(SEEDS):
         found |= {v.property for v in check(simulate(seed, world))}

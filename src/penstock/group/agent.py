@@ -6,7 +6,7 @@ A2  Heartbeats have a thread and a connection of their own. Commands are sent in
 A3  The control stream is read from the id seen last, also over a broken connection. What is missed is found by the next heartbeat.
 A4  `Work` is called in one thread, in the machine's order. An ack is sent only while the lease holds, and the server checks it again.
 
-Read next: `penstock.protocol.group.member`, the machine; `penstock.group.store`, the steps at the server.
+Read next: `penstock.protocol.group.dispatch`, the agent without its threads; `penstock.group.store`, the steps at the server.
 """
 
 from __future__ import annotations
@@ -24,32 +24,25 @@ from typing import Final, Protocol
 from penstock.errors import GroupError, PenstockError
 from penstock.group.settings import Group, checked_name, checked_partitions
 from penstock.group.store import RedisStore, acquired
+from penstock.protocol.group.dispatch import About, Channel, Dispatcher
 from penstock.protocol.group.document import PROTOCOL
 from penstock.protocol.group.events import (
     AbandonWork,
-    Acked,
     Acquire,
     Announce,
     Announced,
-    Beaten,
     Command,
     Confirm,
-    DocumentRead,
     Edit,
-    Edited,
     Event,
     Exit,
-    Failed,
-    Fenced,
     ReadDocument,
     Release,
     SendBeat,
     Started,
     StartWork,
-    Stopped,
     StopRequested,
     StopWork,
-    Tick,
 )
 from penstock.protocol.group.member import Member
 from penstock.protocol.group.store import order
@@ -58,8 +51,6 @@ from penstock.redis_client.group_server import GroupServer, Unanswered
 LOG: Final = logging.getLogger("penstock.group")
 BLOCK_MS: Final = 2_000
 """So long one read of the control stream waits."""
-_MARGIN: Final = 0.9
-"""Work ends at this part of the lease, counted from when the last successful heartbeat was sent."""
 _LONGEST_WAIT_S: Final = 1.0
 _TOGETHER: Final = 500
 
@@ -106,7 +97,8 @@ class Agent:
             grace_s=group.grace_s,
             seed=secrets.randbits(64),
         )
-        self._partitions, self._lease_s = partitions, lease_s
+        self._dispatcher = Dispatcher(self._machine, lease_s)
+        self._partitions = partitions
         answer_s = min(5.0, max(0.5, lease_s))
         self._servers = {
             name: GroupServer(group.url, stream, group.name, timeout_s=timeout_s)
@@ -118,22 +110,42 @@ class Agent:
             )
         }
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._beats: queue.SimpleQueue[SendBeat | None] = queue.SimpleQueue()
-        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._orders: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._started: dict[int, StartWork] = {}
-        self._acked: dict[int, Acked] = {}
-        self._lease_until = 0.0
-        self._unsettled_since: float | None = None
+        self._queues: dict[Channel, queue.SimpleQueue[Command | None]] = {each: queue.SimpleQueue() for each in Channel}
         self._exited, self._begun, self._changes_seen = threading.Event(), False, "0-0"
-        self.owned: dict[int, int] = {}
-        self.epoch = 0
-        self.settled = False
         self.error: PenstockError | None = None
         self.trouble: str | None = None
-        self.last_rebalance_ms: float | None = None
 
     # -- for whoever owns the agent
+
+    @property
+    def owned(self) -> dict[int, int]:
+        """The partitions that are this member's, and their tokens."""
+        return self._dispatcher.owned
+
+    @property
+    def epoch(self) -> int:
+        """Of the group, as far as is known here."""
+        return self._dispatcher.epoch
+
+    @property
+    def settled(self) -> bool:
+        """Whether the member has what is its own."""
+        return self._dispatcher.settled
+
+    @property
+    def last_rebalance_ms(self) -> float | None:
+        """How long that took at the last change; None: it has not been so yet."""
+        return self._dispatcher.last_rebalance_ms
+
+    @property
+    def rebalances(self) -> int:
+        """How often the member has come to have what is its own."""
+        return self._dispatcher.rebalances
+
+    @property
+    def fences(self) -> int:
+        """How often work was abandoned, as an ack was refused, or the lease or the grace was over."""
+        return self._dispatcher.fences
 
     @property
     def incarnation(self) -> str:
@@ -159,13 +171,11 @@ class Agent:
 
     def stopped(self, partition: int) -> None:
         """Say that the work on a partition has ended: nothing of it is done or acked any more."""
-        started = self._started.get(partition)
-        if started is not None:
-            self._events.put(Stopped(partition, started.token))
+        self._tell(self._dispatcher.stopped(partition))
 
     def holds(self, partition: int) -> bool:
         """Whether a partition is this member's at this moment, by this process's own clock."""
-        return partition in self.owned and time.monotonic() < self._lease_until
+        return self._dispatcher.holds(partition, time.monotonic())
 
     def ack(self, partition: int, position: str, dead_letters: Sequence[Sequence[str | bytes]] = ()) -> bool:
         """Commit a position, and store dead letters with it; False: the partition is not this member's any more, nothing was changed.
@@ -173,16 +183,17 @@ class Agent:
         Raises:
             Unanswered: The server did not answer; the position may have been committed.
         """
-        started = self._started.get(partition)
-        if started is None or not self.holds(partition):
+        order = self._dispatcher.may_ack(partition, time.monotonic())
+        if order is None:
             return False
         server = self._servers["acks"]
-        done = bool(server.one(server.ack(partition, started.incarnation, started.token, position, dead_letters)))
-        if done:
-            self._acked[partition] = Acked(partition, started.token, position)
-        else:
-            self._events.put(Fenced(partition, started.token))
+        done = bool(server.one(server.ack(partition, order.incarnation, order.token, position, dead_letters)))
+        self._tell(self._dispatcher.acked(order, position, done=done))
         return done
+
+    def _tell(self, event: Event | None) -> None:
+        if event is not None:
+            self._events.put(event)
 
     def request_leave(self, grace_s: float | None = None) -> None:
         """Begin to leave, and return; a second call may shorten the time. May be called in a signal handler."""
@@ -216,8 +227,12 @@ class Agent:
         machine, events = self._machine, self._events
         found: list[Event] = [Started()]
         while not self._exited.is_set():
-            self._handle(found)
+            for channel, command in self._dispatcher.handle(found, time.monotonic):
+                if isinstance(command, Exit) and command.refusal is not None:
+                    self.error = self.error or GroupError(command.refusal.sentence)
+                self._queues[channel].put(command)
             if machine.exited:
+                self._end_threads()
                 return
             wait_s = min(_LONGEST_WAIT_S, machine.wake_at - time.monotonic())
             try:
@@ -225,52 +240,11 @@ class Agent:
                 while len(found) < _TOGETHER and not events.empty():
                     found.append(events.get_nowait())
             except queue.Empty:
-                found = [Tick()]
-
-    def _handle(self, events: Sequence[Event]) -> None:
-        """Tell the machine what has happened, publish what is so now, and have its commands carried out, in this order."""
-        machine, commands = self._machine, []
-        for event in events:
-            now = time.monotonic()
-            for partition in list(self._acked):
-                commands += machine.handle(self._acked.pop(partition), now)
-            commands += machine.handle(event, now)
-            if isinstance(event, Beaten) and event.incarnation == machine.incarnation:
-                until = event.sent + self._lease_s * _MARGIN if event.beat.known else 0.0
-                self._lease_until = max(self._lease_until, until) if until else 0.0
-        self.owned, self.epoch = machine.owned, machine.epoch
-        self._measure(time.monotonic())
-        for command in commands:
-            self._dispatch(command)
-
-    def _measure(self, now: float) -> None:
-        """Note how long it took until this member had what is its own."""
-        settled = self._machine.settled
-        if settled and self._unsettled_since is not None:
-            self.last_rebalance_ms = (now - self._unsettled_since) * 1000
-            self._unsettled_since = None
-        elif not settled and self._unsettled_since is None:
-            self._unsettled_since = now
-        self.settled = settled
-
-    def _dispatch(self, command: Command) -> None:
-        match command:
-            case SendBeat():
-                self._beats.put(command)
-            case StartWork() | StopWork() | AbandonWork():
-                self._orders.put(command)
-            case Exit(refusal):
-                if refusal is not None:
-                    self.error = self.error or GroupError(refusal.sentence)
-                self._orders.put(command)
-                self._end_threads()
-            case _:
-                self._commands.put(command)
+                found = []
 
     def _end_threads(self) -> None:
-        self._beats.put(None)
-        self._commands.put(None)
-        self._orders.put(None)
+        for each in self._queues.values():
+            each.put(None)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Run a thread; what it did not expect ends the membership, and is the agent's error."""
@@ -284,8 +258,8 @@ class Agent:
     def _fail(self, error: PenstockError, work: Callable[[], None]) -> None:
         self.error = self.error or error
         if work in (self._run, self._give_orders):  # nobody is left who could leave in good order
-            for partition in list(self._started):
-                self._lease_until = 0.0
+            self._dispatcher.let_go()
+            for partition in self._dispatcher.begun:
                 self._work.abandon(partition)
             self._exited.set()
             self._end_threads()
@@ -296,72 +270,66 @@ class Agent:
 
     def _send_beats(self) -> None:
         store = RedisStore(self._servers["beats"])
-        while (command := self._beats.get()) is not None:
-            sent = time.monotonic()
-            try:
-                self._events.put(Beaten(store.beat(command.incarnation, command.lease_ms), command.incarnation, sent))
-            except (Unanswered, GroupError) as error:
-                self._not_done(command, error)
+        while (command := self._queues[Channel.BEATS].get()) is not None:
+            self._send(store, command)
 
     def _send_commands(self) -> None:
+        store, commands = RedisStore(self._servers["commands"]), self._queues[Channel.COMMANDS]
         ended = False
         while not ended:
             batch: list[Command] = []
-            while len(batch) < _TOGETHER and (not batch or not self._commands.empty()):
-                command = self._commands.get()
+            while len(batch) < _TOGETHER and (not batch or not commands.empty()):
+                command = commands.get()
                 if command is None:
                     ended = True
                     break
                 batch.append(command)
-            about: list[Acquire | Confirm | Release] = []
-            for command in batch:
-                if isinstance(command, Acquire | Confirm | Release):
-                    about.append(command)
-                    continue
-                self._send_about(about)
-                about = []
-                self._send(command)
-            self._send_about(about)
+            for each in self._dispatcher.together(batch):
+                if isinstance(each[0], Acquire | Confirm | Release):
+                    self._send_about(store.server, each)  # type: ignore[arg-type]
+                else:
+                    self._send(store, each[0])
 
-    def _send(self, command: Command) -> None:
-        store, sent = RedisStore(self._servers["commands"]), time.monotonic()
+    def _send(self, store: RedisStore, command: Command) -> None:
+        sent = time.monotonic()
+        answer: object = None
         try:
             match command:
+                case SendBeat(incarnation, lease_ms):
+                    answer = store.beat(incarnation, lease_ms)
                 case ReadDocument():
-                    self._events.put(DocumentRead(store.read()))
+                    answer = store.read()
                 case Edit(expected, document, lease_ms):
-                    self._events.put(Edited(store.edit(expected, document, lease_ms), sent))
+                    answer = store.edit(expected, document, lease_ms)
                 case Announce(message):
                     store.announce(message)
         except (Unanswered, GroupError) as error:
             self._not_done(command, error)
+        else:
+            self._tell(self._dispatcher.answered(command, answer, sent))
 
-    def _send_about(self, commands: Sequence[Acquire | Confirm | Release]) -> None:
+    def _send_about(self, server: GroupServer, commands: Sequence[About]) -> None:
         """Send commands about partitions together."""
-        if not commands:
-            return
-        server = self._servers["commands"]
         steps = [
             server.acquire(c.partition, c.member, c.incarnation, c.epoch, c.instead_of, c.token, c.position)
             if isinstance(c, Acquire)
             else (server.ack if isinstance(c, Confirm) else server.release)(c.partition, c.incarnation, c.token, c.position)
             for c in commands
         ]
+        sent = time.monotonic()
         for command, answer in zip(commands, server.many(steps), strict=True):
             if isinstance(answer, Exception):
                 self._not_done(command, answer)
-            elif isinstance(command, Acquire):
-                self._events.put(acquired(command.partition, answer))
-            elif isinstance(command, Confirm) and not answer:
-                self._events.put(Fenced(command.partition, command.token))
+            else:
+                found = acquired(command.partition, answer) if isinstance(command, Acquire) else answer
+                self._tell(self._dispatcher.answered(command, found, sent))
 
     def _not_done(self, command: Command, error: Exception) -> None:
         trouble = str(error) if isinstance(error, PenstockError) else f"The server did not answer: {error}."
         if trouble != self.trouble:
             LOG.warning("Group %s of stream %s: %s", self._group.name, self._stream, trouble)
         self.trouble = trouble
-        if not isinstance(command, Announce):
-            self._events.put(Failed(command))  # type: ignore[arg-type]
+        self._tell(self._dispatcher.unanswered(command))
 
     def _read_changes(self) -> None:
         store, tries = RedisStore(self._servers["changes"]), 0
@@ -382,10 +350,10 @@ class Agent:
     # -- the thread that calls the work
 
     def _give_orders(self) -> None:
-        while (command := self._orders.get()) is not None:
+        while (command := self._queues[Channel.ORDERS].get()) is not None:
             match command:
                 case StartWork(partition, _, token, position):
-                    self._started[partition] = command
+                    self._dispatcher.begin(command)
                     self._work.start(partition, token, position)
                 case StopWork(partition, _, within_s):
                     self._work.stop(partition, within_s)

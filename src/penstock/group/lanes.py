@@ -1,7 +1,7 @@
 """What a consumer has in hand of each of its partitions: a lane. One thread reads entries into all lanes; each lane is worked on in order.
 
 L1  A lane's entries are handed out in order, and at most two batches are read ahead.
-L2  Entries are handed out only while the partition is this member's by its own clock.
+L2  Entries are handed out, and tried again, only while the partition is this member's by its own clock.
 L3  A lane that is to stop hands out nothing more; it has ended when what was handed out is done.
 """
 
@@ -178,10 +178,13 @@ class Lanes:
         self._settle(lane)
 
     def wait_in(self, lane: Lane, seconds: float) -> bool:
-        """Wait so long, or until the lane is to end; whether it is."""
+        """Wait so long, and until the partition is this member's by its own clock, or the lane is to end; whether it is."""
         with self._lock:
-            lane.changed.wait_for(lambda: lane.ending or self._closed.is_set(), seconds)
-            return lane.ending or self._closed.is_set()
+            while not lane.changed.wait_for(lambda: lane.ending or self._closed.is_set(), seconds):
+                if self._holds(lane.partition):
+                    return False
+                seconds = _LOOK_S
+            return True
 
     # -- the reading thread
 

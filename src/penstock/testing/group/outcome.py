@@ -93,6 +93,7 @@ class Outcome:
         paused: Processes that were paused.
         leaving: By process that was told to leave, when its grace was to end.
         ended: When the run ended.
+        strict: Whether also a process that was paused begins nothing after its lease.
         seen: Kinds of things that happened, to see what a search has met.
     """
 
@@ -108,6 +109,7 @@ class Outcome:
     paused: set[str] = field(default_factory=set)
     leaving: dict[str, float] = field(default_factory=dict)
     ended: float = 0.0
+    strict: bool = False
     seen: set[str] = field(default_factory=set)
 
 

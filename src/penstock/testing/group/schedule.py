@@ -1,6 +1,6 @@
 """What happens to one simulated group, drawn from its seed: members, partitions, entries, the network, and disturbances.
 
-Invariant: the seed decides everything. Runs are kept small on purpose (a few members, a few partitions, a few leases): most bugs of a
+Invariant: the seed decides everything. Runs are kept small on purpose (a few members, a few partitions, a few leases; some are large): most bugs of a
 protocol show in small runs, and small runs are fast, so there can be many. The lease is one second in every run.
 
 Read next: `penstock.testing.group.simulator`, which plays a schedule.
@@ -95,11 +95,17 @@ class Schedule:
     disturbances: list[Disturbance] = field(default_factory=list)
 
 
-def draw(seed: int, rng: Random) -> Schedule:
-    """A schedule, and whatever else the run draws later from the same `rng`."""
+def draw(seed: int, rng: Random, *, large: bool = False) -> Schedule:
+    """A schedule, and whatever else the run draws later from the same `rng`.
+
+    Args:
+        seed: Of the run.
+        rng: What it is drawn from.
+        large: Up to 40 partitions and 20 first members, in place of 6 and 4.
+    """
     random, choice = rng.random, rng.choice
-    partitions = choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 6))
-    members = choice((1, 2, 2, 2, 3, 3, 4))
+    partitions = int(random() * 41) if large else choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 6))
+    members = 1 + int(random() * 20) if large else choice((1, 2, 2, 2, 3, 3, 4))
     together = random() < 0.3
     schedule = Schedule(
         seed,

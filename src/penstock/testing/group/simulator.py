@@ -22,6 +22,7 @@ from itertools import count
 from random import Random
 from typing import Any, Final
 
+from penstock.protocol.group.dispatch import Dispatcher
 from penstock.protocol.group.events import (
     Acquire,
     Announce,
@@ -29,12 +30,11 @@ from penstock.protocol.group.events import (
     Beaten,
     Command,
     Confirm,
-    DocumentRead,
     Edit,
     Edited,
+    Event,
     Exit,
     Failed,
-    Fenced,
     ReadDocument,
     Release,
     SendBeat,
@@ -236,45 +236,57 @@ class World:
             self.later(FAST_S * (0.5 + random()), process, answer, (process, about, result))
 
     def carry_out(self, what: tuple[Process, Command, float]) -> Any:
-        """The server carries out a step; the event that answers it."""
+        """The server carries out a step; the event that answers it, or True if none does."""
         process, command, sent = what
+        event = Dispatcher.answered(command, self.step(process, command), sent + process.offset_s)
+        return True if event is None else event
+
+    def step(self, process: Process, command: Command) -> Any:
+        """The server carries out a step; its answer."""
         store = self.store
-        event: Any = None
+        answer: Any = None
         match command:
             case SendBeat(incarnation, lease_ms):
-                event = Beaten(store.beat(incarnation, lease_ms), incarnation, sent + process.offset_s)
+                answer = store.beat(incarnation, lease_ms)
             case ReadDocument():
-                event = DocumentRead(store.read())
+                answer = store.read()
             case Edit(expected, document, lease_ms):
-                event = Edited(store.edit(expected, document, lease_ms), sent + process.offset_s)
+                answer = store.edit(expected, document, lease_ms)
             case Acquire(partition, member, incarnation, epoch, instead_of, token, position):
-                event = store.acquire(partition, member, incarnation, epoch, instead_of, token, position)
+                answer = store.acquire(partition, member, incarnation, epoch, instead_of, token, position)
             case Release(partition, incarnation, token, position):
-                event = store.release(partition, incarnation, token, position)
+                answer = store.release(partition, incarnation, token, position)
             case Confirm(partition, incarnation, token, position):
-                event = store.ack(partition, incarnation, token, position) or Fenced(partition, token)
+                answer = store.ack(partition, incarnation, token, position)
             case Announce(message):
                 store.announce(message)
-                event = True
         if self.trace:
-            self.trace(f"{self.now:.3f} {process.origin} {command} -> {event}")
-        return event
+            self.trace(f"{self.now:.3f} {process.origin} {command} -> {answer}")
+        return answer
 
     def answer(self, what: tuple[Process, Any, Any]) -> None:
         """An answer comes, or the time for it is over."""
         process, command, event = what
-        kind = type(command)
-        if event is True or kind is Announce or (kind is Release and event is not None):
+        if event is not None:
+            if event is not True:
+                self.note_renewal(process, event)
+                process.tell(event)
             return
-        if kind is SendBeat and event is not None and event.beat.known:
-            self.log.append(Renewed(event.sent - process.offset_s, process.origin))
-        if event is None:
-            self.outcome.seen.add("no answer")
-            if self.trace:
-                self.trace(f"{self.now:.3f} {process.origin} gets no answer to {command}")
-        if kind is Edit and event is not None and event.done:
-            self.log.append(Renewed(event.sent - process.offset_s, process.origin))
-        process.tell(Failed(command) if event is None else event)
+        self.note_no_answer(process, command)
+        if type(command) is not Announce:
+            process.tell(Failed(command))
+
+    def note_renewal(self, process: Process, event: Event | None) -> None:
+        """A process has learnt of a heartbeat, or of its joining."""
+        kind = type(event)
+        if (kind is Beaten and event.beat.known) or (kind is Edited and event.done):  # type: ignore[union-attr]
+            self.log.append(Renewed(event.sent - process.offset_s, process.origin))  # type: ignore[union-attr]
+
+    def note_no_answer(self, process: Process, command: Command) -> None:
+        """No answer has come to a command in time."""
+        self.outcome.seen.add("no answer")
+        if self.trace:
+            self.trace(f"{self.now:.3f} {process.origin} gets no answer to {command}")
 
     def send_ack(self, work: Work, entry: int) -> None:
         """An ack leaves a process."""
@@ -283,12 +295,14 @@ class World:
     def carry_out_ack(self, what: tuple[Work, int]) -> bool:
         """The server carries out an ack."""
         work, entry = what
-        accepted = self.store.ack(work.partition, work.incarnation, work.token, f"{entry}-0")
-        self.log.append(Ack(self.now, work.process.origin, work.partition, work.token, entry, accepted))
+        return self.step_ack(work.process, work.partition, work.incarnation, work.token, entry)
+
+    def step_ack(self, process: Process, partition: int, incarnation: str, token: int, entry: int) -> bool:
+        """The server carries out an ack; its answer."""
+        accepted = self.store.ack(partition, incarnation, token, f"{entry}-0")
+        self.log.append(Ack(self.now, process.origin, partition, token, entry, accepted))
         if self.trace:
-            self.trace(
-                f"{self.now:.3f} {work.process.origin} ack {work.partition} token {work.token} entry {entry}: {accepted}"
-            )
+            self.trace(f"{self.now:.3f} {process.origin} ack {partition} token {token} entry {entry}: {accepted}")
         return accepted
 
     def answer_ack(self, what: tuple[Process, tuple[Work, int], bool | None]) -> None:
@@ -389,12 +403,15 @@ class World:
                     self.read_message((process, message))
 
 
-def simulate(seed: int, world: type[World] = World, *, trace: Callable[[str], None] | None = None) -> Outcome:
+def simulate(
+    seed: int, world: type[World] = World, *, large: bool = False, trace: Callable[[str], None] | None = None
+) -> Outcome:
     """One run.
 
     Args:
         seed: Decides everything.
         world: The world to run; a broken one, if the checkers are to be checked.
+        large: Up to 20 first members and 40 partitions.
         trace: Gets a line for everything that happens.
 
     Example:
@@ -402,7 +419,7 @@ def simulate(seed: int, world: type[World] = World, *, trace: Callable[[str], No
         True
     """
     rng = Random(seed)  # noqa: S311 (not for secrets)
-    return world(draw(seed, rng), rng, trace).run()
+    return world(draw(seed, rng, large=large), rng, trace).run()
 
 
 __all__ = ["World", "simulate"]
