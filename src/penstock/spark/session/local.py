@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import DeclarationError
+from penstock.spark.session.archive import archive_options
 from penstock.spark.session.complaining import complain
-from penstock.spark.session.java import ensure_java
+from penstock.spark.session.java import cache_directory, ensure_java
 from penstock.spark.session.local_files import write_quickly
 from penstock.spark.session.pythons import trust
 from penstock.spark.session.settings import ADAPTIVE, BATCH_ROWS, DRIVER_MEMORY, PROGRESS, SHUFFLE, TIME_ZONE
@@ -60,6 +61,7 @@ OURS: Final = "spark.penstock.session"
 """A setting by which sessions of penstock's own are told from the user's, see `penstock.spark.session.own`."""
 _GIB: Final = 1 << 30
 _LOG_SETTING: Final = "log4j2.configurationFile"
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 
 def session(master: str | None = None, app_name: str = "penstock", **conf: object) -> SparkSession:
@@ -112,14 +114,13 @@ def session(master: str | None = None, app_name: str = "penstock", **conf: objec
     else:
         ensure_java()
         place = master or wanted.get("spark.master", "local[*]")
-        settings = {"spark.master": place, "spark.app.name": app_name, **_anywhere(), **_quiet()}
+        settings = {"spark.master": place, "spark.app.name": app_name, **_anywhere(), **_quiet(wanted.get(_JAVA_OPTIONS, ""))}
         settings[DRIVER_MEMORY] = f"{_driver_mib()}m"
         local = place.startswith("local")
         if local:
             settings |= _local(place)
-    options = "spark.driver.extraJavaOptions"
-    if options in wanted and options in settings and _LOG_SETTING not in wanted[options]:
-        wanted[options] = f"{settings[options]} {wanted[options]}"
+    if _JAVA_OPTIONS in wanted and _JAVA_OPTIONS in settings and _LOG_SETTING not in wanted[_JAVA_OPTIONS]:
+        wanted[_JAVA_OPTIONS] = f"{settings[_JAVA_OPTIONS]} {wanted[_JAVA_OPTIONS]}"
     for name, value in (settings | wanted).items():
         builder = builder.config(name, value)
     with _uninterrupted():
@@ -184,11 +185,15 @@ def _anywhere() -> dict[str, str]:
     }
 
 
-def _quiet() -> dict[str, str]:
-    """Settings that silence a new driver."""
+def _quiet(given: str) -> dict[str, str]:
+    """Settings that silence a new driver and let it start soon; `given` are the user's options for its Java."""
+    import pyspark
+
     log = Path(__file__).with_name("log4j2.properties")
+    spark_home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    archive = archive_options(cache_directory(), os.environ["JAVA_HOME"], spark_home, os.environ, given)
     return {
-        "spark.driver.extraJavaOptions": f"-D{_LOG_SETTING}={log.as_uri()}",
+        _JAVA_OPTIONS: " ".join((f"-D{_LOG_SETTING}={log.as_uri()}", *archive)),
         "spark.ui.enabled": "false",
         PROGRESS: "false",
     }
