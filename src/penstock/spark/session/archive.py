@@ -75,7 +75,7 @@ def _base(folder: Path, java_home: Path) -> tuple[str, ...]:
     archive = folder / f"java-{_digest(java_home / 'lib' / 'modules')}.jsa"
     if not archive.exists():
         draft = folder / f"{archive.name}.{uuid.uuid4().hex}"
-        dump = [java_home / "bin" / "java", "-Xshare:dump", f"-XX:SharedArchiveFile={draft}"]
+        dump = [str(java_home / "bin" / "java"), "-Xshare:dump", f"-XX:SharedArchiveFile={draft}"]
         try:
             subprocess.run(dump, check=True, capture_output=True, timeout=60)
             draft.rename(archive)
