@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from penstock.checkpoint.figures import FIGURES, Figure, RescaleFigures
+from penstock.checkpoint.figures import FIGURES, RescaleFigures
 from penstock.checkpoint.record import EpochRecord, progress_of
+from penstock.group.figures import FIGURES as OF_GROUPS
+from penstock.progress.figures import Figure
 from penstock.protocol.rescale import Limits
 from penstock.testing import Harness
 
@@ -21,7 +23,9 @@ STEPS = Limits(first_bytes=300, least_bytes=300, most_bytes=600)
 def test_reference_has_the_figures_that_are_declared_in_their_order():
     text = REFERENCE.read_text(encoding="utf-8").split("## Figures\n")[1].split("\n## ")[0]
     shown = re.findall(r"^\| (\w+) \| `(\w+)` \| (\w+) \| (counter|gauge) \| (.+) \|$", text, re.MULTILINE)
-    declared = [(of, f.name, f.unit, f.kind, f.help) for of, figures in FIGURES.items() for f in figures.values()]
+    declared = [
+        (of, f.name, f.unit, f.kind, f.help) for of, figures in (*FIGURES.items(), *OF_GROUPS.items()) for f in figures.values()
+    ]
     assert shown == declared
 
 

@@ -1,7 +1,4 @@
-"""The figures of an epoch, each declared once: its unit, what it means, whether it adds up.
-
-What shows figures (`penstock status`, the live table, a page, metrics) and what documents them goes by `FIGURES`, so a new figure is a field
-here and a value where it is known.
+"""The figures of an epoch, each declared once, as `penstock.progress.figures` says.
 
 Read next: `penstock.driver.transfer`, which fills in a region's.
 """
@@ -11,51 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Final
 
+from penstock.progress.figures import Figure, declared
 from penstock.progress.source_state import SourceState
-from penstock.types import MIN_TIME, time_text
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """What a figure is.
-
-    Attributes:
-        kind: ``counter``: each epoch adds its own; ``gauge``: what it is after the epoch.
-        unit: ``rows``, ``bytes``, ``ms`` …; ``time`` is event time in µs.
-        help: What it means, in a line.
-        title: At the head of its column in tables; empty: not shown there.
-        name: Its name, unique among those of one kind of thing.
-    """
-
-    kind: Literal["counter", "gauge"]
-    unit: str
-    help: str
-    title: str = ""
-    name: str = ""
-
-    def text(self, value: Any) -> str:
-        """A value as people read it.
-
-        Example:
-            >>> Figure("gauge", "bytes", "").text(1536), Figure("counter", "rows", "").text(12345)
-            ('1.5 KiB', '12,345')
-        """
-        if self.unit == "bytes":
-            return _bytes_text(value)
-        if self.unit == "times":
-            return f"{value:.2f} ×"
-        return time_text(value) if self.unit == "time" else f"{value:,}"
-
-
-def _bytes_text(n: float) -> str:
-    """A number of bytes as people read it."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024:
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    return f"{n:.1f} TiB"
+from penstock.types import MIN_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,21 +124,12 @@ class EpochFigures:
     regions: Mapping[str, RegionFigures] = field(default_factory=dict)
 
 
-def _declared(cls: type) -> Mapping[str, Figure]:
-    """By name, the figures that are fields of a class."""
-    found = {}
-    for name, hint in get_type_hints(cls, include_extras=True).items():
-        for figure in (x for x in get_args(hint) if isinstance(x, Figure)):
-            found[name] = Figure(figure.kind, figure.unit, figure.help, figure.title, name)
-    return MappingProxyType(found)
-
-
 FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = MappingProxyType(
     {
-        "epoch": _declared(EpochFigures),
-        "region": _declared(RegionFigures),
-        "rescale": _declared(RescaleFigures),
-        "source": _declared(SourceFigures),
+        "epoch": declared(EpochFigures),
+        "region": declared(RegionFigures),
+        "rescale": declared(RescaleFigures),
+        "source": declared(SourceFigures),
     }
 )
 """By what they are of, then by name."""

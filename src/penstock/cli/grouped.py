@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from penstock.cli.misuse import MisuseError, as_typed
+
+if TYPE_CHECKING:
+    from penstock.group.figures import GroupFigures, MemberFigures, PartitionFigures
+    from penstock.progress.figures import Figure
 
 group = typer.Typer(
     name="group",
@@ -34,12 +38,18 @@ def describe(
     redis: RedisOption,
     stream: Annotated[str | None, typer.Option(help="The stream that it shares, if groups of this name share several.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    prometheus: Annotated[bool, typer.Option("--prometheus", help="As Prometheus reads it, for a textfile collector.")] = False,
 ) -> None:
     """Show who is in a group, who has which partition, and how far each is."""
     from penstock.group.describe import describe as look
 
     with as_typed():
+        if as_json and prometheus:
+            raise MisuseError("--json and --prometheus are two forms of the same; give one of them.")
         found = look(redis, name, stream)
+    if prometheus:
+        print("\n".join(_exposed(found)))
+        return
     if as_json:
         print(json.dumps(found.to_json()))
         return
@@ -48,25 +58,45 @@ def describe(
     pause = "" if found.last_rebalance_ms is None else f", last rebalance {found.last_rebalance_ms:,} ms"
     print(f"Group {found.group} of stream {found.stream}: epoch {found.epoch}, {found.lag:,} entries behind{pause}")
     console = Console()
-    console.print(_table(found.members))
-    console.print(_table(found.partitions))
+    console.print(_table("member", found.members))
+    console.print(_table("partition", found.partitions))
 
 
-def _table(rows: list[Any]) -> Any:
-    """A table of figures: a column for each field."""
-    from dataclasses import asdict
+def _table(of: str, rows: Sequence[MemberFigures | PartitionFigures]) -> Any:
+    """A table of figures: a column for each field, those that are no figures by their names."""
+    from dataclasses import asdict, fields
 
     from rich.table import Table
 
-    table = Table()
-    plain = [asdict(row) for row in rows]
-    for title, value in (plain[0] if plain else {}).items():
-        table.add_column(title.replace("_", " "), justify="right" if isinstance(value, int) else "left")
-    for row in plain:
-        table.add_row(
-            *("" if v is None else f"{v:,}" if type(v) is int else "yes" if v is True else str(v or "") for v in row.values())
-        )
+    from penstock.group.figures import FIGURES
+
+    table, figures = Table(), FIGURES[of]
+    names = [f.name for f in fields(rows[0])] if rows else []
+    for name in names:
+        table.add_column(figures[name].title if name in figures else name, justify="right" if name in figures else "left")
+    for row in rows:
+        plain = asdict(row)
+        table.add_row(*("" if plain[n] in {None, ""} or plain[n] is False else _text(n, plain[n], figures) for n in names))
     return table
+
+
+def _text(name: str, value: Any, figures: Mapping[str, Figure]) -> str:
+    return "yes" if value is True else figures[name].text(value) if name in figures else str(value)
+
+
+def _exposed(found: GroupFigures) -> Iterator[str]:
+    """The group's figures as Prometheus reads them."""
+    from dataclasses import asdict
+
+    from penstock.group.figures import FIGURES
+    from penstock.serve.exposition import exposition
+
+    about = {"group": found.group, "stream": found.stream}
+    yield from exposition("penstock_group", FIGURES["group"], [(about, asdict(found))])
+    members = [({**about, "member": m.member}, asdict(m)) for m in found.members]
+    yield from exposition("penstock_group_member", FIGURES["member"], members)
+    rows = [({**about, "partition": p.partition}, asdict(p)) for p in found.partitions]
+    yield from exposition("penstock_group_partition", FIGURES["partition"], rows)
 
 
 @group.command()

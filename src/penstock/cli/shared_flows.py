@@ -36,9 +36,13 @@ def group_of(name: str | None, redis: str | None, member: str | None, lease: str
 
 def group_shown(run: GroupRun) -> Any:
     """An application's partitions in the live table."""
+    from penstock.group.figures import FIGURES
     from penstock.serve.group_table import partitions_table
 
-    return partitions_table(run.progress)
+    of, figures = FIGURES["application"], run.figures
+    table = partitions_table(run.progress)
+    table.title = " · ".join(f"{of[name].title} {of[name].text(v)}" for name, v in figures.items() if v is not None)
+    return table
 
 
 def group_folder(checkpoint: str) -> GroupFolder | None:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import GroupError, MissingToolError
-from penstock.group.describe import GroupFigures, describe
+from penstock.group.describe import describe
+from penstock.group.figures import GroupFigures
 from penstock.group.producer import Producer
 from penstock.redis_client.counts import Counts
 

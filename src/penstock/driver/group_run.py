@@ -47,6 +47,11 @@ class Membership(Protocol):
         """Why the member cannot go on; None: it can."""
         ...
 
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What it knows of its membership."""
+        ...
+
     def start(self) -> None:
         """Join."""
         ...
@@ -296,6 +301,11 @@ class GroupRun:
     def epoch(self) -> int:
         """The group's epoch: it rises whenever a member comes or goes."""
         return 0 if self._member is None else self._member.epoch
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """This application's membership in figures: epoch, members, partitions owned, rebalances and fences; see the reference, "Figures", of an application."""
+        return {} if self._member is None else self._member.figures
 
     @property
     def partitions(self) -> dict[int, Run]:

@@ -19,9 +19,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from dataclasses import asdict
+from typing import Any, Final, Protocol
 
 from penstock.errors import GroupError, PenstockError
+from penstock.group.figures import ApplicationFigures
 from penstock.group.settings import Group, checked_name, checked_partitions
 from penstock.group.store import RedisStore, acquired
 from penstock.protocol.group.dispatch import About, Channel, Dispatcher
@@ -138,14 +140,12 @@ class Agent:
         return self._dispatcher.last_rebalance_ms
 
     @property
-    def rebalances(self) -> int:
-        """How often the member has come to have what is its own."""
-        return self._dispatcher.rebalances
-
-    @property
-    def fences(self) -> int:
-        """How often work was abandoned, as an ack was refused, or the lease or the grace was over."""
-        return self._dispatcher.fences
+    def figures(self) -> dict[str, Any]:
+        """What it knows of its membership; see `penstock.group.figures.ApplicationFigures`."""
+        d, document = self._dispatcher, self._machine.document
+        took_ms = None if d.last_rebalance_ms is None else round(d.last_rebalance_ms)
+        members = len(document.members) if document else 0
+        return asdict(ApplicationFigures(d.epoch, members, len(d.owned), took_ms, d.rebalances, d.fences))
 
     @property
     def incarnation(self) -> str:

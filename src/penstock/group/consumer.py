@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from penstock.errors import DeclarationError, OperatorError, PenstockError, raised
 from penstock.group.agent import LOG, Agent
@@ -92,6 +92,11 @@ class Consumer:
     def last_rebalance_ms(self) -> float | None:
         """How long it took, at the last change, until this consumer had what is its own; None: it has not had it yet."""
         return self._agent.last_rebalance_ms
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """This consumer's membership in figures: epoch, members, partitions owned, rebalances and fences; see the reference, "Figures", of an application."""
+        return self._agent.figures
 
     # -- working
 

@@ -2,84 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
-
 from penstock.errors import GroupError
+from penstock.group.figures import GroupFigures, MemberFigures, PartitionFigures
 from penstock.protocol.group.document import Document
 from penstock.redis_client.connection import shown
 from penstock.redis_client.group_view import GroupView, Lock
-
-
-@dataclass(frozen=True)
-class MemberFigures:
-    """A member.
-
-    Attributes:
-        member: Its id.
-        epoch: In which it joined.
-        partitions: How many it should have.
-        owned: How many it has.
-        alive_ms: For how long it is taken to be alive if it stays silent; negative: it has been silent for too long, and is taken out next.
-        leaving: Whether it is finishing its work.
-    """
-
-    member: str
-    epoch: int
-    partitions: int
-    owned: int
-    alive_ms: int | None
-    leaving: bool
-
-
-@dataclass(frozen=True)
-class PartitionFigures:
-    """A partition.
-
-    Attributes:
-        partition: Its number.
-        target: The member that should have it; None: there is none.
-        owner: The member that has it; None: nobody.
-        epoch: Its fencing token: acks of an older one are refused.
-        position: Id of the last acked entry.
-        lag: Entries behind it.
-        rebalance_ms: From the change of the group to when the owner had it; None: that is too long ago, or never.
-    """
-
-    partition: int
-    target: str | None
-    owner: str | None
-    epoch: int
-    position: str
-    lag: int
-    rebalance_ms: int | None
-
-
-@dataclass(frozen=True)
-class GroupFigures:
-    """A group.
-
-    Attributes:
-        group: Its name.
-        stream: The stream that it shares.
-        epoch: Number of the last change of its members.
-        lag: Entries that are not acked, of all partitions.
-        last_rebalance_ms: From the last change that moved partitions to when the last of them had its owner; None: that is not known.
-        members: By name.
-        partitions: By number.
-    """
-
-    group: str
-    stream: str
-    epoch: int
-    lag: int
-    last_rebalance_ms: int | None
-    members: list[MemberFigures]
-    partitions: list[PartitionFigures]
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
 
 
 def describe(url: str, group: str, stream: str | None = None) -> GroupFigures:
@@ -158,4 +85,4 @@ def _partition(number: int, lock: Lock, target: str | None, changed_ms: dict[int
     return PartitionFigures(number, target, owner, lock.token, lock.position, lock.lag, pause)
 
 
-__all__ = ["GroupFigures", "MemberFigures", "PartitionFigures", "describe", "partitions_of"]
+__all__ = ["describe", "partitions_of"]
