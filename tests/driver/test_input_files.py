@@ -27,7 +27,7 @@ class Listing:
         return batch
 
     def rest(self, batch, order):
-        """As `penstock.spark.sources.found_files.unread` gives it."""
+        """As `penstock.spark.internals.found_files.unread` gives it."""
         last = max(f.mtime_ms for f in batch)
         known = {f.uri for f in batch} | set(order.ahead)
         after = order.reached or (0, "")

@@ -6,8 +6,9 @@ import pytest
 
 import penstock as ps
 from penstock.driver.compile import compile_flow
+from penstock.spark.internals.local_files import LOCAL_LOG
 from penstock.spark.options import query_settings
-from penstock.spark.session.local import HANDING, LOCAL_LOG
+from penstock.spark.session.local import HANDING
 from penstock.spark.session.own import offer, query_session
 
 ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"

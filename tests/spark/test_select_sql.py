@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.spark.columns import select_sql
+from penstock.spark.internals.plans import select_sql
 
 pytestmark = pytest.mark.spark
 

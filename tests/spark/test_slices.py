@@ -11,6 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.spark.engine import SparkBackend
+from penstock.spark.internals import queries
 from penstock.spark.sources import slices
 from penstock.spark.sources.slices import Slices
 
@@ -35,9 +36,9 @@ def run(spark, folder, name):
 def test_sources_are_read_by_branches_of_their_own(spark, tmp_path, monkeypatch):
     fr.write_parquet(tmp_path / "nested", [{"k": 1, "a b": [{"x": 1, "y": "é"}, None]}, {"k": None, "a b": None}], NESTED, 0)
     fr.write_parquet(tmp_path / "flat", [{"k": 1, "v": 0.5}, {"k": None, "v": None}], FLAT, 0)
-    cut, branches = Slices._cut, []
+    cut, branches = slices.branches_of, []
     files_of, files = Slices.files, []
-    monkeypatch.setattr(Slices, "_cut", lambda *given: branches.append(cut(*given)) or branches[-1])
+    monkeypatch.setattr(slices, "branches_of", lambda *given: branches.append(cut(*given)) or branches[-1])
     monkeypatch.setattr(Slices, "files", lambda *given: files.append(files_of(*given)) or files[-1])
     found = run(spark, tmp_path, "branches")
     assert {len(b) for b in branches} == {4}  # that of the control log, and one for each source
@@ -47,7 +48,7 @@ def test_sources_are_read_by_branches_of_their_own(spark, tmp_path, monkeypatch)
         ("/nested/f000.parquet",),
     ]
     files.clear()
-    monkeypatch.setattr(Slices, "_cut", lambda *_: [])
+    monkeypatch.setattr(slices, "branches_of", lambda *_: [])
     assert run(spark, tmp_path, "whole") == found
     assert files
     assert all(known is None for known in files)
@@ -74,7 +75,7 @@ def test_files_are_read_by_the_columns_that_are_needed(spark, tmp_path, monkeypa
     assert run("batch") == [(2, 1.0), (3, 1.5)]
     assert any("ReadSchema: struct<k:bigint" in plan for plan in plans)
     assert not any("v:double" in plan for plan in plans)
-    monkeypatch.setattr(slices, "_as_batch", lambda _: None)
+    monkeypatch.setattr(queries, "as_batch", lambda _: None)
     plans.clear()
     assert run("stream") == [(2, 1.0), (3, 1.5)]
     assert not any("ReadSchema" in plan for plan in plans)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
-from weakref import WeakKeyDictionary
+from collections.abc import Iterable
 
 import pyarrow as pa
-from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.arrow.columns import UTC
 from penstock.errors import DeclarationError
+from penstock.spark.internals.arrow_types import to_arrow, to_spark
+from penstock.spark.internals.plans import frame_without_rows
 from penstock.sql_text.schema import quoted
 from penstock.types import ORDER, visible
-
-_BETWEEN: Final = "\x01"
-_splitters: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()  # Java's patterns that split at it
 
 
 def own_columns(frame: DataFrame) -> list[str]:
@@ -34,7 +29,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         DeclarationError: A column has a type that Arrow cannot carry (interval, variant…).
     """
     try:
-        found: Any = to_arrow_schema(schema, timezone="UTC")
+        found = to_arrow(schema)
     except Exception as error:
         raise DeclarationError(f"A column has a type that cannot leave the JVM: {error}; cast it to another.") from error
     return pa.schema([pa.field(f.name, f.type) for f in found if f.name not in ORDER])
@@ -47,16 +42,12 @@ def case_counts(spark: SparkSession) -> bool:
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """An Arrow schema in Spark's types."""
-    return from_arrow_schema(pa.schema([pa.field(f.name, f.type, nullable=True) for f in schema]))
+    return to_spark(pa.schema([pa.field(f.name, f.type, nullable=True) for f in schema]))
 
 
 def empty_frame(spark: SparkSession, schema: pa.Schema) -> DataFrame:
-    """A DataFrame without rows. Unlike ``createDataFrame``, this leaves the active session of the process as it is."""
-    session: Any = spark._jsparkSession
-    jvm: Any = spark._jvm
-    return DataFrame(
-        session.createDataFrame(jvm.java.util.ArrayList(), session.parseDataType(spark_schema(schema).json())), spark
-    )
+    """A DataFrame without rows."""
+    return frame_without_rows(spark, spark_schema(schema))
 
 
 def array_sql(numbers: Iterable[int], kind: str = "bigint") -> str:
@@ -65,22 +56,6 @@ def array_sql(numbers: Iterable[int], kind: str = "bigint") -> str:
     Unlike literals, an array is not part of the code that Spark generates, so other numbers need no new code.
     """
     return f"cast(split('{','.join(map(str, numbers))}', ',') as array<{kind}>)"
-
-
-def select_sql(frame: DataFrame, expressions: Sequence[str]) -> DataFrame:
-    """``frame.selectExpr(*expressions)`` in one call.
-
-    PySpark hands them to Java one by one, and searches all packages for a Spark class first. That takes 5 ms, and an epoch
-    selects several times.
-    """
-    context = frame.sparkSession.sparkContext
-    if not expressions or any(_BETWEEN in text for text in expressions):
-        return frame.selectExpr(*expressions)
-    if context not in _splitters:
-        jvm: Any = context._jvm
-        _splitters[context] = jvm.java.util.regex.Pattern.compile(_BETWEEN)
-    jdf: Any = frame._jdf
-    return DataFrame(jdf.selectExpr(_splitters[context].split(_BETWEEN.join(expressions))), frame.sparkSession)
 
 
 def named(name: str) -> Column:

@@ -36,8 +36,9 @@ from penstock.operators.base import parts_schema
 from penstock.routing.hashing import spark_xxhash64
 from penstock.routing.memory import Remembered
 from penstock.routing.strategy import ByCounts, Parts, Router, Strategy, routed, told
-from penstock.spark.columns import select_sql, spark_schema
+from penstock.spark.columns import spark_schema
 from penstock.spark.exchange import Placed, spread, spread_rows
+from penstock.spark.internals.plans import select_sql
 from penstock.spark.memory import begin_task
 from penstock.sql_text.schema import quoted
 from penstock.types import OFFSET, PART, SUB

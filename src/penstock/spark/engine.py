@@ -28,10 +28,12 @@ from penstock.routing.table import SUBS, Routing
 from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
 from penstock.spark.audit import step_twice
-from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, select_sql, spark_schema, to_utc
+from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, spark_schema, to_utc
 from penstock.spark.dividing import LEAST_ROWS, SplitStages
 from penstock.spark.exchange import fits_pages, in_pages
 from penstock.spark.failures import plain
+from penstock.spark.internals.plans import as_rdd, never_without_rows, select_sql
+from penstock.spark.internals.shuffle import to_partitions
 from penstock.spark.logs import again, input_of
 from penstock.spark.sources.failing_record import failing_record
 from penstock.spark.sources.file_times import JudgedFile
@@ -39,7 +41,7 @@ from penstock.spark.sources.kept_input import KeptInput
 from penstock.spark.sources.reader import Reader
 from penstock.spark.sources.readers import reader_of
 from penstock.spark.sources.row_times import RowTimes, counts_of
-from penstock.spark.sources.slices import Slices, as_rdd, never_without_rows
+from penstock.spark.sources.slices import Slices
 from penstock.spark.task import staging, task
 from penstock.sql_text.schema import quoted
 from penstock.state.files import resolve
@@ -228,7 +230,7 @@ class SparkBackend:
             read = partial(decode_pages, schema=spec.in_schema)
         else:
             to = F.expr(routing_sql(work.routing, hash_sql(spec)))
-            shuffled = never_without_rows(whole).repartitionById(work.workers, to)
+            shuffled = to_partitions(never_without_rows(whole), work.workers, to)
         assignment = replace(self._assign(compiled, work), spec=replace(spec, files=self._named))
         return self._mark(shuffled.mapInArrow(task(assignment, read), spark_schema(spec.out_schema)))
 

@@ -12,7 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.arrow.pages import BLOCK_ROWS, PAGES, TO, decode_pages, encode_pages, is_paged, page_overhead
 from penstock.routing.hashing import spark_xxhash64
-from penstock.spark.columns import named, select_sql, spark_schema
+from penstock.spark.columns import named, spark_schema
+from penstock.spark.internals.plans import select_sql
+from penstock.spark.internals.shuffle import to_partitions
 from penstock.spark.memory import begin_task
 from penstock.spark.session.settings import ADAPTIVE, BATCH_ROWS, SHUFFLE
 from penstock.sql_text.schema import quoted
@@ -86,7 +88,7 @@ def in_pages(
     names = frame.columns
     if names != [f"c{i}" for i in range(len(names))]:  # mapInArrow does not quote names
         frame = select_sql(frame, [f"{quoted(name)} as c{i}" for i, name in enumerate(names)])
-    return frame.mapInArrow(run, spark_schema(PAGES)).repartitionById(workers, named(TO))
+    return to_partitions(frame.mapInArrow(run, spark_schema(PAGES)), workers, named(TO))
 
 
 Placed = Callable[[Iterable[pa.RecordBatch]], Iterable[tuple[pa.RecordBatch, Any]]]
@@ -118,7 +120,7 @@ def spread(frame: DataFrame, schema: pa.Schema, placed: Placed, workers: int) ->
                     yield pa.RecordBatch.from_arrays([pa.array(theirs), *some.columns], names=[TO, *some.schema.names])
 
     columns = PAGES if paged else pa.schema([PAGES.field(TO), *(pa.field(f"c{i}", f.type) for i, f in enumerate(schema))])
-    return frame.mapInArrow(run, spark_schema(columns)).repartitionById(workers, named(TO)), paged
+    return to_partitions(frame.mapInArrow(run, spark_schema(columns)), workers, named(TO)), paged
 
 
 def _given(to: Any, _: pa.RecordBatch) -> Any:

@@ -12,7 +12,8 @@ from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.protocol.controller import MOST_WORKERS
 from penstock.protocol.rescale import ALL_AT_ONCE, Limits
-from penstock.spark.session.local import HANDING, LOCAL_LOG
+from penstock.spark.internals.local_files import LOCAL_LOG
+from penstock.spark.session.local import HANDING
 from penstock.spark.session.settings import BATCH_ROWS
 from penstock.types import duration_us
 

@@ -43,6 +43,7 @@ from penstock.spark import logs
 from penstock.spark.dividing import LEAST_ROWS
 from penstock.spark.engine import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import translated
+from penstock.spark.internals.queries import ran_out, running_query, was_stopped
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
 from penstock.spark.session.complaining import complain
 from penstock.spark.session.own import fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
@@ -53,7 +54,7 @@ from penstock.spark.sources.kept_input import KeptInput
 from penstock.spark.sources.readers import reader_of
 from penstock.spark.sources.row_times import sources_alone
 from penstock.spark.sources.slices import Slices, one_stream
-from penstock.spark.sources.unread import ran_out, unread_files, was_stopped
+from penstock.spark.sources.unread import unread_files
 from penstock.spark.task import boot_id, local_folder
 from penstock.types import Refusal
 from penstock.worker.audit import audited_epochs, run_twice
@@ -293,7 +294,7 @@ class SparkEngine:
         backend: SparkBackend | None = None
         query: Any = None
         try:
-            query, spark = self._running_query(loop), frame.sparkSession
+            query, spark = running_query(self.spark, self._uri(loop.last.log)), frame.sparkSession
             spark.conf.set(SHUFFLE, self._tasks)  # Spark keeps the number of a query's first start
             slices, assign = Slices(frame, query, epoch), self._assign(loop, epoch)
             twice = loop.settings.audits(epoch)
@@ -313,18 +314,6 @@ class SparkEngine:
         finally:
             self._busy = False
             give_back(self._theirs)
-
-    def _running_query(self, loop: Loop) -> Any:
-        """The Java object of the query; asked of Spark because the first epoch may run before `start` has returned."""
-        active = self.spark._jsparkSession.streams().active()
-        path = self._uri(loop.last.log)
-        for query in active:
-            try:
-                if str(query.streamingQuery().resolvedCheckpointRoot()).endswith(path.removeprefix("file://")):
-                    return query
-            except Exception:  # noqa: BLE001, S112  (another version's internals; `Slices` can do without)
-                continue
-        return None
 
     def _assign(self, loop: Loop, epoch: int) -> Callable[[CompiledRegion, EpochOrders], Assignment]:
         settings, uri = loop.settings, self._checkpoint.uri

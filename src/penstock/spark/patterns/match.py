@@ -37,8 +37,12 @@ from penstock.patterns.source_locations import error_in
 from penstock.patterns.streams import streams_read
 from penstock.routing.hashing import is_hashable
 from penstock.spark.exchange import by_key, can_be_paged
+from penstock.spark.internals.arrow_types import to_arrow, to_spark
+from penstock.spark.internals.expressions import regex_refusal
+from penstock.spark.internals.plans import taken_over
+from penstock.spark.internals.shuffle import to_partitions
 from penstock.spark.memory import begin_task
-from penstock.spark.session.own import refuse_connect, results_session, taken_over
+from penstock.spark.session.own import refuse_connect, results_session
 from penstock.spark.session.pythons import check_python
 from penstock.sql_text.schema import as_function, as_text, check_condition, quoted, unknown_column
 from penstock.types import HASH, HIDDEN, MASK
@@ -239,22 +243,16 @@ def check_expressions(expressions: Iterable[str], spark: SparkSession, text: str
     Raises:
         QueryError: One is invalid.
     """
-    java: Any = spark._jvm  # noqa: SLF001
     for pattern in sorted(expressions):
-        try:  # by itself, and as it is run: a comment or a quotation that does not end would swallow what is put around it
-            for tried in (pattern, whole_text(pattern)):
-                java.java.util.regex.Pattern.compile(tried)
-        except Exception as error:
-            why = str(error).splitlines()[0].partition(" near index")[0]
-            raise error_in(text, pattern, f"LIKE {pattern!r} is not a regular expression: {why}.") from error
+        # By itself, and as it is run: a comment or a quotation that does not end would swallow what is put around it.
+        for tried in (pattern, whole_text(pattern)):
+            if (why := regex_refusal(spark, tried)) is not None:
+                raise error_in(text, pattern, f"LIKE {pattern!r} is not a regular expression: {why}.")
 
 
 def arrow_schema(df: DataFrame) -> pa.Schema:
     """The columns of a DataFrame as Arrow has them."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    schema: pa.Schema = to_arrow_schema(df.schema, timezone="UTC")
-    return schema
+    return to_arrow(df.schema)
 
 
 def _prepared(
@@ -322,7 +320,6 @@ def _over_batches(
     df: DataFrame, run: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], columns: pa.Schema, result: pa.Schema
 ) -> DataFrame:
     """``mapInArrow`` for columns of any name, with times as declared whatever the session's time zone."""
-    from pyspark.sql.pandas.types import from_arrow_schema
 
     def run_declared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begin_task()
@@ -330,7 +327,7 @@ def _over_batches(
 
     if not _are_plain(df.columns):  # mapInArrow does not quote names; and to rename is to copy every row
         df = df.toDF(*(f"c{i}" for i in range(len(columns))))
-    return df.mapInArrow(run_declared, from_arrow_schema(result))
+    return df.mapInArrow(run_declared, to_spark(result))
 
 
 def _are_plain(names: Sequence[str]) -> bool:
@@ -390,7 +387,7 @@ def _found(
 
     needs_global_order = spread_schema(result)
     shared = _over_batches(prepared, recognise_and_share, came, needs_global_order)
-    found = _over_batches(shared.repartitionById(workers, F.col(PLACE)), enumerate_matches, needs_global_order, result)
+    found = _over_batches(to_partitions(shared, workers, F.col(PLACE)), enumerate_matches, needs_global_order, result)
     return found.dropDuplicates([ID]).drop(ID) if isinstance(split, Maximal) else found
 
 

@@ -24,7 +24,6 @@ from penstock.errors import DeclarationError
 from penstock.spark.session.archive import archive_options
 from penstock.spark.session.complaining import complain
 from penstock.spark.session.java import cache_directory, ensure_java
-from penstock.spark.session.local_files import write_quickly
 from penstock.spark.session.pythons import trust
 from penstock.spark.session.settings import ADAPTIVE, BATCH_ROWS, DRIVER_MEMORY, PROGRESS, SHUFFLE, TIME_ZONE
 
@@ -42,18 +41,6 @@ HANDING: Final = {
 With any limit of bytes Spark adds up the sizes of all buffers after every row, which costs more than all the rest: 0.8 s instead of 2.2
 for five million rows of three numbers on two cores (Spark 4.3). This is the number that turns it off. The rows of a batch are
 few, so that even large ones do not exhaust the memory. See `penstock.spark.options.query_settings` for rows that are known to be small.
-"""
-
-LOCAL_LOG: Final = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    )
-}
-"""How Spark writes its own log of epochs into a local folder, where a session does not say.
-
-An epoch writes three files of it, and Spark's usual way starts about ten processes for each (``readlink``, ``chmod``): an empty epoch of
-one source takes 0.14 to 0.2 s, and 0.06 to 0.09 s this way (Spark 4.3). Both write a temporary file, look whether the final one is there,
-and rename. See also `penstock.spark.session.local_files`.
 """
 
 ZONES_OF_UTC: Final = frozenset({"utc", "etc/utc", "z", "gmt", "+00:00"})
@@ -89,10 +76,12 @@ def session(master: str | None = None, app_name: str = "penstock", **conf: objec
             f"session(**{{'spark.driver.memory': '2g'}})."
         )
 
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001  (the only way to ask that starts nothing)
+    from penstock.spark.internals.local_files import write_quickly
+    from penstock.spark.internals.sessions import has_begun, meet_submitted
+
+    if has_begun():
         active = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         if active.conf.get(OURS, None) is not None:  # a step of a flow is at work
             active = SparkSession.builder.getOrCreate()
@@ -104,7 +93,7 @@ def session(master: str | None = None, app_name: str = "penstock", **conf: objec
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM, and says where to run
         from pyspark import SparkConf
 
-        SparkContext._ensure_initialized()  # noqa: SLF001  (SparkConf reads what was submitted only from a known JVM)
+        meet_submitted()
         submitted = SparkConf()
         settings = {name: value for name, value in _anywhere().items() if not submitted.contains(name)}
         if master is not None:

@@ -10,9 +10,12 @@ Read next: `penstock.spark.run`, decision 30.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.errors import DeclarationError, PenstockError
+from penstock.spark.internals.queries import share_listeners
+from penstock.spark.internals.sessions import activate, active, copy_of, is_stopped
+from penstock.spark.internals.zones import zoned_step
 from penstock.spark.session.local import HANDING, OURS, ZONES_OF_UTC
 from penstock.spark.session.pythons import check_python
 from penstock.spark.session.settings import ADAPTIVE, SHUFFLE, TIME_ZONE
@@ -45,9 +48,7 @@ _QUERY: Final = {
     "spark.sql.files.openCostInBytes": str(1 << 40),
     "spark.sql.files.maxPartitionNum": str((1 << 31) - 1),
 }
-_TEXT: Final = ("csv", "json", "xml")
 _T = TypeVar("_T")
-_AWARE: Final = "org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression"
 
 
 def query_session(spark: SparkSession) -> SparkSession:
@@ -61,9 +62,7 @@ def query_session(spark: SparkSession) -> SparkSession:
     """
     check_python(spark)
     ours = _copy(spark, _QUERY)
-    theirs: Any = spark._jsparkSession
-    for listener in theirs.streams().listListeners():
-        ours._jsparkSession.streams().addListener(listener)
+    share_listeners(spark, ours)
     return ours
 
 
@@ -114,43 +113,20 @@ def results_session(spark: SparkSession) -> SparkSession:
     return _copy(spark, RESULTS)
 
 
-def taken_over(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """The same DataFrame as one of another session of the same application: what is computed of it goes by that one's settings.
-
-    What it was computed of goes by its own: a DataFrame's expressions are resolved when it is declared.
-    """
-    from pyspark.sql import DataFrame
-
-    if frame.sparkSession is session:
-        return frame
-    jdf: Any = frame._jdf
-    jvm: Any = session._jvm
-    plan = jdf.queryExecution().analyzed()
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
-
-
 def give_back(theirs: SparkSession) -> None:
     """Make the user's session the active one of this process again, if one of penstock's own is.
 
     ``createDataFrame`` makes its session the active one, for all threads of Python; a user's function may call it in an epoch.
     """
-    from pyspark.sql import SparkSession
-
-    active = SparkSession._activeSession
-    if active is not None and active is not theirs and active.conf.get(OURS, None) is not None:
-        SparkSession._activeSession = theirs
+    now = active()
+    if now is not None and now is not theirs and now.conf.get(OURS, None) is not None:
+        activate(theirs)
 
 
 def stopped(session: SparkSession, flow: str) -> PenstockError | None:
     """What to tell of a flow whose session was stopped under it; None: it was not."""
-    from py4j.protocol import Py4JError
-
-    context: Any = session.sparkContext
-    try:
-        if context._jsc is not None and not context._jsc.sc().isStopped():
-            return None
-    except (Py4JError, OSError):  # Java itself is gone
-        pass
+    if not is_stopped(session):
+        return None
     return PenstockError(
         f"The Spark session was stopped while flow {flow!r} ran; the epoch that it was in was not committed, so start the flow again in another session."
     )
@@ -163,62 +139,16 @@ def check_zone(name: str, frame: DataFrame) -> None:
         DeclarationError: There is such a step.
     """
     zone = str(frame.sparkSession.conf.get(TIME_ZONE))
-    jdf: Any = frame._jdf
-    if zone.lower() not in ZONES_OF_UTC and (step := _zoned(frame, jdf.queryExecution().analyzed())):
+    if zone.lower() not in ZONES_OF_UTC and (step := zoned_step(frame, ZONES_OF_UTC)):
         raise DeclarationError(
             f"Source {name!r} is a DataFrame whose step {step} goes by the zone of its session, {zone}, but a flow is computed in UTC; "
             f"set {TIME_ZONE}=UTC before the DataFrame is declared."
         )
 
 
-def _zoned(frame: DataFrame, plan: Any) -> str:
-    """What in a plan, or below it, goes by the session's zone; empty: nothing."""
-    if plan.nodeName() == "StreamingRelation":
-        kind, options = str(plan.dataSource().className()).lower(), plan.dataSource().options()
-        times = any(name in str(plan.schema().simpleString()) for name in ("timestamp", "date"))
-        if kind in _TEXT and times and not any(options.contains(name) for name in ("timeZone", "timezone")):
-            return f"that reads times from {kind}"
-    for expression in _all(plan.expressions()):
-        if step := _zoned_expression(frame, expression):
-            return step
-    return next((step for child in _all(plan.children()) if (step := _zoned(frame, child))), "")
-
-
-def _zoned_expression(frame: DataFrame, expression: Any) -> str:
-    from py4j.java_gateway import is_instance_of
-
-    gateway: Any = frame.sparkSession.sparkContext._gateway
-    if is_instance_of(gateway, expression, _AWARE):
-        kind = str(expression.getClass().getSimpleName())
-        zone = expression.timeZoneId()
-        if (
-            zone.isDefined()
-            and str(zone.get()).lower() not in ZONES_OF_UTC
-            and (kind != "Cast" or bool(expression.needsTimeZone()))
-        ):
-            return str(expression.sql())
-    return next((step for child in _all(expression.children()) if (step := _zoned_expression(frame, child))), "")
-
-
-def _all(found: Any) -> list[Any]:
-    """A sequence of Scala's."""
-    return [found.apply(i) for i in range(int(found.size()))]
-
-
 def _copy(spark: SparkSession, forced: Mapping[str, str]) -> SparkSession:
     """A copy of a session with other settings, marked as penstock's own."""
-    from py4j.protocol import Py4JError
-    from pyspark.sql import SparkSession
-
-    theirs: Any = spark._jsparkSession
-    try:
-        ours = SparkSession(spark.sparkContext, theirs.cloneSession())
-    except Py4JError:  # not for the public; without it, what can be set is set, and views and functions are left behind
-        ours = spark.newSession()
-        there = ours.conf.getAll
-        for name, value in spark.conf.getAll.items():
-            if there.get(name) != value and ours.conf.isModifiable(name):
-                ours.conf.set(name, value)
+    ours = copy_of(spark)
     for name, value in {**forced, OURS: "true"}.items():
         ours.conf.set(name, value)
     return ours
@@ -233,5 +163,4 @@ __all__ = [
     "offer",
     "query_session",
     "results_session",
-    "taken_over",
 ]

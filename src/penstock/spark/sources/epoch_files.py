@@ -19,6 +19,7 @@ from penstock.flow.plan import SourceNode
 from penstock.progress.source_state import SourceState
 from penstock.sources.files import Files
 from penstock.spark.columns import array_sql, case_counts
+from penstock.spark.internals.found_files import Found, listed, normal, unread
 from penstock.spark.sources.file_frames import FILE, FILE_NAME, read_again, read_records
 from penstock.spark.sources.footers import (
     Footer,
@@ -30,7 +31,6 @@ from penstock.spark.sources.footers import (
     read_footers,
     short_name,
 )
-from penstock.spark.sources.found_files import Found, found_in, normal, unread
 from penstock.spark.sources.kept_input import KeptInput
 from penstock.spark.sources.slices import ROW, Slices
 from penstock.sql_text.schema import sql_text
@@ -163,10 +163,7 @@ class EpochFiles:
         """Files of which Spark does not give all in this epoch, as it finds them now."""
         try:
             self._batch = read_again(self._spark, self._connector, uris)
-            plan = self._batch._jdf.queryExecution().analyzed()  # noqa: SLF001
-            while str(plan.getClass().getSimpleName()) == "Project":
-                plan = plan.child()
-            return {f.uri: f for f in found_in(self._spark, plan).files}
+            return {f.uri: f for f in listed(self._batch).files}
         except Exception as error:
             missing = _NOT_THERE.search(str(error))
             if missing is None:

@@ -23,10 +23,10 @@ from penstock.progress.lateness import Base, Chunk, ChunkId, begun, none_suspect
 from penstock.progress.source_state import SourceState
 from penstock.spark.columns import spark_schema
 from penstock.spark.failures import OURS
+from penstock.spark.internals.found_files import listed, normal
 from penstock.spark.sources.epoch_files import EpochFiles
 from penstock.spark.sources.file_frames import FILE, FILE_NAME, read_files
 from penstock.spark.sources.file_times import MANY_LATE, FileTimes, Inexact
-from penstock.spark.sources.found_files import found_in, normal
 from penstock.spark.sources.late_records import Late
 from penstock.spark.sources.reader import BAD, Reader
 from penstock.spark.sources.slices import ROW
@@ -179,12 +179,12 @@ def all_files(spark: SparkSession, files: Any) -> Sequence[InputFile]:
     """The files of a source as Spark lists them when it follows the folder, in any order."""
     try:
         reader = spark.read.format(files.format).options(**files.options).schema(spark_schema(files.schema))
-        plan: Any = reader.load(files.path)._jdf.queryExecution().analyzed()  # noqa: SLF001
+        frame = reader.load(files.path)
     except AnalysisException as error:
         if "PATH_NOT_FOUND" in str(error):
             return ()
         raise
-    return found_in(spark, plan).files
+    return listed(frame).files
 
 
 __all__ = ["FilesReader"]

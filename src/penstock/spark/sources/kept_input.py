@@ -14,8 +14,8 @@ from typing import Any, Final
 from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.input_files import InputFile, Order, changed, first_difference
 from penstock.errors import RecordError
+from penstock.spark.internals.found_files import normal
 from penstock.spark.sources.footers import look_at
-from penstock.spark.sources.found_files import normal
 
 _FAILED: Final = re.compile(r"^Encountered error while reading file (\S+)\. ")
 """As `penstock.spark.failures.translated` has it."""

@@ -14,12 +14,12 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from penstock.flow.plan import SourceNode
 from penstock.sources.read_back import READ_NUMBER, READ_TIME, ReadBack
 from penstock.spark.columns import spark_schema
+from penstock.spark.internals.python_sources import ReadLimit, SupportsTriggerAvailableNow, refuse_where_not_told
 from penstock.spark.sources.reader import Reader
 from penstock.types import MIN_TIME
 
@@ -30,6 +30,10 @@ class ReadBackReader(Reader):
     """See `penstock.read_back`."""
 
     needs = (READ_NUMBER,)
+
+    @staticmethod
+    def check(source: SourceNode) -> None:
+        refuse_where_not_told(source.name, "read_back")
 
     @staticmethod
     def stream(spark: SparkSession, source: SourceNode) -> DataFrame:

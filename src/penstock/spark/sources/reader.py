@@ -23,11 +23,12 @@ from penstock.flow.plan import SourceNode
 from penstock.progress.lateness import Base, Chunk, ChunkId
 from penstock.progress.source_state import SourceState
 from penstock.sources.base import MALFORMED
-from penstock.spark.columns import array_sql, own_columns, select_sql
+from penstock.spark.columns import array_sql, own_columns
 from penstock.spark.failures import OURS
+from penstock.spark.internals.plans import as_rdd, select_sql
 from penstock.spark.sources.file_times import CHUNK_BITS, FileColumn
 from penstock.spark.sources.late_records import CHUNK, LATE, Late, find_late, is_one_of, marked
-from penstock.spark.sources.slices import ROW, Slices, as_rdd
+from penstock.spark.sources.slices import ROW, Slices
 from penstock.sql_text.schema import quoted, sql_text
 from penstock.types import (
     HIDDEN,

@@ -15,7 +15,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from penstock.errors import DeclarationError
@@ -25,6 +24,7 @@ from penstock.redis_client.stream_log import Position, Target, begin, end_of
 from penstock.sources.base import MALFORMED
 from penstock.sources.redis_streams import ENTRY_OFFSET, ENTRY_PARTITION, RedisStreams
 from penstock.spark.columns import spark_schema
+from penstock.spark.internals.python_sources import ReadLimit, SupportsTriggerAvailableNow, refuse_where_not_told
 from penstock.spark.sources.reader import Reader
 
 _numbers: Final = itertools.count()
@@ -37,6 +37,7 @@ class RedisStreamsReader(Reader):
 
     @staticmethod
     def check(source: SourceNode) -> None:
+        refuse_where_not_told(source.name, "redis_streams")
         streams: Any = source.connector
         if source.position != streams.position:
             raise DeclarationError(

@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.spark.columns import named, select_sql
-from penstock.spark.sources.found_files import Found, found_in
+from penstock.spark.columns import named
+from penstock.spark.internals.found_files import Found, found_in
+from penstock.spark.internals.plans import ABOVE_FILES, as_rdd, frame_of, kind_of, plan_of, select_sql
+from penstock.spark.internals.queries import branches_of
 
 ROW: Final = "__ps_file_row"
 """Spark's own id of a row: the number of its partition of the scan, and its place there."""
-_of_rows: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
-_ABOVE_FILES: Final = ("Project", "SubqueryAlias")
 
 
 def one_stream(frames: Sequence[DataFrame]) -> DataFrame:
@@ -55,21 +53,9 @@ class Slices:
 
     def __init__(self, frame: DataFrame, query: Any, epoch: int) -> None:
         self._frame = frame
-        self._branches = self._cut(query, epoch) if query is not None else []
+        # A tag, and the columns of each source.
+        self._branches = [] if query is None else list(branches_of(query, epoch, len(frame.columns) - 1))
         self._instead: dict[int, DataFrame] = {}
-
-    def _cut(self, query: Any, epoch: int) -> list[Any]:
-        """Each source's branch of the plan; none if Spark does not give it."""
-        try:
-            execution = query.streamingQuery().lastExecution()
-            if int(execution.currentBatchId()) != epoch:
-                return []  # a query on the same checkpoint that is just ending
-            children = execution.logical().child().children()
-            streams = [children.apply(i) for i in range(int(children.size()))]
-            branches = [_as_batch(stream) or stream for stream in streams]
-            return branches if len(branches) == len(self._frame.columns) - 1 else []  # a tag, and the columns of each
-        except Exception:  # noqa: BLE001  (internals of Spark; the public way below gives the same rows)
-            return []
 
     @property
     def session(self) -> SparkSession:
@@ -92,18 +78,9 @@ class Slices:
             return select_sql(self._instead[tag], chosen)
         if not self._branches:
             return select_sql(self._frame.where(f"tag = {tag}"), chosen)
-        ours = self._frame._jdf.sparkSession()
         branch = self._branches[tag]
-        whole = select_sql(DataFrame(self._dataset_of()(ours, branch), self.session), chosen)
+        whole = select_sql(frame_of(branch, self.session), chosen)
         return as_rdd(whole) if branch.isStreaming() else whole
-
-    def _dataset_of(self) -> Any:
-        """Java's ``Dataset.ofRows``; to find it by its packages' names, each of which might be a class, takes 5 ms or more."""
-        context = self.session.sparkContext
-        if context not in _of_rows:
-            jvm: Any = context._jvm
-            _of_rows[context] = jvm.org.apache.spark.sql.classic.Dataset.ofRows
-        return _of_rows[context]
 
     def files(self, tag: int) -> Found | None:
         """The files that one source reads in this epoch, without planning anything; None: Spark does not tell.
@@ -112,9 +89,9 @@ class Slices:
             tag: The source's tag.
         """
         plan = self._branches[tag] if self._branches else None
-        while plan is not None and _kind(plan) in _ABOVE_FILES:
+        while plan is not None and kind_of(plan) in ABOVE_FILES:
             plan = plan.child()
-        kind = "" if plan is None else _kind(plan)
+        kind = "" if plan is None else kind_of(plan)
         if plan is not None and kind == "LogicalRelation":
             return found_in(self.session, plan)
         return Found() if kind == "LocalRelation" else None  # so Spark puts a source without new files
@@ -129,41 +106,4 @@ class Slices:
         row = F.struct(*(named(c) for c in frame.columns))
         self._instead[tag] = frame.select(row.alias(f"s{tag}"))
         if self._branches:
-            self._branches[tag] = self._instead[tag]._jdf.queryExecution().analyzed()
-
-
-def as_rdd(frame: DataFrame) -> DataFrame:
-    """The same rows as an RDD of Spark: what follows is planned apart, and what becomes of the files it reads is not looked at again."""
-    jdf: Any = frame._jdf
-    rows = jdf.sparkSession().internalCreateDataFrame(jdf.queryExecution().toRdd(), jdf.schema(), False)
-    return DataFrame(rows, frame.sparkSession)
-
-
-def never_without_rows(frame: DataFrame) -> DataFrame:
-    """The same rows, of which Spark does not know that there are none.
-
-    Where it is certain (``where("1 = 0")``) it leaves out all that follows: a region's tasks, which also close windows and answer the
-    controller.
-    """
-    spark, jdf = frame.sparkSession, frame._jdf
-    context: Any = spark.sparkContext._jsc
-    none: Any = jdf.sparkSession().internalCreateDataFrame(context.emptyRDD().rdd(), jdf.schema(), False)
-    return frame.union(DataFrame(none, spark))
-
-
-def _as_batch(plan: Any) -> Any | None:
-    """The plan of a stream's files as that of a batch, which Spark plans together with what follows; None: it is another plan.
-
-    So columns that nothing needs are not read, and rows that a filter drops are not made.
-    """
-    kind = _kind(plan)
-    if kind == "LogicalRelation":
-        return plan.copy(plan.relation(), plan.output(), plan.catalogTable(), False, plan.stream())
-    if kind not in _ABOVE_FILES:
-        return None
-    child = _as_batch(plan.child())
-    return None if child is None else plan.withNewChildren(plan.children().updated(0, child))
-
-
-def _kind(plan: Any) -> str:
-    return str(plan.getClass().getSimpleName())
+            self._branches[tag] = plan_of(self._instead[tag])

@@ -7,7 +7,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.flow.plan import SourceNode
-from penstock.spark.session.own import check_zone, refuse_connect, taken_over
+from penstock.spark.internals.plans import taken_over
+from penstock.spark.session.own import check_zone, refuse_connect
 from penstock.spark.sources.reader import Reader, unreadable
 
 

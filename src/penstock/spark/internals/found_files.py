@@ -1,5 +1,10 @@
 """What Spark has found of a source's files and not given yet, from its Java objects.
 
+| call | for | without it |
+|---|---|---|
+| `LogicalRelation.location`, `allFiles`, `inputFiles` | size and time of each file of an epoch, as Spark saw them | a flow that reads files does not run |
+| fields `unreadFiles`, `allFilesForTriggerAvailableNow`, `seenFiles` of Spark's source | an epoch that is full takes the first files of its last moment | Spark's order stands: of files with one time it may take any |
+
 Read next: `penstock.driver.input_files`.
 """
 
@@ -12,9 +17,10 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.driver.input_files import InputFile
+from penstock.spark.internals.plans import ABOVE_FILES, kind_of, plan_of
 
 _STATUS: Final = re.compile(r".*; isDirectory=\w+; length=(\d+); .*?modification_time=(-?\d+);")
 _ENTRY: Final = re.compile(r"NewFileEntry\((.*),(\d+),(-?\d+)\)")
@@ -41,6 +47,14 @@ def normal(uri: str) -> str:
     return re.sub("^file:/+", "file:///", uri)
 
 
+def listed(frame: DataFrame) -> Found:
+    """The files of a DataFrame that reads files of one format and does no more."""
+    plan = plan_of(frame)
+    while kind_of(plan) in ABOVE_FILES:
+        plan = plan.child()
+    return found_in(frame.sparkSession, plan)
+
+
 def found_in(spark: SparkSession, plan: Any) -> Found:
     """The files of a relation.
 
@@ -64,7 +78,7 @@ def _files_of(spark: SparkSession, index: Any) -> tuple[InputFile, ...]:
     """What Spark saw of each file when it listed them for this epoch, in one call to Java."""
     context = spark.sparkContext
     if context not in _wrapping:
-        jvm: Any = context._jvm  # noqa: SLF001
+        jvm: Any = context._jvm
         _wrapping[context] = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray
     uris = str(_wrapping[context](index.inputFiles()).mkString("\n")).split("\n")
     every = index.allFiles()
@@ -136,4 +150,4 @@ def _field(stream: Any, name: str) -> Any:
     return field.get(stream)
 
 
-__all__ = ["Found", "found_in", "normal", "unread"]
+__all__ = ["Found", "found_in", "listed", "normal", "unread"]

@@ -1,0 +1,152 @@
+"""DataFrames and the plans behind them (Spark's Java objects), both ways, and what Python says to Java in few words.
+
+| call | for | without it |
+|---|---|---|
+| analysed plan of a DataFrame, `Dataset.ofRows` | the same DataFrame in another session; a source's branch of an epoch | no flow starts, and `match` takes no other session; both say so |
+| `internalCreateDataFrame` | rows as an RDD that Spark does not plan again; a frame that Spark does not know to be empty | a local checkpoint; one task more per epoch |
+| `createDataFrame` of Java | a frame without rows that leaves the active session alone | PySpark's, and the active session set back |
+| `selectExpr` of Java | all expressions in one call, 5 ms | PySpark's |
+
+Read next: `penstock.spark.internals.queries`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
+from pyspark.sql.types import StructType
+
+ABOVE_FILES: Final = ("Project", "SubqueryAlias")
+"""Kinds of plans that may stand between a source's files and its rows."""
+_BETWEEN: Final = "\x01"
+_of_rows: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
+_splitters: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()  # Java's patterns that split at it
+
+
+def is_missing(error: Py4JError) -> bool:
+    """Whether Java has no such method, so that another way must do; everything else has a class of its own."""
+    return type(error) is Py4JError
+
+
+def plan_of(frame: DataFrame) -> Any:
+    """The analysed plan of a DataFrame."""
+    jdf: Any = frame._jdf
+    return jdf.queryExecution().analyzed()
+
+
+def frame_of(plan: Any, session: SparkSession) -> DataFrame:
+    """A plan as a DataFrame of a session. To find Java's method by its packages' names, each of which might be a class, takes 5 ms or more."""
+    theirs: Any = session
+    context = session.sparkContext
+    if context not in _of_rows:
+        jvm: Any = theirs._jvm
+        _of_rows[context] = jvm.org.apache.spark.sql.classic.Dataset.ofRows
+    return DataFrame(_of_rows[context](theirs._jsparkSession, plan), session)
+
+
+def kind_of(plan: Any) -> str:
+    """The name of a plan's class, without its package."""
+    return str(plan.getClass().getSimpleName())
+
+
+def as_batch(plan: Any) -> Any | None:
+    """The plan of a stream's files as that of a batch, which Spark plans together with what follows; None: it is another plan.
+
+    So columns that nothing needs are not read, and rows that a filter drops are not made.
+    """
+    kind = kind_of(plan)
+    if kind == "LogicalRelation":
+        return plan.copy(plan.relation(), plan.output(), plan.catalogTable(), False, plan.stream())
+    if kind not in ABOVE_FILES:
+        return None
+    child = as_batch(plan.child())
+    return None if child is None else plan.withNewChildren(plan.children().updated(0, child))
+
+
+def taken_over(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """The same DataFrame as one of another session of the same application: what is computed of it goes by that one's settings.
+
+    What it was computed of goes by its own: a DataFrame's expressions are resolved when it is declared.
+    """
+    return frame if frame.sparkSession is session else frame_of(plan_of(frame), session)
+
+
+def as_rdd(frame: DataFrame) -> DataFrame:
+    """The same rows as an RDD of Spark: what follows is planned apart, and what becomes of the files it reads is not looked at again."""
+    jdf: Any = frame._jdf
+    try:
+        rows = jdf.sparkSession().internalCreateDataFrame(jdf.queryExecution().toRdd(), jdf.schema(), False)
+    except Py4JError as error:
+        if not is_missing(error):
+            raise
+        return frame.localCheckpoint(eager=False)
+    return DataFrame(rows, frame.sparkSession)
+
+
+def never_without_rows(frame: DataFrame) -> DataFrame:
+    """The same rows, of which Spark does not know that there are none.
+
+    Where it is certain (``where("1 = 0")``) it leaves out all that follows: a region's tasks, which also close windows and answer the
+    controller.
+    """
+    spark, jdf = frame.sparkSession, frame._jdf
+    context: Any = spark.sparkContext._jsc
+    try:
+        none: Any = jdf.sparkSession().internalCreateDataFrame(context.emptyRDD().rdd(), jdf.schema(), False)
+    except Py4JError as error:
+        if not is_missing(error):
+            raise
+        return frame.union(secretly_empty(spark, frame.schema))
+    return frame.union(DataFrame(none, spark))
+
+
+def secretly_empty(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A DataFrame without rows, of which Spark finds that out only when it has run its one task."""
+    nothing = spark.range(0, 1, 1, 1).where(F.rand() > 1)
+    return nothing.select(*(F.lit(None).cast(f.dataType).alias(f.name) for f in schema))
+
+
+def frame_without_rows(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A DataFrame without rows. Unlike ``createDataFrame``, this leaves the active session of the process as it is."""
+    theirs: Any = spark
+    session: Any = theirs._jsparkSession
+    rows = theirs._jvm.java.util.ArrayList()
+    return DataFrame(session.createDataFrame(rows, session.parseDataType(schema.json())), spark)
+
+
+def select_sql(frame: DataFrame, expressions: Sequence[str]) -> DataFrame:
+    """``frame.selectExpr(*expressions)`` in one call.
+
+    PySpark hands them to Java one by one, and searches all packages for a Spark class first. That takes 5 ms, and an epoch
+    selects several times.
+    """
+    context = frame.sparkSession.sparkContext
+    if not expressions or any(_BETWEEN in text for text in expressions):
+        return frame.selectExpr(*expressions)
+    if context not in _splitters:
+        jvm: Any = context._jvm
+        _splitters[context] = jvm.java.util.regex.Pattern.compile(_BETWEEN)
+    jdf: Any = frame._jdf
+    return DataFrame(jdf.selectExpr(_splitters[context].split(_BETWEEN.join(expressions))), frame.sparkSession)
+
+
+__all__ = [
+    "ABOVE_FILES",
+    "as_batch",
+    "as_rdd",
+    "frame_of",
+    "frame_without_rows",
+    "is_missing",
+    "kind_of",
+    "never_without_rows",
+    "plan_of",
+    "secretly_empty",
+    "select_sql",
+    "taken_over",
+]
