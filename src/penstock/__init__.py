@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.group.settings import Group as Group
     from penstock.operators.aggregates import Aggregate as Aggregate
     from penstock.operators.aggregates import approx_count_distinct as approx_count_distinct
+    from penstock.operators.aggregates import avg as avg
     from penstock.operators.aggregates import collect as collect
     from penstock.operators.aggregates import count as count
     from penstock.operators.aggregates import count_distinct as count_distinct
@@ -89,7 +90,7 @@ _HOME = {
         "routing.shuffle": "Shuffle",
         "routing.w_choices": "WChoices",
         "operators.windows": "tumbling sliding session",
-        "operators.aggregates": "Aggregate approx_count_distinct collect count count_distinct first last "
+        "operators.aggregates": "Aggregate approx_count_distinct avg collect count count_distinct first last "
         "max mean min quantile stddev sum",
         "sinks": "console foreach_epoch memory noop parquet redis_stream sql",
         "sources": "files rate read_back redis_streams",

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
+from numbers import Real
 from types import NoneType, UnionType
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeAlias, get_args, get_origin, get_type_hints
 
 MIN_TIME: Final = -(2**63)
 MAX_TIME: Final = 2**63 - 1
@@ -57,20 +59,20 @@ NULL_PARTITION: Final = 1 << (PART_BITS - 1)
 """Number of a source's partition null where partitions are whole numbers; these are less than this, and more than its negative."""
 
 _UNITS: Final = {
-    "microsecond": 1,
-    "us": 1,
-    "millisecond": 1_000,
-    "ms": 1_000,
-    "second": 1_000_000,
-    "s": 1_000_000,
-    "minute": 60_000_000,
-    "min": 60_000_000,
-    "hour": 3_600_000_000,
-    "h": 3_600_000_000,
-    "day": 86_400_000_000,
-    "d": 86_400_000_000,
-    "week": 604_800_000_000,
+    name: us
+    for us, names in {
+        1: "microsecond us usec µs",
+        1_000: "millisecond ms msec millis",
+        1_000_000: "second s sec",
+        60_000_000: "minute m min",
+        3_600_000_000: "hour h hr",
+        86_400_000_000: "day d",
+        604_800_000_000: "week w wk",
+    }.items()
+    for name in names.split()
 }
+Duration: TypeAlias = str | float | dt.timedelta
+"""How a user writes a duration; see `duration_us`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,44 +91,60 @@ def whole_partition(part: int) -> int | None:
 _LONGEST_US: Final = 100_000 * 86_400_000_000
 
 
-def duration_us(text: str | dt.timedelta, what: str = "duration") -> int:
-    """Read a duration such as ``"10 minutes"``, ``"1 hour 30 minutes"`` or a timedelta, in microseconds.
+def duration_us(given: Duration, what: str = "duration") -> int:
+    """Read a duration, in microseconds.
 
     Args:
-        text: The duration.
+        given: Text such as ``"10 minutes"``, ``"5m"``, ``"10 sec"`` or ``"1 hour 30 minutes"``, a number of seconds, or a timedelta.
         what: What it is for, used in the error.
 
     Raises:
-        DeclarationError: The text is not a duration. Nothing was changed.
+        DeclarationError: It is not a duration. Nothing was changed.
 
     Example:
-        >>> duration_us("1 hour 30 minutes")
-        5400000000
+        >>> duration_us("1 hour 30 minutes"), duration_us("5m"), duration_us(0.5)
+        (5400000000, 300000000, 500000)
     """
     from penstock.errors import DeclarationError  # noqa: PLC0415  (errors imports nothing; types is imported first)
 
-    if isinstance(text, dt.timedelta):
-        if text < dt.timedelta(0):
-            raise DeclarationError(f"{what} is {text}, which is negative; give a duration from 0.")
-        return _checked(text // dt.timedelta(microseconds=1), what)
-    total, rest = 0, str(text).strip()
+    if _is_number(given):
+        seconds: Any = given
+        if abs(seconds) > _LONGEST_US // 1_000_000:
+            raise _too_long(what)
+        given = dt.timedelta(seconds=float(seconds))
+    if isinstance(given, dt.timedelta):
+        if given < dt.timedelta(0):
+            raise DeclarationError(f"{what} is {given}, which is negative; give a duration from 0.")
+        return _checked(given // dt.timedelta(microseconds=1), what)
+    total, rest = 0, str(given).strip()
     if not rest:
         raise DeclarationError(f"{what} is empty; write for example '10 minutes'.")
     while rest:
-        found = re.match(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)\s*,?\s*", rest)
-        unit = found and (_UNITS.get(found[2].lower()) or _UNITS.get(found[2].lower().rstrip("s")))
+        found = re.match(r"([0-9]+(?:\.[0-9]+)?)\s*([^\W\d_]+)\s*,?\s*", rest)
+        unit = found and (_UNITS.get(found[2].lower()) or _UNITS.get(found[2].lower().removesuffix("s")))
         if not found or not unit:
-            raise DeclarationError(f"{what} {text!r} is not a duration; write for example '10 minutes' or '1 hour 30 minutes'.")
+            hint = f"; a number alone is of seconds: write {given} without quotes" if rest.isdigit() and not total else ""
+            raise DeclarationError(
+                f"{what} {given!r} is not a duration; write for example '10 minutes', '5m' or '1 hour 30 minutes'{hint}."
+            )
         total += round(float(found[1]) * unit)
         rest = rest[found.end() :]
     return _checked(total, what)
 
 
-def _checked(us: int, what: str) -> int:
+def _is_number(given: Any) -> bool:
+    return type(given) is not bool and isinstance(given, Real) and not math.isnan(given)
+
+
+def _too_long(what: str) -> Exception:
     from penstock.errors import DeclarationError  # noqa: PLC0415
 
+    return DeclarationError(f"{what} is longer than 100,000 days.")
+
+
+def _checked(us: int, what: str) -> int:
     if us > _LONGEST_US:
-        raise DeclarationError(f"{what} is longer than 100,000 days.")
+        raise _too_long(what)
     return us
 
 

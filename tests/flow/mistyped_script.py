@@ -22,7 +22,7 @@ flow.sorce("events", ps.rate())  # refused: attr-defined
 flow.source("events", ps.noop())  # refused: arg-type
 flow.source("events", ps.rate(), on_error="drop")  # refused: arg-type
 flow.source("events", ps.rate(), latenes="1 second")  # refused: call-arg
-events.filter("delay > 0")  # refused: attr-defined
+events.filtr("delay > 0")  # refused: attr-defined
 events.aggregate(n=ps.count())  # refused: attr-defined
 events.sink("out")  # refused: arg-type
 events.key_by("tail", workers="2")  # refused: arg-type
@@ -40,15 +40,15 @@ keyed.process(ps.count())  # refused: arg-type
 keyed.process(ps.Operator(), on_error="skip")  # refused: arg-type
 keyed.window("1 hour")  # refused: arg-type
 keyed.window(ps.tumbling("1 hour")).where("delay > 0")  # refused: attr-defined
-keyed.join(events, "1 hour", "right")  # refused: arg-type
+keyed.join(events, "1 hour", "cross")  # refused: arg-type
 flow.start()  # refused: call-overload
 flow.start("local", checkpoint="c")  # refused: call-overload
 flow.start(checkpoint="c", worker=2)  # refused: call-overload
 flow.start(checkpoint="c", workers="2")  # refused: call-overload
-flow.start(checkpoint="c", trigger=0.2)  # refused: call-overload
+flow.start(checkpoint="c", trigger=[0.2])  # refused: call-overload
 flow.start(checkpoint="c", recover="snapshot")  # refused: call-overload
 flow.start(checkpoint="c", drain="no")  # refused: call-overload
-flow.start(checkpoint="c", step_budget=50)  # refused: call-overload
+flow.start(checkpoint="c", step_budget=[50])  # refused: call-overload
 flow.start(checkpoint="c", forget=1)  # refused: call-overload
 flow.start(checkpoint="c").scal("tail", 4)  # refused: attr-defined
 flow.start(checkpoint="c").scale("tail", "4")  # refused: arg-type

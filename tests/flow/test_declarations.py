@@ -70,7 +70,7 @@ UNKNOWN_COLUMN = {
     ),
     "deduplicate": (
         lambda f: f.keyed.deduplicate("dealy"),
-        "deduplicate(dealy) names column 'dealy', which does not exist; there are tail, at, delay, tags.",
+        "deduplicate(dealy) names column 'dealy', which does not exist; did you mean 'delay'?",
     ),
     "join": (
         lambda f: f.keyed.join(f.other.select("speed"), "1 second"),

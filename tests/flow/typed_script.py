@@ -111,6 +111,7 @@ def declared(spark: SparkSession, frame: DataFrame) -> ps.Flow:
         ps.collect("a"),
         ps.count_distinct("a"),
         ps.approx_count_distinct("a", 0.1),
+        ps.avg("a"),
         ps.quantile("a", 0.5),
     ]
     assert_type(kernels, list[Kernel])

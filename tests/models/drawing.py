@@ -240,7 +240,7 @@ class Drawing:
                 other, about.keys, f"r{len(self.recipe.nodes)}", distribute=(ps.ByPartition(),) if self.shared else ()
             )
             self.recipe.nodes.append(other)  # it becomes part of this region, so nothing else may follow it
-        how = self.draw(st.sampled_from(["inner", "left", "full"]))
+        how = self.draw(st.sampled_from(["inner", "left", "right", "full"]))
         added = r.Join(node, other, self.draw(st.sampled_from([0, 1, 4])) * r.SECOND, how)
         origins = merged.origins if how == "inner" else merged.origins | {added}
         self.add(added, About(about.keys, False, origins, merged.tied or how != "inner", merged.depth + 1))

@@ -162,7 +162,7 @@ class Oracle:
         for left in alone if node.how in ("left", "full") else ():
             out.append(self._at_frontier(node, left.key, left.time + node.within_us, _pair(left.data, {}, right_names)))  # noqa: PERF401
         alone = [right for right in rights if not any(_meet(left, right, node.within_us) for left in lefts)]
-        for right in alone if node.how == "full" else ():
+        for right in alone if node.how in ("right", "full") else ():
             data = _pair(dict.fromkeys(left_names) | dict(zip(keys, right.key, strict=True)), right.data, right_names)
             out.append(self._at_frontier(node, right.key, right.time + node.within_us, data))
         return out

@@ -19,14 +19,16 @@ from penstock.flow.stream import Stream
 from penstock.protocol.rescale import Limits
 from penstock.sinks.base import Sink
 from penstock.sources.base import Source, as_source
-from penstock.sql_text.schema import as_text, unknown_column
-from penstock.types import NULL_PARTITION, duration_us
+from penstock.sql_text.given import as_name, known_column
+from penstock.sql_text.schema import as_text
+from penstock.types import NULL_PARTITION, Duration, duration_us
 
 if TYPE_CHECKING:
     from penstock.driver.group_run import GroupRun
     from penstock.driver.run import Run
     from penstock.group.settings import Group
     from penstock.spark.run import DataFrame, SparkSession
+    from penstock.sql_text.given import Expression
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -57,12 +59,12 @@ class StartOptions(TypedDict, total=False):
     """The options of `Flow.start`, for type checkers."""
 
     workers: int | Mapping[str, int] | None
-    trigger: str | dt.timedelta
+    trigger: Duration
     recover: Literal["checkpoint", "recompute"]
     since: str | dt.datetime | None
     replay_outputs: Mapping[str, str | None] | None
     drain: bool
-    step_budget: str | dt.timedelta | Limits | None
+    step_budget: Duration | Limits | None
     forget: Sequence[str]
     audit: bool | int
     on_step: Callable[[str], None] | None
@@ -91,9 +93,9 @@ class Flow:
         name: str,
         source: Source | DataFrame,
         *,
-        time: str | None = None,
-        lateness: str | dt.timedelta = "0 seconds",
-        idle_after: str | dt.timedelta | None = None,
+        time: Expression | None = None,
+        lateness: Duration = "0 seconds",
+        idle_after: Duration | None = None,
         position: tuple[str, str] | None = None,
         partitions: tuple[Any, ...] | list[Any] = (),
         on_error: Literal["fail", "skip"] | Sink = "fail",
@@ -125,9 +127,11 @@ class Flow:
         position = connector.position if position is None else position
         what = f"Source {name!r}"
         if time is not None:
-            as_text(time, f"The time column of source {name!r}")
-            if time not in schema.names:
-                raise unknown_column(time, schema.names, f"{what} takes its event time from a column it does not have: time=")
+            time = known_column(
+                as_name(time, f"The time column of source {name!r}"),
+                schema.names,
+                f"{what} takes its event time from a column it does not have: time=",
+            )
             kind = schema.field(time).type
             if not pa.types.is_timestamp(kind) and not pa.types.is_null(kind):
                 raise DeclarationError(
@@ -135,12 +139,13 @@ class Flow:
                 )
         if position is not None and (not isinstance(position, (tuple, list)) or len(position) != 2):
             raise DeclarationError(f"{what} has position={position!r}; give two columns, (partition, offset).")
-        for column in position or ():
-            as_text(column, f"The position columns of source {name!r}")
-            if column not in schema.names and position != connector.position:
-                raise unknown_column(
-                    column, schema.names, f"{what} takes its positions from a column it does not have: position="
-                )
+        if position is not None and position != connector.position:
+            own = f"The position columns of source {name!r}"
+            absent = f"{what} takes its positions from a column it does not have: position="
+            position = (
+                known_column(as_name(position[0], own), schema.names, absent),
+                known_column(as_name(position[1], own), schema.names, absent),
+            )
         for partition in partitions:
             if isinstance(partition, int) and abs(partition) >= NULL_PARTITION:
                 raise DeclarationError(
@@ -202,12 +207,12 @@ class Flow:
         *,
         checkpoint: str | os.PathLike[str],
         workers: int | Mapping[str, int] | None = None,
-        trigger: str | dt.timedelta = "200 milliseconds",
+        trigger: Duration = "200 milliseconds",
         recover: Literal["checkpoint", "recompute"] = "checkpoint",
         since: str | dt.datetime | None = None,
         replay_outputs: Mapping[str, str | None] | None = None,
         drain: bool = True,
-        step_budget: str | dt.timedelta | Limits | None = "50 milliseconds",
+        step_budget: Duration | Limits | None = "50 milliseconds",
         forget: Sequence[str] = (),
         audit: bool | int = False,
         group: Group | None = None,

@@ -6,20 +6,19 @@ The conveniences are all sugar over `KeyedStream.process`.
 from __future__ import annotations
 
 import copy
-import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Never, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
+from penstock.flow.aggregating import named_aggregates, with_operands
 from penstock.flow.steps import StatelessStep, Where
 from penstock.flow.stream import Stream, updating
 from penstock.flow.windowed import WindowedStream
 from penstock.operators.aggregate import AggregateStep
-from penstock.operators.aggregates import spelled
 from penstock.operators.aggregates.base import Kernel
 from penstock.operators.base import ERROR_SCHEMA, Operator
 from penstock.operators.deduplicate import Deduplicate
@@ -29,14 +28,26 @@ from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.windows import Session, Window
 from penstock.sinks.base import Sink
+from penstock.sql_text.given import as_expression, as_name, flat, is_column, known_column, spelled_in
 from penstock.sql_text.schema import as_function, as_schema, as_text, quoted, unknown_column
-from penstock.types import MASK, PART, PART_BITS, PART_MASK, duration_us
+from penstock.types import MASK, PART, PART_BITS, PART_MASK, Duration, duration_us
 
 if TYPE_CHECKING:
     from penstock.patterns.algebra import Query
+    from penstock.spark.column_text import Column
+    from penstock.sql_text.given import Expression, Schema
 
 _ONE = "these rows are one stream, those of a source or of a region; to read several, put sources together with union before key_by"
 _SEVERAL = "these sources come together here"
+
+
+_HOW: Final = {
+    "inner": "inner",
+    **dict.fromkeys(("left", "leftouter"), "left"),
+    **dict.fromkeys(("right", "rightouter"), "right"),
+    **dict.fromkeys(("full", "outer", "fullouter"), "full"),
+}
+"""Spark's words for joins, without underscores."""
 
 
 class KeyedStream(Stream):
@@ -76,8 +87,9 @@ class KeyedStream(Stream):
         return KeyedStream(self._flow, p.RegionOutput(node.schema, node.timed, region, -len(region.inputs)))
 
     def _selected(self, columns: list[tuple[str, str]], fields: list[pa.Field[Any]]) -> Stream:
-        for name, sql in columns if self._node.operator < 0 else ():
-            if name in self._region.keys.names and sql.strip("`").lower() != name.lower():
+        keys = [n.lower() for n in self._region.keys.names] if self._node.operator < 0 else []
+        for name, sql in columns if keys else ():
+            if name.lower() in keys and sql.strip("`").lower() != name.lower():
                 raise DeclarationError(
                     f"Column {name!r} is the key of region {self._region.name!r} and cannot be replaced after key_by; do that before."
                 )
@@ -156,8 +168,8 @@ class KeyedStream(Stream):
     def stateful_map(
         self,
         fn: Callable[[Any, Any, Any], tuple[Any, Any]],
-        schema: str | pa.Schema,
-        state: str | pa.Schema | None = None,
+        schema: Schema,
+        state: Schema | None = None,
         *,
         on_error: Literal["fail", "skip"] | Sink = "fail",
         name: str | None = None,
@@ -189,45 +201,50 @@ class KeyedStream(Stream):
         return self._step(step, [self._input], [self.schema], on_error, name)
 
     def aggregate(
-        self, emit: Literal["update"] = "update", *unnamed: Never, name: str | Kernel | None = None, **aggregates: Kernel
+        self,
+        emit: Literal["update"] | Column = "update",
+        *unnamed: Column,
+        name: str | Kernel | None = None,
+        **aggregates: Kernel | Column,
     ) -> KeyedStream:
         """A running value per key.
 
         Args:
             emit: ``"update"``: after each epoch the new value of every key that changed. Earlier values are replaced, so the
                 sink must be able to (``mode="upsert"``).
-            *unnamed: None: each aggregate needs a name.
+            *unnamed: Aggregates that have their name in them: ``F.count("*").alias("n")``.
             name: The step's name, see `process`; or an aggregate for a last column of that name.
-            **aggregates: Output column = aggregate.
+            **aggregates: Output column = aggregate: `penstock.count` and the like, or in Spark's spelling ``F.avg("delay")``,
+                ``"avg(delay)"``. What an aggregate reads is a column, or right after ``key_by`` an expression.
         """
         return self._aggregated(None, (emit, *unnamed), name, aggregates)
 
     def _aggregated(
         self, window: Window | None, unnamed: tuple[Any, ...], name: Any, aggregates: Mapping[str, Any]
     ) -> KeyedStream:
-        emit, named = unnamed[0], name is None or isinstance(name, str)
+        named = name is None or isinstance(name, str)
         aggregates = aggregates if named else {**aggregates, "name": name}
-        for given in unnamed:
-            if isinstance(given, Kernel):
-                column = given.column if given.column and given.column.isidentifier() else "n"
-                raise DeclarationError(
-                    f"aggregate needs a name for each aggregate, but {spelled(given)} has none; write {column}={spelled(given)}."
-                )
-        if len(unnamed) > 1 or (not aggregates and emit not in ("final", "update")):
-            raise DeclarationError(f"aggregate needs names and aggregates, such as n=penstock.count(), not {unnamed[-1]!r}.")
-        if not aggregates:
+        emit = next((e for e in unnamed[:1] if isinstance(e, str) and "(" not in e), "update" if window is None else "final")
+        given = named_aggregates(unnamed[1:] if unnamed[0] is emit else unnamed, aggregates)
+        if not given:
             raise DeclarationError("aggregate needs at least one aggregate, for example n=penstock.count().")
-        for output, kernel in aggregates.items():
-            if not isinstance(kernel, Kernel):
-                raise DeclarationError(
-                    f"Aggregate {output!r} is {kernel!r}; use penstock.count(), penstock.sum('column') and so on."
-                )
         wanted = ("update",) if window is None else ("final",) if isinstance(window, Session) else ("final", "update")
         if emit not in wanted:
             raise DeclarationError(f"aggregate(emit={emit!r}) is not possible here; use {' or '.join(map(repr, wanted))}.")
-        items = tuple(aggregates.items())
+        stream, kernels = with_operands(self, given)
+        items = tuple(kernels.items())
         step: Operator = SessionStep(items, window) if isinstance(window, Session) else AggregateStep(items, window, emit)
-        return self.process(step, name=name if named else None)
+        return stream.process(step, name=name if named else None)
+
+    def _computed(self, expression: str, aggregate: str) -> KeyedStream | None:
+        """This stream with an expression as a column named like it; None: it is none over these columns, but a name."""
+        if self._node.operator >= 0:
+            raise DeclarationError(
+                f"Aggregate {aggregate!r} reads {expression!r}, which is no column here; an expression can be read right after "
+                "key_by only: have the step before compute it."
+            )
+        found = self.with_columns({expression: expression})
+        return found if isinstance(found, KeyedStream) else None
 
     def window(self, window: Window) -> WindowedStream:
         """Divide each key's rows by event time; `aggregate` or `stateful_map` must follow.
@@ -241,26 +258,28 @@ class KeyedStream(Stream):
             raise DeclarationError("A window needs an event time; declare it: flow.source(..., time='column').")
         return WindowedStream(self, window)
 
-    def deduplicate(self, *columns: str, within: str | dt.timedelta | None = None, name: str | None = None) -> KeyedStream:
+    def deduplicate(
+        self, *columns: Expression | Sequence[Expression], within: Duration | None = None, name: str | None = None
+    ) -> KeyedStream:
         """Keep the first of records that are equal in `columns` (none: in the key alone).
 
         Args:
-            *columns: What makes two records equal.
+            *columns: What makes two records equal; a list will do.
             within: A record is dropped if an equal one that was kept lies at most so far before it; None: for ever.
             name: The step's name; see `process`.
         """
-        for column in columns:
-            as_text(column, "A column of deduplicate")
+        names = [as_name(column, "A column of deduplicate") for column in flat(columns)]
+        names = [known_column(name, self.schema.names, f"deduplicate({', '.join(names)})") for name in names]
         if within is not None and not self._node.timed:
             raise DeclarationError("deduplicate(within=...) needs an event time; declare it: flow.source(..., time='column').")
         kept_us = None if within is None else duration_us(within, "deduplicate's within")
-        return self.process(Deduplicate(columns, kept_us), name=name)
+        return self.process(Deduplicate(tuple(names), kept_us), name=name)
 
     def join(
         self,
         other: Stream,
-        within: str | dt.timedelta,
-        how: Literal["inner", "left", "full"] = "inner",
+        within: Duration,
+        how: Literal["inner", "left", "right", "full", "outer"] = "inner",
         *,
         name: str | None = None,
     ) -> KeyedStream:
@@ -269,14 +288,15 @@ class KeyedStream(Stream):
         Args:
             other: A stream keyed by as many columns of the same types, or one that has this region's key columns.
             within: How far apart, inclusive.
-            how: ``"inner"``; ``"left"``: rows of this side without partner too; ``"full"``: of both sides.
+            how: ``"inner"``; ``"left"``: rows of this side without partner too; ``"right"``: of the other side; ``"full"``, or
+                ``"outer"``: of both sides.
             name: The step's name; see `process`.
 
         Returns:
             Columns of this side, then those of the other without its key columns; a name that both have gets ``_right``.
         """
-        if how not in ("inner", "left", "full"):
-            raise DeclarationError(f"join(how={how!r}) is not known; use 'inner', 'left' or 'full'.")
+        if (kind := _HOW.get(str(how).lower().replace("_", ""))) is None:
+            raise DeclarationError(f"join(how={how!r}) is not known; use 'inner', 'left', 'right' or 'full'.")
         if not isinstance(other, Stream) or other._flow is not self._flow:
             raise DeclarationError("join needs a stream of the same flow.")
         node, keys = self._joined_input(other)
@@ -295,7 +315,7 @@ class KeyedStream(Stream):
             renamed = renamed.select(**{mapping.get(n, n): quoted(n) for n in node.schema.names})
         self._region.inputs.append(renamed._node)
         port = ("port", len(self._region.inputs) - 1)
-        step = IntervalJoin(duration_us(within, "join's within"), how)
+        step = IntervalJoin(duration_us(within, "join's within"), kind)
         return self._step(step, [self._input, port], [self.schema, renamed.schema], name=name)
 
     def _joined_input(self, other: Stream) -> tuple[p.Node, pa.Schema]:
@@ -327,7 +347,7 @@ class KeyedStream(Stream):
     def match(
         self,
         query: str,
-        define: Mapping[str, str] | None = None,
+        define: Mapping[str, Expression] | None = None,
         *,
         type: str | None = None,  # noqa: A002  (the public name)
         strategy_scope: str = "end",
@@ -377,19 +397,21 @@ class KeyedStream(Stream):
                 f"events_window={events_window!r}: in a flow WITHIN n EVENTS can only count the events of the key; leave it at 'key'."
             )
         columns, keys, time = self.schema, self._region.keys, self._time_column()
+        defined = _as_texts(define)
+        type = spelled_in(type, columns.names) or type if isinstance(type, str) else type  # noqa: A001
         parsed, pattern = keyed_pattern(
             query,
             columns,
             keys=keys.names,
             time=time,
-            define=define,
+            define=defined,
             type_column=type,
             scope=strategy_scope,
             most=max_matches_per_event,
         )
         streams = self._streams(parsed)
         read = streams_read(parsed, tuple(streams), _SEVERAL if streams else _ONE)
-        tests = words_sql(pattern.automaton.tests, define, type, streams)
+        tests = words_sql(pattern.automaton.tests, defined, type, streams)
         pattern = replace(pattern, streams=read if parsed.streams else (), evaluated=tuple(tests))
         late = None if on_timeout is None else pattern.timing_out(on_timeout, parsed)
         needed = dict.fromkeys([*keys.names, *pattern.needed, *(late.needed if late else ())])  # the rest need not be shuffled
@@ -453,6 +475,13 @@ class KeyedStream(Stream):
                 f"({', '.join(sorted(str(name) for name in names))}) under its name."
             )
         return found[0]
+
+
+def _as_texts(define: Any) -> Any:
+    """Conditions by type, with Spark Columns as text; what is none is refused later."""
+    if not isinstance(define, Mapping):
+        return define
+    return {name: as_expression(c, f"The condition of {name!r} in define") if is_column(c) else c for name, c in define.items()}
 
 
 Stream._needing_a_key = frozenset(name for name in vars(KeyedStream) if not name.startswith("_")) - {"local", "timeouts"}

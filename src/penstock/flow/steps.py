@@ -140,7 +140,7 @@ class Transform(_Calling):
     """Any function from DataFrame to DataFrame that keeps the hidden columns."""
 
     fn: Callable[[Any], Any]
-    schema: str | pa.Schema | None
+    schema: pa.Schema | None
     kind, stored_as = "transform", "Transform"
 
     def frame_function(self) -> Callable[[Any], Any]:

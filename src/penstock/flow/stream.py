@@ -7,7 +7,7 @@ Read next: `penstock.flow.keyed`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +19,7 @@ from penstock.flow.steps import MapBatches, Select, StatelessStep, Transform, Wh
 from penstock.routing.key_grouping import KeyGrouping
 from penstock.routing.strategy import STATELESS, Strategy
 from penstock.sinks.base import Sharing, Sink
+from penstock.sql_text.given import as_expression, as_expressions, as_name, flat, known_column, without_name
 from penstock.sql_text.schema import (
     as_function,
     as_number,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.flow.distributed import DistributedStream
     from penstock.flow.flow import Flow
     from penstock.flow.keyed import KeyedStream
+    from penstock.sql_text.given import Expression, Schema
 
 
 class Stream:
@@ -72,48 +74,81 @@ class Stream:
     def _after(self, step: StatelessStep) -> Stream:
         return Stream(self._flow, p.stepped(step, self._stateless()))
 
-    def where(self, condition: str) -> Stream:
-        """Rows for which a Spark SQL condition is true."""
-        check_condition(condition, self.schema, "where")
-        return self.apply(Where(condition))
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.schema.names)
 
-    def select(self, *expressions: str, **named: str) -> Stream:
-        """The given columns only: names, or SQL expressions such as ``"delay / 60 AS hours"`` or ``hours="delay / 60"``."""
+    def where(self, condition: Expression) -> Stream:
+        """Rows for which a condition is true: Spark SQL, or a Spark Column such as ``F.col("delay") > 5``."""
+        sql = as_expression(condition, "What where is given")
+        check_condition(sql, self.schema, "where")
+        return self.apply(Where(sql))
+
+    def filter(self, condition: Expression) -> Stream:
+        """As `where`."""
+        return self.where(condition)
+
+    def select(self, *expressions: Expression | Sequence[Expression], **named: Expression) -> Stream:
+        """The given columns only: names, or SQL expressions such as ``"delay / 60 AS hours"`` or ``hours="delay / 60"``.
+
+        Spark Columns and lists of either will do as well: ``select("tail", (F.col("delay") / 60).alias("hours"))``.
+        """
         if not expressions and not named:
             raise DeclarationError("select needs at least one column.")
         columns: list[tuple[str, str]] = []
         fields = []
         everything = [quoted(n) for n in self.schema.names]
-        for sql in (
-            s
-            for e in expressions
-            for s in (everything if as_text(e, "What select is given").strip() == "*" else [as_sql(e, self.schema)])
-        ):
+        given = [as_expression(e, "What select is given") for e in flat(expressions)]
+        for sql in (s for e in given for s in (everything if e.strip() == "*" else [as_sql(e, self.schema)])):
             found = check_expression(sql, self.schema, "select")
             if not found.name:
                 raise DeclarationError(f"select needs a name for {sql!r}; write {sql!r} AS name.")
-            columns.append((found.name, _without_alias(sql)))
+            columns.append((found.name, without_name(sql)[0]))
             fields.append(found)
-        for name, sql in named.items():
+        for name, sql in as_expressions(named, "select").items():
             columns.append((name, sql))
             fields.append(pa.field(name, check_expression(sql, self.schema, f"select {name}").type))
         return self._selected(columns, fields)
 
-    def with_columns(self, **expressions: str) -> Stream:
-        """All columns, and those given as SQL expressions; a name that exists is replaced."""
-        new = {n: check_expression(sql, self.schema, f"with_columns {n}").type for n, sql in expressions.items()}
-        kept = [f for f in self.schema if f.name not in new]
-        columns = [(f.name, quoted(f.name)) for f in kept] + list(expressions.items())
+    def with_columns(self, new_columns: Mapping[str, Expression] | None = None, /, **expressions: Expression) -> Stream:
+        """All columns, and those given as SQL expressions or Spark Columns, by name; a name that exists is replaced.
+
+        Args:
+            new_columns: As in Spark, names and expressions in a dict.
+            **expressions: The same by keywords.
+        """
+        if new_columns is not None and not isinstance(new_columns, Mapping):
+            raise DeclarationError(
+                f"with_columns needs a name for each column, not {new_columns!r}; write with_columns(hours='delay / 60')."
+            )
+        given = as_expressions({**(new_columns or {}), **expressions}, "with_columns")
+        new = {
+            as_text(n, "A name in with_columns"): check_expression(sql, self.schema, f"with_columns {n}").type
+            for n, sql in given.items()
+        }
+        replaced = {n.lower() for n in new}
+        kept = [f for f in self.schema if f.name.lower() not in replaced]
+        columns = [(f.name, quoted(f.name)) for f in kept] + list(given.items())
         return self._selected(columns, [*kept, *(pa.field(n, t) for n, t in new.items())])
+
+    def drop(self, *columns: Expression | Sequence[Expression]) -> Stream:
+        """All columns but these."""
+        names = [known_column(as_name(c, "What drop is given"), self.columns, "drop") for c in flat(columns)]
+        kept = [f for f in self.schema if f.name not in names]
+        if not kept:
+            raise DeclarationError("drop would leave no column.")
+        return self._selected([(f.name, quoted(f.name)) for f in kept], kept)
 
     def _selected(self, columns: list[tuple[str, str]], fields: list[pa.Field[Any]]) -> Stream:
         names = [n for n, _ in columns]
+        folded = [n.lower() for n in names]
         for name in names:
-            if names.count(name) > 1:
+            if folded.count(name.lower()) > 1:
                 raise DeclarationError(f"select gives two columns the name {name!r}; rename one.")
         return self.apply(Select(tuple(columns), set(self.schema.names) <= set(names), pa.schema(fields)))
 
-    def transform(self, fn: Callable[[Any], Any], schema: str | pa.Schema | None = None) -> Stream:
+    def transform(self, fn: Callable[[Any], Any], schema: Schema | None = None) -> Stream:
         """Any function from DataFrame to DataFrame, row by row: it must keep the columns whose names start with ``__ps_``.
 
         Args:
@@ -121,9 +156,9 @@ class Stream:
             schema: Columns of the result; None: those of the input.
         """
         as_function(fn, "transform", "fn(dataframe)")
-        return self.apply(Transform(fn, schema))
+        return self.apply(Transform(fn, None if schema is None else as_schema(schema, "the schema of transform")))
 
-    def map_batches(self, fn: Callable[[pa.RecordBatch], pa.RecordBatch], schema: str | pa.Schema) -> Stream:
+    def map_batches(self, fn: Callable[[pa.RecordBatch], pa.RecordBatch], schema: Schema) -> Stream:
         """A Python function over Arrow record batches.
 
         Args:
@@ -158,17 +193,21 @@ class Stream:
                 raise DeclarationError("union needs an event time on all of its streams, or on none.")
         return Stream(self._flow, p.united(nodes))
 
-    def split(self, **conditions: str) -> dict[str, Stream]:
+    def split(self, **conditions: Expression) -> dict[str, Stream]:
         """One stream per condition, by name. A row goes to every stream whose condition it satisfies."""
         return {name: self.where(condition) for name, condition in conditions.items()}
 
     def key_by(
-        self, *columns: str, distribute: Strategy | None = None, workers: int | None = None, name: str | None = None
+        self,
+        *columns: Expression | Sequence[Expression],
+        distribute: Strategy | None = None,
+        workers: int | None = None,
+        name: str | None = None,
     ) -> KeyedStream:
         """Open a region: what follows keeps its state per value of these columns.
 
         Args:
-            *columns: Key columns, or named SQL expressions. Null is a key like any other.
+            *columns: Key columns, or named SQL expressions or Spark Columns, or a list. Null is a key like any other.
             distribute: Distribution strategy; `KeyGrouping()` if not given. Those that divide the rows of a key are for aggregates.
             workers: Number of workers of this region; None: as given to `start`.
             name: The region's name; the key columns joined by ``_`` if not given.
@@ -180,14 +219,15 @@ class Stream:
             raise DeclarationError("key_by needs at least one column.")
         stream: Stream = Stream(self._flow, self._stateless())
         fields: list[pa.Field[Any]] = []
-        for column in (as_sql(c, self.schema) for c in columns):
+        for column in (as_sql(as_expression(c, "What key_by is given"), self.schema) for c in flat(columns)):
             found = check_expression(column, stream.schema, "key_by")
             if found.name in (f.name for f in fields):
                 raise DeclarationError(f"key_by names column {found.name!r} twice.")
-            if found.name not in stream.schema.names:
-                if not found.name:
-                    raise DeclarationError(f"key_by needs a name for {column!r}; write {column!r} AS name.")
-                stream = stream.with_columns(**{found.name: _without_alias(column)})
+            if not found.name:
+                raise DeclarationError(f"key_by needs a name for {column!r}; write {column!r} AS name.")
+            expression, alias = without_name(column)
+            if alias or found.name not in stream.schema.names:
+                stream = stream.with_columns({found.name: expression})
             if pa.types.is_nested(found.type):
                 raise DeclarationError(
                     f"key_by cannot use column {found.name!r} of type {found.type}; key by numbers, strings, times."
@@ -342,11 +382,3 @@ def _output_name(node: p.Node) -> str:
         return node.name
     before = p.inputs_of(node)
     return _output_name(before[0]) if before else "output"
-
-
-def _without_alias(sql: str) -> str:
-    import sqlglot  # noqa: PLC0415
-    from sqlglot import exp  # noqa: PLC0415
-
-    parsed: Any = sqlglot.parse_one(f"SELECT {sql}", dialect="spark").expressions[0]
-    return str(parsed.this.sql("spark")) if isinstance(parsed, exp.Alias) else sql

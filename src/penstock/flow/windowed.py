@@ -6,9 +6,7 @@ Read next: `penstock.flow.keyed`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Never
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.errors import DeclarationError
 from penstock.operators.aggregates.base import Kernel
@@ -17,6 +15,8 @@ from penstock.sinks.base import Sink
 
 if TYPE_CHECKING:
     from penstock.flow.keyed import KeyedStream
+    from penstock.spark.column_text import Column
+    from penstock.sql_text.given import Schema
 
 
 class WindowedStream:
@@ -28,27 +28,27 @@ class WindowedStream:
 
     def aggregate(
         self,
-        emit: Literal["final", "update"] = "final",
-        *unnamed: Never,
+        emit: Literal["final", "update"] | Column = "final",
+        *unnamed: Column,
         name: str | Kernel | None = None,
-        **aggregates: Kernel,
+        **aggregates: Kernel | Column,
     ) -> KeyedStream:
         """Aggregates per key and window, with the columns ``window_start`` and ``window_end``.
 
         Args:
             emit: ``"final"``: once, when the window is complete. ``"update"``: after each epoch that changed it; the sink must
                 be able to replace (``mode="upsert"``).
-            *unnamed: None: each aggregate needs a name.
+            *unnamed: Aggregates that have their name in them: ``F.count("*").alias("n")``.
             name: The step's name, see `KeyedStream.process`; or an aggregate for a last column of that name.
-            **aggregates: Output column = aggregate.
+            **aggregates: Output column = aggregate; see `KeyedStream.aggregate`.
         """
         return self._stream._aggregated(self._window, (emit, *unnamed), name, aggregates)
 
     def stateful_map(
         self,
         fn: Callable[[Any, Any, Any], tuple[Any, Any]],
-        schema: str | pa.Schema,
-        state: str | pa.Schema | None = None,
+        schema: Schema,
+        state: Schema | None = None,
         *,
         on_error: Literal["fail", "skip"] | Sink = "fail",
         name: str | None = None,

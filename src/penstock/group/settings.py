@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.errors import DeclarationError
 from penstock.redis_client.connection import connect, shown
-from penstock.types import duration_us
+from penstock.types import Duration, duration_us
 
 SHORTEST_LEASE_MS: Final = 100
 LONGEST_LEASE_MS: Final = 3_600_000
@@ -45,8 +44,8 @@ class Group:
     url: str
     name: str
     member: str | None = field(default=None, kw_only=True)
-    lease: str | dt.timedelta = field(default="10 seconds", kw_only=True)
-    grace: str | dt.timedelta = field(default="8 seconds", kw_only=True)
+    lease: Duration = field(default="10 seconds", kw_only=True)
+    grace: Duration = field(default="8 seconds", kw_only=True)
 
     def __post_init__(self) -> None:
         connect(self.url).close()

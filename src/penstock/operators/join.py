@@ -1,7 +1,7 @@
 """Interval join: pairs of records of one key whose event times are at most `within` apart.
 
 Both sides are kept per key until no partner can arrive. A pair is emitted at the later of its two records; a record without
-partner (left and full joins) when its time has run out. As in SQL, a key with a null part matches nothing.
+partner (left, right and full joins) when its time has run out. As in SQL, a key with a null part matches nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class IntervalJoin(Operator):
 
     Attributes:
         within_us: The largest distance of a pair's event times (µs, inclusive).
-        how: ``"inner"``, ``"left"`` (also left records without partner) or ``"full"`` (of both sides).
+        how: ``"inner"``, ``"left"`` (also left records without partner), ``"right"`` (right ones) or ``"full"`` (of both sides).
     """
 
     within_us: int
@@ -198,7 +198,7 @@ class IntervalJoin(Operator):
         return Emitted(self._batch(rows), order, np.array([g for g, _, _ in out], np.int64), keys)
 
     def _shown(self) -> tuple[int, ...]:
-        return {"inner": (), "left": (LEFT,), "full": (LEFT, RIGHT)}[self.how]
+        return {"inner": (), "left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT)}[self.how]
 
 
 def _all_keys(inputs: Sequence[Rows]) -> tuple[Keys, list[Ints]]:

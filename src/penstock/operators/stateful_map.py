@@ -5,9 +5,7 @@ Only here does Python run per record; everything around it is in bulk.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
-from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +23,7 @@ from penstock.operators.migration import told_with_key
 from penstock.operators.stored_state import StoredState
 from penstock.operators.windows import WINDOW, Sliding, window_text
 from penstock.rows.keys import Ints, biased
+from penstock.rows.named import row_type
 from penstock.rows.returned import Returned, Unfit
 from penstock.rows.rows import Keys, Order, Rows
 from penstock.types import MAX_TIME
@@ -33,9 +32,8 @@ _FIXED = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def event_type(names: Sequence[str]) -> Any:
-    """The named tuple that a function gets per event; names that are invalid in Python get underscores."""
-    clean = [re.sub(r"\W|^(?=\d)", "_", n) for n in names]
-    return namedtuple("Event", clean, rename=True)  # noqa: PYI024  (fields known at run time only)
+    """The type of what a function gets per event."""
+    return row_type("Event", tuple(names))
 
 
 @dataclass

@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime as dt
 import pickle
 import struct
-from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, cast
@@ -20,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.operators.layouts import MIGRATED
+from penstock.rows.named import row_type, values_by_name
 from penstock.rows.returned import Unfit, to_column
 
 _CODES: Final = {"int64": "q", "int32": "i", "int16": "h", "int8": "b", "double": "d", "float": "f", "bool": "?"}
@@ -32,7 +32,7 @@ class StateCodec:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._row: Any = namedtuple("State", schema.names)  # type: ignore[misc]  # noqa: PYI024  (fields known at run time only)
+        self._row: Any = row_type("State", tuple(schema.names))
         self._packer = _packer([str(f.type) for f in schema])
         self._flags = [i for i, f in enumerate(schema) if pa.types.is_boolean(f.type)]  # struct accepts anything as a boolean
         self._fields = [(*_usual(field.type), field) for field in schema]
@@ -62,7 +62,9 @@ class StateCodec:
 
     def _values(self, state: Any) -> tuple[Any, ...]:
         values = tuple(state[n] for n in self._schema.names) if isinstance(state, dict) else state
-        return tuple(values) if isinstance(values, tuple) else (values,)  # a named tuple of ours cannot be pickled
+        return (
+            tuple(values_by_name(values, self._schema.names)) if isinstance(values, tuple) else (values,)
+        )  # the columns are known
 
     def _check(self, values: tuple[Any, ...]) -> None:
         """Refuse values that do not fit; for usual types, checking the Python type suffices."""
@@ -207,7 +209,7 @@ def _through(functions: Sequence[Callable[[Any], Any]], state: Any) -> Any:
     declared = hasattr(state, "_fields")
     for function in functions:
         if declared and isinstance(state, dict):
-            state = namedtuple("State", state)(**state)  # noqa: PYI024
+            state = row_type("State", tuple(state))._make(state.values())
         name = getattr(function, "__name__", "the function")
         try:
             state = function(state)
@@ -224,7 +226,7 @@ class _Reader:
     def __init__(self, layout: Mapping[str, str]) -> None:
         columns = {name: kind for name, kind in layout.items() if name != MIGRATED}
         self.names = None if "" in columns else list(columns)
-        self._row: Any = None if self.names is None else namedtuple("State", self.names)  # noqa: PYI024
+        self._row: Any = None if self.names is None else row_type("State", tuple(self.names))
         self._packer = None if self.names is None else _packer(list(columns.values()))
         self.size = self._packer.size if self._packer else 0
         """Bytes of every value of it, without what tells its layout; 0: they differ."""

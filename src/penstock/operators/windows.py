@@ -6,7 +6,6 @@ the frontier has reached its end.
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +14,7 @@ import numpy as np
 
 from penstock.errors import DeclarationError
 from penstock.rows.keys import Ints
-from penstock.types import duration_us
+from penstock.types import Duration, duration_us
 
 WINDOW: Final = ("window_start", "window_end")
 """Columns that a window adds to its rows."""
@@ -73,7 +72,7 @@ def window_text(window: Window | None) -> str:
     return f"of {window.size_us / 1e6:g} s{every}"
 
 
-def tumbling(size: str | dt.timedelta) -> Sliding:
+def tumbling(size: Duration) -> Sliding:
     """Windows of one size, side by side.
 
     Raises:
@@ -86,7 +85,7 @@ def tumbling(size: str | dt.timedelta) -> Sliding:
     return sliding(size, size)
 
 
-def sliding(size: str | dt.timedelta, slide: str | dt.timedelta) -> Sliding:
+def sliding(size: Duration, slide: Duration) -> Sliding:
     """Overlapping windows of one size, one every `slide`.
 
     Raises:
@@ -100,7 +99,7 @@ def sliding(size: str | dt.timedelta, slide: str | dt.timedelta) -> Sliding:
     return window
 
 
-def session(gap: str | dt.timedelta) -> Session:
+def session(gap: Duration) -> Session:
     """A window per burst of records, ended by a pause of `gap`.
 
     Raises:

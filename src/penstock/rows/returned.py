@@ -17,6 +17,8 @@ from typing import Any, Final, cast
 import numpy as np
 import pyarrow as pa
 
+from penstock.rows.named import values_by_name
+
 _FRACTIONS: Final = frozenset({float, Decimal, np.float64, np.float32})
 _MIDNIGHT: Final = dt.time()
 
@@ -75,7 +77,9 @@ class Returned:
                 about = "has no" if odd in self._wanted else "has a"
                 raise Unfit(f"returned the row {row!r}, which {about} column {odd!r}; its schema has {', '.join(self._names)}")
             return tuple([row[n] for n in self._names])
-        return row if isinstance(row, tuple) else (row,)
+        if type(row) is tuple:
+            return row
+        return values_by_name(row, self._names) if isinstance(row, tuple) else (row,)
 
     def batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
         """Rows as columns.

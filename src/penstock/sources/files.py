@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.sources.base import Source
 from penstock.sql_text.schema import as_number, as_schema, as_text
+
+if TYPE_CHECKING:
+    from penstock.sql_text.given import Schema
 
 FORMATS = ("csv", "json", "parquet")
 _RECORDS: Final = "penstock finds malformed records itself, and on_error= of the source says what becomes of them"
@@ -64,7 +67,7 @@ class Files(Source):
 
 def files(
     path: str | os.PathLike[str],
-    schema: str | pa.Schema,
+    schema: Schema,
     format: Literal["csv", "json", "parquet"] = "parquet",  # noqa: A002  (Spark's word)
     *,
     max_files_per_epoch: int | None = None,

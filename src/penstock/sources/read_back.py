@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -18,6 +18,9 @@ from penstock.errors import DeclarationError, SinkError
 from penstock.sources.base import Source
 from penstock.sql_text.schema import as_number, as_schema, as_text
 from penstock.types import HIDDEN, MAX_TIME, PARTITION, TIME, Mark, visible
+
+if TYPE_CHECKING:
+    from penstock.sql_text.given import Schema
 
 READ_TIME: Final = f"{HIDDEN}read_time"
 """Event times (µs) of rows that are read again."""
@@ -65,7 +68,7 @@ class Readable(Protocol):
 
 
 def read_back(
-    sink: Any, schema: str | pa.Schema | None = None, *, output: str | None = None, max_rows_per_epoch: int | None = None
+    sink: Any, schema: Schema | None = None, *, output: str | None = None, max_rows_per_epoch: int | None = None
 ) -> ReadBack:
     """The rows that a sink holds, as a source: for a flow that goes on from what another one has stored with ``positions=True``.
 

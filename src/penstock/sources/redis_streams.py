@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,9 @@ from penstock.sources.base import MALFORMED, Shared, Source
 from penstock.sql_text.schema import as_number, as_schema, as_text
 from penstock.types import HIDDEN
 
+if TYPE_CHECKING:
+    from penstock.sql_text.given import Schema
+
 ENTRY_PARTITION: Final = f"{HIDDEN}entry_partition"
 """int64, the partition of an entry."""
 ENTRY_OFFSET: Final = f"{HIDDEN}entry_offset"
@@ -38,7 +41,7 @@ def redis_streams(
     url: str,
     stream: str,
     partitions: int,
-    schema: str | pa.Schema,
+    schema: Schema,
     *,
     max_rows_per_epoch: int = 100_000,
     on_trim: Literal["fail", "skip"] = "fail",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.spark.internals.local_files import LOCAL_LOG
 from penstock.spark.session.local import HANDING
 from penstock.spark.session.settings import BATCH_ROWS
-from penstock.types import duration_us
+from penstock.types import Duration, duration_us
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +30,7 @@ _LIKE_AVAILABLE_NOW: Final = frozenset({"availablenow", "available", "now", "onc
 DEFAULT_WORKERS: Final = 2
 
 
-def interval_ms(trigger: str | dt.timedelta) -> int | None:
+def interval_ms(trigger: Duration) -> int | None:
     """The trigger in milliseconds; None for available now.
 
     Raises:
@@ -38,7 +39,11 @@ def interval_ms(trigger: str | dt.timedelta) -> int | None:
     if trigger == AVAILABLE_NOW:
         return None
     spelled = "".join(letter for letter in trigger.lower() if letter.isalpha()) if isinstance(trigger, str) else ""
-    if not isinstance(trigger, str | dt.timedelta) or spelled.removeprefix("trigger") in _LIKE_AVAILABLE_NOW:
+    if (
+        isinstance(trigger, bool)
+        or not isinstance(trigger, str | dt.timedelta | Real)
+        or spelled.removeprefix("trigger") in _LIKE_AVAILABLE_NOW
+    ):
         raise DeclarationError(
             f"trigger={trigger!r} is not known; write {AVAILABLE_NOW!r} to process what there is and then end, or how often an epoch "
             "begins, such as '200 milliseconds'."
@@ -84,7 +89,7 @@ def _width(schema: pa.Schema) -> int:
     return sum((kind.bit_width + 7) // 8 for kind in kinds)
 
 
-def step_limits(step_budget: str | dt.timedelta | Limits | None) -> Limits:
+def step_limits(step_budget: Duration | Limits | None) -> Limits:
     """Bounds of a step of a rescale.
 
     Raises:

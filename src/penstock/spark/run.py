@@ -56,7 +56,7 @@ from penstock.spark.sources.row_times import sources_alone
 from penstock.spark.sources.slices import Slices, one_stream
 from penstock.spark.sources.unread import unread_files
 from penstock.spark.task import boot_id, local_folder
-from penstock.types import Refusal
+from penstock.types import Duration, Refusal
 from penstock.worker.audit import audited_epochs, run_twice
 from penstock.worker.copying import Copy
 from penstock.worker.run import Assignment
@@ -71,10 +71,10 @@ def start(
     spark: SparkSession | None,
     checkpoint: str | os.PathLike[str],
     workers: int | Mapping[str, int] | None,
-    trigger: str | dt.timedelta,
+    trigger: Duration,
     again: tuple[str, str | dt.datetime | None, Mapping[str, str | None] | None],
     drain: bool,
-    step_budget: str | dt.timedelta | Limits | None,
+    step_budget: Duration | Limits | None,
     forget: Sequence[str],
     audit: bool | int,
     on_step: Callable[[str], None] | None,

@@ -155,15 +155,39 @@ def parse_schema(text: str, what: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-def as_schema(given: str | pa.Schema, what: str) -> pa.Schema:
-    """A schema given as text or as Arrow.
+def of_struct(given: Any, what: str) -> Any:
+    """A Spark ``StructType`` as an Arrow schema; anything else as it is.
+
+    Raises:
+        DeclarationError: It has a type that penstock does not know.
+    """
+    if not (type(given).__name__ == "StructType" and type(given).__module__.startswith("pyspark.sql")):
+        return given
+    return pa.schema([pa.field(f.name, _of_spark(f.dataType, f"Column {f.name!r} of {what}")) for f in given.fields])
+
+
+def _of_spark(kind: Any, what: str) -> Any:
+    name = kind.typeName()
+    if name == "struct":
+        return pa.struct([pa.field(f.name, _of_spark(f.dataType, what)) for f in kind.fields])
+    if name == "array":
+        return pa.list_(_of_spark(kind.elementType, what))
+    if name == "map":
+        return pa.map_(_of_spark(kind.keyType, what), _of_spark(kind.valueType, what))
+    return parse_schema(f"c {kind.simpleString()}", what).field(0).type
+
+
+def as_schema(given: Any, what: str) -> pa.Schema:
+    """A schema given as text, as Arrow or as Spark's ``StructType``.
 
     Raises:
         DeclarationError: It is not a schema, or has a column name that is reserved for penstock.
     """
-    schema = parse_schema(given, what) if isinstance(given, str) else given
+    schema = parse_schema(given, what) if isinstance(given, str) else of_struct(given, what)
     if not isinstance(schema, pa.Schema):
-        raise DeclarationError(f"{what} must be text such as 'tail string, delay double', or a pyarrow.Schema, not {given!r}.")
+        raise DeclarationError(
+            f"{what} must be text such as 'tail string, delay double', a StructType, or a pyarrow.Schema, not {given!r}."
+        )
     there: dict[str, str] = {}
     for i, name in enumerate(schema.names):
         if name in schema.names[:i]:

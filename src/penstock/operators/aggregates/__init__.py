@@ -10,6 +10,7 @@ Read next: `penstock.operators.aggregates.base`.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from penstock.operators.aggregates.base import Bound, Columns, Kernel, output_field
 from penstock.operators.aggregates.basic import Count, Mean, Stddev, Sum
@@ -17,7 +18,11 @@ from penstock.operators.aggregates.ordered import Collect, Edge, Extreme
 from penstock.operators.aggregates.sets import CountDistinct
 from penstock.operators.aggregates.sketches import ApproxCountDistinct, Quantile
 from penstock.operators.aggregates.user import Aggregate
-from penstock.sql_text.schema import as_float, as_text
+from penstock.sql_text.given import as_operand
+from penstock.sql_text.schema import as_float
+
+if TYPE_CHECKING:
+    from penstock.sql_text.given import Expression
 
 __all__ = [
     "Aggregate",
@@ -25,6 +30,7 @@ __all__ = [
     "Columns",
     "Kernel",
     "approx_count_distinct",
+    "avg",
     "collect",
     "count",
     "count_distinct",
@@ -59,12 +65,13 @@ def spelled(kernel: Kernel) -> str:
     return f"penstock.{name}({columns}{', …' if isinstance(kernel, Quantile) else ''})"
 
 
-def count(column: str | None = None) -> Kernel:
-    """Number of rows, or of values of a column that are not null (int64)."""
-    return Count(None if column is None else as_text(column, "The column of count"))
+def count(column: Expression | None = None) -> Kernel:
+    """Number of rows (``count()``, ``count("*")``), or of values of a column that are not null (int64)."""
+    read = "*" if column is None else as_operand(column, "The column of count")
+    return Count(None if read in ("*", "1") else read)
 
 
-def sum(column: str, exact: bool = False) -> Kernel:  # noqa: A001  (the name is Spark's, and always used as ps.sum)
+def sum(column: Expression, exact: bool = False) -> Kernel:  # noqa: A001  (the name is Spark's, and always used as ps.sum)
     """Sum of a number column; null for no value.
 
     Args:
@@ -76,55 +83,60 @@ def sum(column: str, exact: bool = False) -> Kernel:  # noqa: A001  (the name is
         The declaration. Integers and decimals are added exactly, so only the result must fit its type. The result of a window
         or session that does not fit is a StateError that names the key; a running value is null until it fits again.
     """
-    return Sum(as_text(column, "The column of sum"), exact)
+    return Sum(as_operand(column, "The column of sum"), exact)
 
 
-def mean(column: str, exact: bool = False) -> Kernel:
+def mean(column: Expression, exact: bool = False) -> Kernel:
     """Mean of a number column, float64 or decimal with four more digits (at most 38 in all); null for no value.
 
     Args:
         column: Integers, decimals or floats.
         exact: As for `sum`: the correctly rounded sum divided by the number of values.
     """
-    return Mean(as_text(column, "The column of mean"), exact)
+    return Mean(as_operand(column, "The column of mean"), exact)
 
 
-def min(column: str) -> Kernel:  # noqa: A001  (as sum)
+def avg(column: Expression, exact: bool = False) -> Kernel:
+    """As `mean`."""
+    return mean(column, exact)
+
+
+def min(column: Expression) -> Kernel:  # noqa: A001  (as sum)
     """Least value of a column; null for no value. NaN is greater than every number, −0.0 is 0.0."""
-    return Extreme(as_text(column, "The column of min"), greatest=False)
+    return Extreme(as_operand(column, "The column of min"), greatest=False)
 
 
-def max(column: str) -> Kernel:  # noqa: A001  (as sum)
+def max(column: Expression) -> Kernel:  # noqa: A001  (as sum)
     """Greatest value of a column; null for no value. NaN is greater than every number, −0.0 is 0.0."""
-    return Extreme(as_text(column, "The column of max"), greatest=True)
+    return Extreme(as_operand(column, "The column of max"), greatest=True)
 
 
-def stddev(column: str) -> Kernel:
+def stddev(column: Expression) -> Kernel:
     """Standard deviation of a sample (divisor n − 1) as float64; null for fewer than two values."""
-    return Stddev(as_text(column, "The column of stddev"))
+    return Stddev(as_operand(column, "The column of stddev"))
 
 
-def first(column: str) -> Kernel:
+def first(column: Expression) -> Kernel:
     """Value of the first record by (time, partition, offset); null if that record's value is null."""
-    return Edge(as_text(column, "The column of first"), last=False)
+    return Edge(as_operand(column, "The column of first"), last=False)
 
 
-def last(column: str) -> Kernel:
+def last(column: Expression) -> Kernel:
     """Value of the last record by (time, partition, offset); null if that record's value is null."""
-    return Edge(as_text(column, "The column of last"), last=True)
+    return Edge(as_operand(column, "The column of last"), last=True)
 
 
-def collect(column: str) -> Kernel:
+def collect(column: Expression) -> Kernel:
     """List of the values that are not null, in the order of their records; empty for none. Its state grows with the values."""
-    return Collect(as_text(column, "The column of collect"))
+    return Collect(as_operand(column, "The column of collect"))
 
 
-def count_distinct(column: str) -> Kernel:
+def count_distinct(column: Expression) -> Kernel:
     """Exact number of distinct values that are not null (int64). Its state grows with that number."""
-    return CountDistinct(as_text(column, "The column of count_distinct"))
+    return CountDistinct(as_operand(column, "The column of count_distinct"))
 
 
-def approx_count_distinct(column: str, relative_error: float = 0.02) -> Kernel:
+def approx_count_distinct(column: Expression, relative_error: float = 0.02) -> Kernel:
     """Approximate number of distinct values that are not null (int64), in bounded space.
 
     Args:
@@ -136,11 +148,11 @@ def approx_count_distinct(column: str, relative_error: float = 0.02) -> Kernel:
         DeclarationError: The error is out of bounds. Nothing was changed.
     """
     return ApproxCountDistinct(
-        as_text(column, "The column of approx_count_distinct"), as_float(relative_error, "relative_error")
+        as_operand(column, "The column of approx_count_distinct"), as_float(relative_error, "relative_error")
     )
 
 
-def quantile(column: str, q: float, relative_error: float = 0.01) -> Kernel:
+def quantile(column: Expression, q: float, relative_error: float = 0.01) -> Kernel:
     """Approximate quantile of a number column as float64; null for no value.
 
     Args:
@@ -151,4 +163,4 @@ def quantile(column: str, q: float, relative_error: float = 0.01) -> Kernel:
     Raises:
         DeclarationError: An argument is out of bounds. Nothing was changed.
     """
-    return Quantile(as_text(column, "The column of quantile"), as_float(q, "q"), as_float(relative_error, "relative_error"))
+    return Quantile(as_operand(column, "The column of quantile"), as_float(q, "q"), as_float(relative_error, "relative_error"))
