@@ -106,6 +106,14 @@ def until(condition, applications, seconds=240.0):
         time.sleep(0.2)
 
 
+def stop_outside_of_transactions(application: Application, folder: Path) -> None:
+    """SIGSTOP; in a transaction of SQLite it would keep everybody out of the file for as long as it sleeps."""
+    with contextlib.closing(sqlite3.connect(folder / "out.db", timeout=30, isolation_level=None)) as base:
+        base.execute("BEGIN IMMEDIATE")
+        application.tell(signal.SIGSTOP)
+        base.execute("ROLLBACK")
+
+
 def test_applications_that_join_die_come_again_sleep_and_leave_store_what_one_pass_gives(tmp_path):
     running: list[Application] = []
     with valkey() as server, ps.Producer(url_of(server), "payments", PARTITIONS, key="card") as producer:
@@ -128,7 +136,7 @@ def test_applications_that_join_die_come_again_sleep_and_leave_store_what_one_pa
             until(lambda: len(first.owns()) == len(second.owns()) == 1, running)
             payments.send(60)
 
-            second.tell(signal.SIGSTOP)
+            stop_outside_of_transactions(second, tmp_path)
             until(lambda: first.owns() == [0, 1], running)
             payments.send(60)
             rows = stored(tmp_path)[0].total()

@@ -236,9 +236,9 @@ class PartitionLog:
                 break
         return found, at
 
-    def entries(self, start: Id, until: Id) -> Iterator[tuple[list[bytes], list[list[bytes]]]]:
-        """Ids and fields of the entries behind `start` up to `until`, page by page."""
-        page, begin_at = _PAGE_ENTRIES // 10, f"({written(start)}"
+    def entries(self, start: Id, until: Id, page: int | None = None) -> Iterator[tuple[list[bytes], list[list[bytes]]]]:
+        """Ids and fields of the entries behind `start` up to `until`, page by page. `page`: entries of the first one."""
+        page, begin_at = page or _PAGE_ENTRIES // 10, f"({written(start)}"
         while True:
             found: Any = self._client.execute_command("XRANGE", self.key, begin_at, written(until), "COUNT", page)
             if found:

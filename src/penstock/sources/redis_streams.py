@@ -208,13 +208,13 @@ class RedisStreams(Source):
             f"Partition {partition} of stream {self.stream!r}, read up to entry {written(after)}, {why}; {way}. The epoch was not committed."
         )
 
-    def tables(self, partition: int, start: Id, until: Id, log: PartitionLog) -> Iterator[pa.Table]:
-        """The entries behind `start` up to `until`, with `position` and `MALFORMED`, page by page.
+    def tables(self, partition: int, start: Id, until: Id, log: PartitionLog, page: int | None = None) -> Iterator[pa.Table]:
+        """The entries behind `start` up to `until`, with `position` and `MALFORMED`, page by page. `page`: entries of the first one.
 
         Raises:
             RecordError: An entry's id is no position.
         """
-        for ids, fields in log.entries(start, until):
+        for ids, fields in log.entries(start, until, page):
             found = to_columns(fields, self.schema, other_fields=self.other_fields)
             offsets = np.fromiter((to_offset(parsed(entry), log.key) for entry in ids), np.int64, len(ids))
             malformed: list[str | None] = [None] * len(ids)

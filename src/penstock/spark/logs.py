@@ -1,4 +1,4 @@
-"""Spark's own log of input, as files: read where an epoch's input ends, and write a log that ends at a snapshot's.
+"""The log of input, as files of Spark's own: read and write where an epoch's input ends, and write a log that ends at a snapshot's.
 
 ::
 
@@ -27,14 +27,14 @@ from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.input_files import InputFile
 from penstock.errors import CheckpointError
-from penstock.state.files import delete_quietly, list_dir, read_bytes, resolve, write_atomic
+from penstock.state.files import create_exclusive, delete_quietly, list_dir, read_bytes, resolve, write_atomic
 from penstock.types import Refusal
 
 COMPACT_INTERVAL: Final = "spark.sql.streaming.fileSource.log.compactInterval"
 COMPACT_EVERY: Final = 10
 """Spark's default of it."""
 
-_HEAD_LINES: Final = 2
+_HEAD: Final = ("v1", json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}))
 _FOLDER: Final = re.compile(r"spark(-\d{12})?")
 _BATCH: Final = re.compile(r"(\d+)(\.compact)?")
 
@@ -73,7 +73,7 @@ def rewrite_offset_log(
     for name in list_dir(checkpoint.fs, checkpoint.root):
         if _FOLDER.fullmatch(name) and name != last.log:  # of a going back that was interrupted, or left over from one
             delete_quietly(checkpoint.fs, checkpoint.path(name))
-    ends = _ends(kept.input)
+    ends = ends_of(kept.input)
     for source, end in enumerate(ends):
         for name, data in _cut(checkpoint, last.log, source, end, every).items():
             write_atomic(checkpoint.fs, checkpoint.path(folder, "sources", str(source), name), data)
@@ -109,17 +109,32 @@ def begin(checkpoint: Checkpoint, read: Sequence[Sequence[InputFile]], epoch: in
             lines = [b"v1", *(json.dumps(e, separators=(",", ":")).encode() for e in entries)]
             write_atomic(checkpoint.fs, checkpoint.path(folder, "sources", str(number), "0"), b"\n".join(lines))
     write_atomic(checkpoint.fs, checkpoint.path(folder, "metadata"), json.dumps({"id": str(uuid.uuid4())}).encode())
-    head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
-    text = "\n".join(["v1", head, *ends])
+    text = "\n".join([*_HEAD, *ends])
     for number in (epoch - 1, epoch):
         write_atomic(checkpoint.fs, checkpoint.path(folder, "offsets", str(number)), text.encode())
     return folder
 
 
+def planned_epochs(checkpoint: Checkpoint, log: str) -> list[int]:
+    """The epochs whose input was planned, as far as the log still has them."""
+    return [int(name) for name in list_dir(checkpoint.fs, checkpoint.path(log, "offsets")) if name.isdigit()]
+
+
+def plan(checkpoint: Checkpoint, log: str, epoch: int, ends: Sequence[Any]) -> None:
+    """Store where an epoch's input ends, by source, unless that is stored already: by a run that has this one's place, or had it."""
+    text = "\n".join([*_HEAD, "-", *("-" if end is None else json.dumps(end) for end in ends)])
+    create_exclusive(checkpoint.fs, checkpoint.path(log, "offsets", str(epoch)), text.encode())
+
+
+def forget(checkpoint: Checkpoint, log: str, epoch: int) -> None:
+    """Remove the plan of an epoch that nobody runs again."""
+    delete_quietly(checkpoint.fs, checkpoint.path(log, "offsets", str(epoch)))
+
+
 def refusal(checkpoint: Checkpoint, last: EpochRecord, kept: EpochRecord) -> Refusal | None:
     """Why the files that arrived since a snapshot cannot be read again, if they cannot."""
     try:
-        ends = _ends(kept.input)
+        ends = ends_of(kept.input)
     except ValueError:
         return Refusal(
             "What Spark wrote of its input when the snapshot was taken cannot be read; the snapshot can only be read."
@@ -137,16 +152,16 @@ def refusal(checkpoint: Checkpoint, last: EpochRecord, kept: EpochRecord) -> Ref
 
 def files_read(checkpoint: Checkpoint, last: EpochRecord) -> set[str]:
     """The files that sources of files have read up to the last epoch, as URIs. Spark may have planned to read more."""
-    ends = _ends(input_of(checkpoint, last.log, last.epoch))
+    ends = ends_of(input_of(checkpoint, last.log, last.epoch))
     found: set[str] = set()
     for source, end in enumerate(ends[1:], 1):  # the first is the control log
         found |= {e["path"] for e in _entries(checkpoint, last.log, source) or () if e["batchId"] <= _number(end)}
     return found
 
 
-def _ends(text: str) -> list[Any]:
+def ends_of(text: str) -> list[Any]:
     """By source, the end of its input, from Spark's text; None: it had none."""
-    lines = text.strip().split("\n")[_HEAD_LINES:]
+    lines = text.strip().split("\n")[len(_HEAD) :]
     return [None if line == "-" else json.loads(line) for line in lines]
 
 

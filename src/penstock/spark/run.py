@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -43,14 +43,16 @@ from penstock.spark import logs
 from penstock.spark.dividing import LEAST_ROWS
 from penstock.spark.engine import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import translated
-from penstock.spark.internals.queries import ran_out, running_query, was_stopped
+from penstock.spark.internals.queries import running_query, was_stopped
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
+from penstock.spark.reading import DriverReading, PlannedLog, Reading, SparkReading, Stopped
 from penstock.spark.session.complaining import complain
 from penstock.spark.session.own import fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
 from penstock.spark.session.settings import SHUFFLE
 from penstock.spark.session.ship import ship_user_code
 from penstock.spark.sources.file_frames import read_control
 from penstock.spark.sources.kept_input import KeptInput
+from penstock.spark.sources.planned import Planned
 from penstock.spark.sources.readers import reader_of
 from penstock.spark.sources.row_times import sources_alone
 from penstock.spark.sources.slices import Slices, one_stream
@@ -158,10 +160,8 @@ logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)  # it prints w
 
 _PROCESS = uuid.uuid4().hex
 """This process; its number may be that of another one before or after it."""
-
-
-class _Stopped(Exception):  # noqa: N818  (no error: the flow was told to)
-    """Raised into Spark instead of an epoch after the flow, or its query, was stopped."""
+_CHECKED_EVERY_S: Final = 1.0
+"""How often a run without input looks whether it is still the one that owns the checkpoint."""
 
 
 class SparkEngine:
@@ -198,7 +198,7 @@ class SparkEngine:
         offer(spark, query_settings(flow, local=self._uri().startswith("file:")))
         self._tasks = fit_shuffles(spark, workers)
         self._give = schema_of(spark)
-        self._query: Any = None
+        self._query: Reading | None = None
         self.stopping: threading.Event = threading.Event()
         self._between, self._busy = threading.Lock(), False
         self._available, self._cut = interval_ms is None, False
@@ -261,16 +261,42 @@ class SparkEngine:
         return unread_files(self.spark, self._flow.plan, self._checkpoint, last)
 
     def begin(self, loop: Loop, *, available: bool = False) -> None:
-        self._available = available
+        self._available, self._listed = available, False
+        planned = [reader_of(source).planned(source) for source in self._flow.plan.sources]
+        if all(planned):
+            self._query = self._by_driver(loop, [p for p in planned if p is not None])
+            return
         try:
-            writer = self._stream().writeStream.foreachBatch(partial(self._epoch, loop))
+            writer = self._stream().writeStream.foreachBatch(partial(self._batch, loop))
             writer = writer.option("checkpointLocation", self._uri(loop.last.log))
             trigger = {"availableNow": True} if available else {"processingTime": f"{self._interval_ms} milliseconds"}
-            self._query = writer.trigger(**trigger).start()
+            self._query = SparkReading(writer.trigger(**trigger).start())
         except PenstockError:
             raise
         except Exception as error:  # noqa: BLE001  (whatever Spark raises)
             raise without_trace(self.translated(error), error) from None
+
+    def _by_driver(self, loop: Loop, sources: list[Planned]) -> Reading:
+        """Read without a query of Spark's: the driver plans each epoch's input."""
+        run, log, checked = loop.settings.run, loop.last.log, [0.0]
+
+        def check() -> None:
+            now = time.monotonic()
+            if now - checked[0] > _CHECKED_EVERY_S:
+                checked[0] = now
+                self._checkpoint.check_owner(run)
+                if (lost := self.lost()) is not None:
+                    raise lost
+
+        def run_epoch(epoch: int, slices: Slices) -> None:
+            self._epoch(loop, epoch, slices, lambda: reading.stopped)
+
+        every = None if self._available else (self._interval_ms or 0) / 1000
+        reading = DriverReading(
+            self.spark, PlannedLog(self._checkpoint, log, len(sources)), sources, loop, run_epoch, self.stopping, every, check
+        )
+        reading.start()
+        return reading
 
     def _uri(self, *parts: str) -> str:
         """A path of the checkpoint as Spark and Hadoop write it."""
@@ -281,22 +307,25 @@ class SparkEngine:
 
     def _stream(self) -> DataFrame:
         """The root: control log and all sources as one stream."""
-        control, self._listed = read_control(self.spark, self._uri(CONTROL)), False
+        control = read_control(self.spark, self._uri(CONTROL))
         return one_stream([control, *(reader_of(source).stream(self.spark, source) for source in self._flow.plan.sources)])
 
-    def _epoch(self, loop: Loop, frame: DataFrame, epoch: int) -> None:
-        """One micro-batch."""
+    def _batch(self, loop: Loop, frame: DataFrame, epoch: int) -> None:
+        """One micro-batch of a query of Spark's."""
+        query = running_query(self.spark, self._uri(loop.last.log))
+        self._epoch(loop, epoch, Slices(frame, query, epoch), lambda: was_stopped(query))
+
+    def _epoch(self, loop: Loop, epoch: int, slices: Slices, was_stopped: Callable[[], bool]) -> None:
+        """One epoch. `was_stopped`: whether somebody has ended the reading meanwhile."""
         with self._between:
             if self.stopping.is_set():
-                raise _Stopped  # returning would let Spark count as done what was not processed
+                raise Stopped  # returning would let Spark count as done what was not processed
             self._busy = True
         kept, self._listed = KeptInput(self._checkpoint, epoch, loop.settings.run, first=not self._listed), True
         backend: SparkBackend | None = None
-        query: Any = None
         try:
-            query, spark = running_query(self.spark, self._uri(loop.last.log)), frame.sparkSession
+            spark, assign = slices.session, self._assign(loop, epoch)
             spark.conf.set(SHUFFLE, self._tasks)  # Spark keeps the number of a query's first start
-            slices, assign = Slices(frame, query, epoch), self._assign(loop, epoch)
             twice = loop.settings.audits(epoch)
             backend = SparkBackend(
                 spark, slices, epoch, self._checkpoint, loop.last.log, assign, self._alone, kept, twice=twice
@@ -307,9 +336,9 @@ class SparkEngine:
             find = backend.failing_record if backend is not None else lambda *_: ""
             told = translated(error, plan=self._flow.plan, find=find)  # meanwhile another run may have taken over
             kept.failed(told)
-            if type(told) is PenstockError and was_stopped(query):
+            if type(told) is PenstockError and was_stopped():
                 self._cut = True
-                raise _Stopped from None  # whoever stopped the query interrupted the epoch: no failure of the flow
+                raise Stopped from None  # whoever stopped the query interrupted the epoch: no failure of the flow
             raise loop.fail(told, error) from None  # Spark chokes on the text of a long chain of causes
         finally:
             self._busy = False
@@ -338,42 +367,38 @@ class SparkEngine:
             self.stopping.clear()
             self.begin(loop, available=available)
         query = self._query
-        self._ends(loop, None) if available else self._watch(loop)
+        assert query is not None
+        self._ends(query, loop, None) if available else self._watch(query, loop)
         self._query = None
-        self._cut = not self.stopping.is_set() and not (available and ran_out(query))
+        self._cut = not self.stopping.is_set() and not (available and query.ran_out())
         return not self._cut
 
-    def _ends(self, loop: Loop, seconds: float | None) -> bool:
+    def _ends(self, query: Reading, loop: Loop, seconds: float | None) -> bool:
         """Wait for the query; that it was stopped is no failure."""
         ended = True
         try:
-            ended = not seconds or bool(self._query.awaitTermination(seconds))
-            if ended:  # so says Spark of a query that another one stops while its last epoch still runs
-                self._query.awaitTermination()
+            ended = query.ended(seconds)
         except Exception:
             if loop.error is not None or not (self.stopping.is_set() or self._cut):
                 raise
         return ended
 
-    def _watch(self, loop: Loop) -> None:
+    def _watch(self, query: Reading, loop: Loop) -> None:
         """Until the query has ended, or was told to."""
         last_epoch, since, told = -1, time.monotonic(), ""
-        while not self._ends(loop, LOOK_S):
+        while not self._ends(query, loop, LOOK_S):
             with self._between:  # no epoch begins after it was seen that none is under way
                 if loop.leaving and not self._busy:
                     self.stopping.set()
             if self.stopping.is_set():
-                self._query.stop()
+                query.stop()
                 return
             record, quiet = loop.last, time.monotonic() - since
             if record.epoch != last_epoch:
                 last_epoch, since = record.epoch, time.monotonic()
             # Without records there is no epoch: nobody would see that a partition is idle, and a rescale would stand still.
             elif told <= max(record.control, default="") and (  # the last one has been heard
-                quiet > self._until_idle(record)
-                or (
-                    any(r.control.goal for r in record.regions.values()) and "Waiting for" in str(self._query.status["message"])
-                )
+                quiet > self._until_idle(record) or (any(r.control.goal for r in record.regions.values()) and query.waits())
             ):
                 told = loop.submit(Tick())
 

@@ -5,6 +5,7 @@
 | analysed plan of a DataFrame, `Dataset.ofRows` | the same DataFrame in another session; a source's branch of an epoch | no flow starts, and `match` takes no other session; both say so |
 | `internalCreateDataFrame` | rows as an RDD that Spark does not plan again; a frame that Spark does not know to be empty | a local checkpoint; one task more per epoch |
 | `createDataFrame` of Java | a frame without rows that leaves the active session alone | PySpark's, and the active session set back |
+| `_serialize_to_jvm`, `PythonSQLUtils.toDataFrame` | rows of the driver as a frame, likewise | PySpark's ``createDataFrame``, and the active session set back |
 | `selectExpr` of Java | all expressions in one call, 5 ms | PySpark's |
 
 Read next: `penstock.spark.internals.queries`.
@@ -16,10 +17,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pyspark.sql.types import StructType
 
 ABOVE_FILES: Final = ("Project", "SubqueryAlias")
@@ -120,6 +123,27 @@ def frame_without_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     return DataFrame(session.createDataFrame(rows, session.parseDataType(schema.json())), spark)
 
 
+def frame_of_table(spark: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
+    """A DataFrame of the rows of a table, in one partition. Unlike ``createDataFrame``, this leaves the active session of the process as it is.
+
+    Args:
+        spark: Its session.
+        table: The rows, in the types of `schema`.
+        schema: Its columns.
+    """
+    theirs: Any = spark
+    jvm = theirs._jvm
+    rows = theirs.sparkContext._serialize_to_jvm(
+        table.combine_chunks().to_batches(),
+        ArrowStreamSerializer(),
+        jvm.PythonSQLUtils.readArrowStreamFromFile,
+        jvm.ArrowIteratorServer,
+    )
+    local = DataFrame(jvm.PythonSQLUtils.toDataFrame(rows, schema.json(), theirs._jsparkSession), spark)
+    # As an RDD, for Spark would compute what follows while it plans, and leave out more where that leaves no rows.
+    return as_rdd(local.coalesce(1))
+
+
 def select_sql(frame: DataFrame, expressions: Sequence[str]) -> DataFrame:
     """``frame.selectExpr(*expressions)`` in one call.
 
@@ -141,6 +165,7 @@ __all__ = [
     "as_batch",
     "as_rdd",
     "frame_of",
+    "frame_of_table",
     "frame_without_rows",
     "is_missing",
     "kind_of",

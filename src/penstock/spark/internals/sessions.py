@@ -4,6 +4,7 @@
 |---|---|---|
 | `cloneSession` of Java | a copy of a session with its views and functions | a new session with its settings; temporary views and functions are left behind |
 | `SparkSession._activeSession` | the user's session is the active one again after an epoch | no public way: nothing is set back |
+| `SparkSession.setActiveSession` of Java | the session of an epoch is the active one in its thread, as in a query's | none is |
 | `SparkContext._active_spark_context` | whether there is a session already | asking would start one |
 | `SparkContext._ensure_initialized` | what was submitted, before there is a session | settings of `spark-submit` could not be told from penstock's |
 | `_jsc.sc().isStopped` | whether a session was stopped under a flow | the flow fails with Spark's words |
@@ -61,6 +62,12 @@ def activate(spark: SparkSession) -> None:
     SparkSession._activeSession = spark
 
 
+def activate_in_java(spark: SparkSession) -> None:
+    """Make a session the active one of this thread, as Java counts it."""
+    ours: Any = spark
+    ours._jvm.SparkSession.setActiveSession(ours._jsparkSession)
+
+
 def is_stopped(spark: SparkSession) -> bool:
     """Whether the application of a session has ended, or Java itself is gone."""
     context: Any = spark.sparkContext
@@ -70,4 +77,4 @@ def is_stopped(spark: SparkSession) -> bool:
         return True
 
 
-__all__ = ["activate", "active", "copy_of", "has_begun", "is_stopped", "meet_submitted", "with_settings_of"]
+__all__ = ["activate", "activate_in_java", "active", "copy_of", "has_begun", "is_stopped", "meet_submitted", "with_settings_of"]

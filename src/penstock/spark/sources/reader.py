@@ -46,6 +46,7 @@ from penstock.types import (
 
 if TYPE_CHECKING:
     from penstock.spark.sources.kept_input import KeptInput
+    from penstock.spark.sources.planned import Planned
 
 _EPOCHS_BITS: Final = 27  # of an offset that is local to its epoch: at five epochs per second almost a year
 _PARTS_BITS: Final = 10
@@ -116,6 +117,16 @@ class Reader:
             source: The source.
         """
         raise NotImplementedError
+
+    @staticmethod
+    def planned(source: SourceNode) -> Planned | None:
+        """What plans and reads the source's epochs in the driver, without a streaming query; None: only a query of Spark's can.
+
+        Args:
+            source: The source.
+        """
+        del source
+        return None
 
     @staticmethod
     def unread(spark: SparkSession, source: SourceNode, state: SourceState | None, given: Collection[str]) -> int:
