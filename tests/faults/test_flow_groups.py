@@ -1,4 +1,5 @@
-"""Two applications with Spark share a stream of a real Valkey server: one joins, is killed, comes again, sleeps, leaves; the tables are those of one pass.
+"""Two applications with Spark share a stream of a real Valkey server: one joins, is killed, comes again, sleeps, leaves; the tables, in SQLite and in
+PostgreSQL, are those of one pass.
 
 Read next: `group_flow`, the application; `tests/driver/test_group_run`, the same without Spark and at random.
 """
@@ -16,6 +17,7 @@ import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import psycopg
 import pytest
 from children import HERE, environment
 
@@ -30,9 +32,9 @@ BEGIN, END = (dt.datetime(2026, 1, day, tzinfo=dt.UTC) for day in (1, 2))
 class Application:
     """One process of the flow."""
 
-    def __init__(self, folder: Path, url: str, member: str) -> None:
+    def __init__(self, folder: Path, url: str, postgres: str, member: str) -> None:
         self.said = folder / f"{member}-{time.monotonic_ns()}.out"
-        given = [url, str(folder / "group"), f"sqlite:///{folder}/out.db", member, str(PARTITIONS)]
+        given = [url, str(folder / "group"), member, str(PARTITIONS), f"sqlite:///{folder}/out.db", postgres]
         with self.said.open("w") as out:
             command = [sys.executable, str(HERE / "group_flow.py"), *given]
             self.process = subprocess.Popen(
@@ -96,6 +98,15 @@ def stored(folder: Path) -> tuple[Counter, Counter]:
     return Counter(totals), Counter(windows)
 
 
+def stored_in(postgres: str) -> tuple[Counter, Counter]:
+    with psycopg.connect(postgres, options="-c timezone=UTC") as base:
+        totals = base.execute("SELECT card, to_char(at, 'YYYY-MM-DD HH24:MI:SS.US'), total FROM totals").fetchall()
+        windows = base.execute(
+            "SELECT card, to_char(window_start, 'YYYY-MM-DD HH24:MI:SS.US'), n, amount FROM windows"
+        ).fetchall()
+    return Counter(totals), Counter(windows)
+
+
 def until(condition, applications, seconds=240.0):
     """Wait; an application that ends meanwhile has failed."""
     end = time.monotonic() + seconds
@@ -106,23 +117,30 @@ def until(condition, applications, seconds=240.0):
         time.sleep(0.2)
 
 
-def stop_outside_of_transactions(application: Application, folder: Path) -> None:
-    """SIGSTOP; in a transaction of SQLite it would keep everybody out of the file for as long as it sleeps."""
-    with contextlib.closing(sqlite3.connect(folder / "out.db", timeout=30, isolation_level=None)) as base:
-        base.execute("BEGIN IMMEDIATE")
-        application.tell(signal.SIGSTOP)
-        base.execute("ROLLBACK")
+def stop_outside_of_transactions(application: Application, folder: Path, postgres: str) -> None:
+    """SIGSTOP; in a transaction of SQLite it would keep everybody out of the file for as long as it sleeps, in one of PostgreSQL out of its marks."""
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' AND state_change < now() - interval '0.4 s'"
+    while True:
+        with contextlib.closing(sqlite3.connect(folder / "out.db", timeout=30, isolation_level=None)) as base:
+            base.execute("BEGIN IMMEDIATE")
+            application.tell(signal.SIGSTOP)
+            base.execute("ROLLBACK")
+        time.sleep(0.5)
+        with psycopg.connect(postgres) as there:
+            if there.execute(idle).fetchone() == (0,):
+                return
+        application.tell(signal.SIGCONT)
 
 
-def test_applications_that_join_die_come_again_sleep_and_leave_store_what_one_pass_gives(tmp_path):
+def test_applications_that_join_die_come_again_sleep_and_leave_store_what_one_pass_gives(tmp_path, postgres):
     running: list[Application] = []
     with valkey() as server, ps.Producer(url_of(server), "payments", PARTITIONS, key="card") as producer:
         payments, url = Payments(producer), url_of(server)
         try:
             payments.send(60)
-            running.append(first := Application(tmp_path, url, "first"))
+            running.append(first := Application(tmp_path, url, postgres, "first"))
             until(lambda: stored(tmp_path)[0].total() > 20, running)
-            running.append(second := Application(tmp_path, url, "second"))
+            running.append(second := Application(tmp_path, url, postgres, "second"))
             until(lambda: len(first.owns()) == len(second.owns()) == 1, running)
             payments.send(60)
             rows = stored(tmp_path)[0].total()
@@ -132,11 +150,11 @@ def test_applications_that_join_die_come_again_sleep_and_leave_store_what_one_pa
             running.remove(first)
             payments.send(60)
             until(lambda: second.owns() == [0, 1], running)
-            running.append(first := Application(tmp_path, url, "first"))
+            running.append(first := Application(tmp_path, url, postgres, "first"))
             until(lambda: len(first.owns()) == len(second.owns()) == 1, running)
             payments.send(60)
 
-            stop_outside_of_transactions(second, tmp_path)
+            stop_outside_of_transactions(second, tmp_path, postgres)
             until(lambda: first.owns() == [0, 1], running)
             payments.send(60)
             rows = stored(tmp_path)[0].total()
@@ -150,9 +168,10 @@ def test_applications_that_join_die_come_again_sleep_and_leave_store_what_one_pa
             assert "left the group" in second.said.read_text()
             payments.end()
             wanted = payments.wanted()
-            until(lambda: stored(tmp_path) == wanted or stored(tmp_path)[1].total() >= wanted[1].total(), running)
+            until(lambda: stored(tmp_path)[1].total() >= wanted[1].total() <= stored_in(postgres)[1].total(), running)
             first.end(signal.SIGTERM)
         finally:
             for application in running:
                 application.end(signal.SIGKILL)
     assert stored(tmp_path) == wanted
+    assert stored_in(postgres) == wanted
