@@ -116,6 +116,7 @@ def consume(
         typer.Option(help="file.py:name of a function of a partition and entries; if not given, entries are printed."),
     ] = None,
     on_error: Annotated[str, typer.Option(help="When the handler fails: stop, retry or dead_letters.")] = "stop",
+    on_trim: Annotated[str, typer.Option(help="When entries were removed before they were read: fail or skip.")] = "fail",
 ) -> None:
     """Join a group, and handle or print the entries of this member's partitions until SIGTERM or Ctrl-C."""
     from penstock.group.consumer import Consumer
@@ -123,8 +124,9 @@ def consume(
 
     with as_typed():
         settings = Group(redis, name, member=member, lease=lease, grace=grace)
-        policy = cast("Any", on_error)
-        consumer = Consumer(settings, stream, _partitions(redis, stream, partitions), batch=batch, on_error=policy)
+        known = _partitions(redis, stream, partitions)
+        policies = {"on_error": cast("Any", on_error), "on_trim": cast("Any", on_trim)}
+        consumer = Consumer(settings, stream, known, batch=batch, **policies)
         work = _printer() if handler is None else _loaded(handler)
     consumer.run(work)
 

@@ -177,8 +177,20 @@ class Agent:
         """Whether a partition is this member's at this moment, by this process's own clock."""
         return self._dispatcher.holds(partition, time.monotonic())
 
-    def ack(self, partition: int, position: str, dead_letters: Sequence[Sequence[str | bytes]] = ()) -> bool:
+    def ack(
+        self,
+        partition: int,
+        position: str,
+        dead_letters: Sequence[Sequence[str | bytes]] = (),
+        added: int | None = None,
+    ) -> bool:
         """Commit a position, and store dead letters with it; False: the partition is not this member's any more, nothing was changed.
+
+        Args:
+            partition: The partition.
+            position: Id of the last entry that is done.
+            dead_letters: Each as name, value, …
+            added: How many entries the stream had been given up to the position; None: that is not known.
 
         Raises:
             Unanswered: The server did not answer; the position may have been committed.
@@ -187,7 +199,7 @@ class Agent:
         if order is None:
             return False
         server = self._servers["acks"]
-        done = bool(server.one(server.ack(partition, order.incarnation, order.token, position, dead_letters)))
+        done = bool(server.one(server.ack(partition, order.incarnation, order.token, position, dead_letters, added)))
         self._tell(self._dispatcher.acked(order, position, done=done))
         return done
 

@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import FrameType
 from typing import Any, Final, Literal, get_args
 
-from penstock.errors import DeclarationError, OperatorError, PenstockError, raised
+from penstock.errors import DeclarationError, OperatorError, PenstockError, RecordError, raised
 from penstock.group.agent import LOG, Agent
+from penstock.group.figures import ConsumerFigures
 from penstock.group.lanes import Entry, Lane, Lanes
 from penstock.group.settings import Group
 from penstock.redis_client.group_server import Unanswered
@@ -27,6 +29,7 @@ from penstock.redis_client.partition_streams import PartitionStreams
 
 Handler = Callable[[int, list[Entry]], object]
 OnError = Literal["stop", "retry", "dead_letters"]
+OnTrim = Literal["fail", "skip"]
 
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 30.0
@@ -47,6 +50,9 @@ class Consumer:
             partition waits. ``"dead_letters"``: after `retries` such tries each entry by itself, and what fails then is put into the Redis stream
             ``{stream:partition}:group:dead`` with the error, in one step with the ack.
         retries: How often the handler is tried again before entries become dead letters.
+        on_trim: What follows when entries were removed (XTRIM, MAXLEN, XDEL, DEL) before they were handled. ``"fail"``: this consumer leaves and raises
+            `RecordError`, and so does the next one that gets the partition. ``"skip"``: they are counted (`figures`) and logged. A server counts entries
+            since Redis 7.0; of an older one this is not noticed. Entries behind the gap may be handled before it shows.
 
     Raises:
         DeclarationError: An argument is not of its kind.
@@ -59,7 +65,15 @@ class Consumer:
     """
 
     def __init__(
-        self, group: Group, stream: str, partitions: int, *, batch: int = 100, on_error: OnError = "stop", retries: int = 3
+        self,
+        group: Group,
+        stream: str,
+        partitions: int,
+        *,
+        batch: int = 100,
+        on_error: OnError = "stop",
+        retries: int = 3,
+        on_trim: OnTrim = "fail",
     ) -> None:
         if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
             raise DeclarationError(f"A consumer's batch is {batch!r}; give a whole number from 1.")
@@ -67,11 +81,16 @@ class Consumer:
             raise DeclarationError(f"A consumer's on_error is {on_error!r}; give 'stop', 'retry' or 'dead_letters'.")
         if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
             raise DeclarationError(f"A consumer's retries are {retries!r}; give a whole number from 0.")
-        self._on_error, self._retries = on_error, retries
-        self._lanes = Lanes(PartitionStreams(group.url, stream), batch, self._holds, self._stopped, self._lane_begun)
+        if on_trim not in get_args(OnTrim):
+            raise DeclarationError(f"A consumer's on_trim is {on_trim!r}; give 'fail' or 'skip'.")
+        self._on_error, self._retries, self._on_trim, self._stream = on_error, retries, on_trim, stream
+        self._lanes = Lanes(
+            PartitionStreams(group.url, stream), group.name, batch, self._holds, self._stopped, self._lane_begun, self._missed
+        )
         self._agent = Agent(group, stream, partitions, self._lanes)
         self._handler: Handler | None = None
-        self._given: dict[int, tuple[Lane, str]] = {}
+        self._given: dict[int, tuple[Lane, list[Entry]]] = {}
+        self._trimmed = 0
         self._error: PenstockError | None = None
         self._begun = False
         self._signals = 0
@@ -96,7 +115,7 @@ class Consumer:
     @property
     def figures(self) -> dict[str, Any]:
         """This consumer's membership in figures: epoch, members, partitions owned, rebalances and fences; see the reference, "Figures", of an application."""
-        return self._agent.figures
+        return asdict(ConsumerFigures(**self._agent.figures, trimmed=self._trimmed))
 
     # -- working
 
@@ -111,6 +130,7 @@ class Consumer:
 
         Raises:
             OperatorError: The handler raised, and `on_error` is ``"stop"``. Its entries are not acked.
+            RecordError: Entries were removed before they were handled, and `on_trim` is ``"fail"``.
             GroupError: The group cannot be joined, or this member cannot stay in it.
         """
         self._handler = handler
@@ -127,7 +147,7 @@ class Consumer:
             while (found := self._lanes.take_any(last, lambda: self._agent.wait(0))) is not None:
                 lane, entries = found
                 last = lane.partition
-                self._given[last] = lane, entries[-1].id
+                self._given[last] = lane, entries
                 try:
                     yield last, entries
                 finally:
@@ -147,13 +167,14 @@ class Consumer:
         Raises:
             DeclarationError: These are not the entries of the partition that are in hand. Nothing was committed.
         """
-        lane, last = self._given.get(partition, (None, ""))
-        if lane is None or not entries or _order(entries[-1].id) > _order(last):
+        lane, given = self._given.get(partition, (None, []))
+        if lane is None or not entries or _order(entries[-1].id) > _order(given[-1].id):
             raise DeclarationError(
                 f"There are no such entries of partition {partition!r} in hand; ack what the loop has just given."
             )
-        done = self._commit(lane, entries[-1].id)
-        if entries[-1].id == last:
+        behind = sum(_order(each.id) > _order(entries[-1].id) for each in given)
+        done = self._commit(lane, entries[-1].id, behind=behind)
+        if not behind:
             self._given.pop(partition)
             self._lanes.done(lane)
         return done
@@ -213,6 +234,17 @@ class Consumer:
     def _stopped(self, partition: int) -> None:
         self._agent.stopped(partition)
 
+    def _missed(self, lane: Lane, lost: int, why: str) -> bool:
+        """Entries of a lane were removed before they were read; whether to go on."""
+        about = f"Partition {lane.partition} of stream {self._stream!r}, read up to entry {lane.read}, {why}"
+        if self._on_trim == "skip":
+            self._trimmed += lost
+            LOG.warning("%s.", about)
+            return True
+        self._error = self._error or RecordError(f'{about}; declare on_trim="skip" to go on without.')
+        self._agent.request_leave()
+        return False
+
     def _lane_begun(self, lane: Lane) -> None:
         if self._handler is not None:
             threading.Thread(
@@ -269,12 +301,13 @@ class Consumer:
                 letters.append([*words, "penstock:id", entry.id, "penstock:error", raised(error)])
         return letters
 
-    def _commit(self, lane: Lane, position: str, letters: Sequence[Sequence[str]] = ()) -> bool:
-        """Ack, again while no answer comes and the partition is this consumer's."""
+    def _commit(self, lane: Lane, position: str, letters: Sequence[Sequence[str]] = (), *, behind: int = 0) -> bool:
+        """Ack, again while no answer comes and the partition is this consumer's; so many entries were handed out behind it."""
+        added = self._lanes.added_at(lane, behind)
         encoded = [[word.encode(errors="surrogateescape") for word in letter] for letter in letters]
         while True:
             try:
-                return not lane.abandoned and self._agent.ack(lane.partition, position, encoded)
+                return not lane.abandoned and self._agent.ack(lane.partition, position, encoded, added)
             except Unanswered as error:
                 LOG.info("Ack of partition %d was not answered: %s", lane.partition, error)
                 time.sleep(_ACK_PAUSE_S)

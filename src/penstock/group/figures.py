@@ -91,14 +91,22 @@ class ApplicationFigures:
     ]
 
 
+@dataclass(frozen=True)
+class ConsumerFigures(ApplicationFigures):
+    """A consumer: an application, and more."""
+
+    trimmed: Annotated[int, Figure("counter", "entries", "Entries that were removed before it read them", "trimmed")]
+
+
 FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = MappingProxyType(
     {
         "group": declared(GroupFigures),
         "member": declared(MemberFigures),
         "partition": declared(PartitionFigures),
         "application": declared(ApplicationFigures),
+        "consumer": MappingProxyType({n: f for n, f in declared(ConsumerFigures).items() if n == "trimmed"}),
     }
 )
 """By what they are of, then by name."""
 
-__all__ = ["FIGURES", "ApplicationFigures", "GroupFigures", "MemberFigures", "PartitionFigures"]
+__all__ = ["FIGURES", "ApplicationFigures", "ConsumerFigures", "GroupFigures", "MemberFigures", "PartitionFigures"]

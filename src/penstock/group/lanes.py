@@ -2,7 +2,9 @@
 
 L1  A lane's entries are handed out in order, and at most two batches are read ahead.
 L2  Entries are handed out, and tried again, only while the partition is this member's by its own clock.
-L3  A lane that is to stop hands out nothing more; it has ended when what was handed out is done.
+L3  Before a lane is read, first and after each read that gave entries, what was removed unread is counted, by how many entries the stream was ever
+    given. What cannot be known at once shows later: the count stays behind.
+L4  A lane that is to stop hands out nothing more; it has ended when what was handed out is done.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.redis_client.entry_ids import parsed
 from penstock.redis_client.group_server import Unanswered
 from penstock.redis_client.partition_streams import PartitionStreams
+from penstock.redis_client.stream_log import Position, begun_at, gap
 
 _LOOK_S: Final = 0.02
 _LINGER_S: Final = 1.0
@@ -43,11 +47,14 @@ class Lane:
         partition: Its number.
         token: Its fencing token.
         read: Id up to which entries were read.
+        added: How many entries the stream had been given until there; None: that is not known.
         waiting: Entries that were read and not handed out.
         worked: Whether a thread takes from it.
         in_hand: Whether entries were handed out that are not done.
         stopping: Whether it is to end after what is in hand.
         abandoned: Whether it is not this consumer's any more.
+        unchecked: Whether to look for removed entries before the next read.
+        begun: Whether that was done before.
         changed: For its thread to wait; one for each lane, so that nothing wakes a thousand threads.
     """
 
@@ -60,6 +67,9 @@ class Lane:
     in_hand: bool = False
     stopping: bool = False
     abandoned: bool = False
+    added: int | None = None
+    unchecked: bool = True
+    begun: bool = False
 
     @property
     def ending(self) -> bool:
@@ -72,22 +82,28 @@ class Lanes:
 
     Args:
         streams: Where entries are read.
+        group: The group's name.
         batch: At most so many entries are handed out at a time.
         holds: Whether a partition is this member's at this moment.
         stopped: Called when a lane has ended.
         begun: Called in the reading thread for a lane that has entries and that nobody takes from; to start a thread, which ends when `take` gives
             nothing. So a partition without entries costs no thread, and a thousand partitions that come at once do not wait for a thousand threads.
+        missed: Called in the reading thread with a lane, how many of its entries were removed unread, and the rest of a sentence that says so; whether to
+            go on behind them.
     """
 
     def __init__(
         self,
         streams: PartitionStreams,
+        group: str,
         batch: int,
         holds: Callable[[int], bool],
         stopped: Callable[[int], None],
         begun: Callable[[Lane], None],
+        missed: Callable[[Lane, int, str], bool],
     ) -> None:
-        self._streams, self._batch, self._holds, self._stopped, self._begun = streams, batch, holds, stopped, begun
+        self._streams, self._group, self._batch, self._holds, self._stopped = streams, group, batch, holds, stopped
+        self._begun, self._missed = begun, missed
         self._lanes: dict[int, Lane] = {}
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # for those who look at all lanes
@@ -198,6 +214,7 @@ class Lanes:
             if self._closed.is_set():
                 break
             try:
+                self._check(after)
                 found = self._streams.read(after, self._batch, wakes=wakes, short=len(after) < len(self._lanes))
                 tries = 0
             except Unanswered:
@@ -215,6 +232,8 @@ class Lanes:
                             Entry(_text(entry), {_text(n): _text(v) for n, v in each.items()}) for entry, each in entries
                         )
                         lane.read = lane.waiting[-1].id
+                        lane.added = None if lane.added is None else lane.added + len(entries)
+                        lane.unchecked = True
                         lane.changed.notify_all()
                         begun += [] if lane.worked else [lane]
                         lane.worked = True
@@ -222,6 +241,38 @@ class Lanes:
             for lane in begun:
                 self._begun(lane)
         self._streams.close()
+
+    def _check(self, after: Mapping[int, str]) -> None:
+        """Look for entries that were removed unread, in the lanes that are to be read and not checked."""
+        with self._lock:
+            lanes = {n: self._lanes[n] for n in after if n in self._lanes and self._lanes[n].unchecked}
+        for number, (stream, note) in self._streams.look(list(lanes), self._group).items() if lanes else ():
+            lane = lanes[number]
+            if lane.ending or self._lanes.get(number) is not lane or self._closed.is_set():
+                continue  # by now it may be another's, who counts what is missing
+            if not lane.begun:
+                noted, _, added = note.partition(" ")
+                lane.added = int(added) if noted == lane.read else None
+            lane.begun = True
+            found = gap(Position(parsed(lane.read), lane.added, None), stream, there=True)
+            lost = 0 if found is None or found.another else found.lost or 0
+            if found is not None and lost and not self._missed(lane, lost, found.sentence):
+                self._end(number, abandoned=False)
+                continue
+            if found is not None or lane.added is None:
+                lane.added = begun_at(parsed(lane.read), stream)
+        for lane in lanes.values():
+            lane.unchecked = False
+
+    def added_at(self, lane: Lane, behind: int) -> int | None:
+        """How many entries the stream had been given up to one that was handed out; None: that is not known.
+
+        Args:
+            lane: The lane.
+            behind: How many entries were handed out behind it.
+        """
+        with self._lock:
+            return None if lane.added is None else lane.added - len(lane.waiting) - behind
 
     def _hungry(self) -> list[Lane]:
         return [lane for lane in self._lanes.values() if len(lane.waiting) <= self._batch and not lane.ending]

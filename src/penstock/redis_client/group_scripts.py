@@ -4,8 +4,8 @@ Each script names all its keys, and those of one script have one text in braces,
 `penstock.protocol.group.store`; the rules S1 to S7 are that module's.
 
 The membership hash has fields `document` (JSON), `epoch`, `editor`, and `seen_ms`: when a member of the group has beaten last. The hash of a
-partition has `token`, `position`, `taken` (epoch of the document by which it was taken), `taken_ms`, and while it is owned `owner` (an incarnation)
-and `member`. A key of another kind at that place is left alone; the script answers FOREIGN.
+partition has `token`, `position`, `taken` (epoch of the document by which it was taken), `taken_ms`, while it is owned `owner` (an incarnation) and
+`member`, and `added`: a position, and how many entries the stream had ever been given up to there; it says nothing of any other position. A key of another kind at that place is left alone; the script answers FOREIGN.
 """
 
 from __future__ import annotations
@@ -141,11 +141,12 @@ ACK: Final = (
     _OURS
     + _LATER
     + """
--- KEYS: the partition, its dead letters. ARGV: incarnation, token, position, then for each dead letter the number of its words and they
+-- KEYS: the partition, its dead letters. ARGV: incarnation, token, position, entries added until there or nothing, then for each dead letter the
+-- number of its words and they
 local found = redis.call('HMGET', KEYS[1], 'owner', 'token', 'position')
 if found[1] ~= ARGV[1] or found[2] ~= ARGV[2] then return 0 end
 if not is_later(ARGV[3], found[3]) then return 1 end  -- the answer to it was lost
-local at = 4
+local at = 5
 while ARGV[at] do
   local words = tonumber(ARGV[at])
   local command = {'XADD', KEYS[2], '*'}
@@ -154,6 +155,7 @@ while ARGV[at] do
   at = at + words + 1
 end
 redis.call('HSET', KEYS[1], 'position', ARGV[3])
+if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'added', ARGV[3] .. ' ' .. ARGV[4]) end
 return 1
 """
 )

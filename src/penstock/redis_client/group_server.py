@@ -101,13 +101,21 @@ class GroupServer:
         return self._on(group_scripts.RELEASE, partition, incarnation, token, position)
 
     def ack(
-        self, partition: int, incarnation: str, token: int, position: str, dead_letters: Sequence[Sequence[str | bytes]] = ()
+        self,
+        partition: int,
+        incarnation: str,
+        token: int,
+        position: str,
+        dead_letters: Sequence[Sequence[str | bytes]] = (),
+        added: int | None = None,
     ) -> Step:
-        """Answer: 1 if the position was committed, and the dead letters (each as name, value, …) were stored; else 0."""
+        """Answer: 1 if the position was committed, with how many entries the stream had been given until there if that is known, and the dead
+        letters (each as name, value, …) were stored; else 0.
+        """
         flat = [word for letter in dead_letters for word in (len(letter), *letter)]
         key = keys.group_partition_key(self._stream, partition, self._group)
         letters = keys.dead_letters_key(self._stream, partition, self._group)
-        return Step(group_scripts.ACK, (key, letters), (incarnation, token, position, *flat))
+        return Step(group_scripts.ACK, (key, letters), (incarnation, token, position, "" if added is None else added, *flat))
 
     def _on(self, script: str, partition: int, *arguments: str | int) -> Step:
         return Step(script, (keys.group_partition_key(self._stream, partition, self._group),), arguments)

@@ -17,6 +17,7 @@ from penstock.errors import DeclarationError, GroupError
 from penstock.redis_client import keys
 from penstock.redis_client.connection import connect, shown
 from penstock.redis_client.group_server import entries_by_stream
+from penstock.redis_client.stream_log import Stream, stream_of
 
 TOGETHER: Final = 1_000
 """So many entries are sent before their answers are read."""
@@ -80,6 +81,7 @@ class PartitionStreams:
         self._readers: Any = connect(url, timeout_s=wait_s + 5.0, tries=1)
         self._reader: Any = None
         self._reader_id: int | None = None
+        self._readers.set_response_callback("XINFO STREAM", lambda reply, **_: reply)
         self._waiting = self._woken = 0
         self._reads = 0
         self.wakes = 0
@@ -138,6 +140,27 @@ class PartitionStreams:
         finally:
             self._waiting = 0
         return {names[name]: entries for name, entries in entries_by_stream(answer).items()}
+
+    def look(self, partitions: Sequence[int], group: str) -> dict[int, tuple[Stream | None, str]]:
+        """By partition, the stream (None: there is none), and the group's note of how many entries it had been given until a position. For the thread
+        that reads; without partitions that the user may not ask about.
+
+        Raises:
+            Unanswered: The server did not answer.
+        """
+        pipe = self._readers.pipeline(transaction=False)
+        for each in partitions:
+            pipe.execute_command("XINFO STREAM", keys.partition_key(self._stream, each))
+            pipe.hget(keys.group_partition_key(self._stream, each, group), "added")
+        answers = pipe.execute(raise_on_error=False)
+        found: dict[int, tuple[Stream | None, str]] = {}
+        for each, stream, added in zip(partitions, answers[::2], answers[1::2], strict=True):
+            note = added.decode() if isinstance(added, bytes) else ""
+            if not isinstance(stream, Exception):
+                found[each] = stream_of(stream), note
+            elif "no such key" in str(stream):
+                found[each] = None, note
+        return found
 
     def wake(self) -> None:
         """End the wait of the read that is under way, in another thread. Where the server does not allow that, it ends by itself."""

@@ -105,6 +105,13 @@ def begin(stream: Stream | None) -> Position:
     return Position(FIRST, gone, gone)
 
 
+def begun_at(entry: Id, stream: Stream | None) -> int | None:
+    """How many entries a stream had been given up to one, if nothing behind it was removed; None: that cannot be told, or the server does not count."""
+    if stream is None or stream.added is None or (stream.first is not None and stream.first <= entry):
+        return None
+    return stream.added - stream.length
+
+
 def gap(position: Position, stream: Stream | None, *, there: bool) -> Gap | None:
     """What is missing behind a position; None: nothing that shows yet.
 
@@ -177,6 +184,22 @@ def counted(position: Position, stream: Stream, found: int, last: Id, *, target:
     return Position(last, None if added is None else added + found, position.since)
 
 
+def stream_of(raw: Any) -> Stream:
+    """What XINFO STREAM answers, as it comes."""
+    pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)  # by the protocol's version
+    told = {name.decode(): value for name, value in pairs}
+    first, last = (told[f"{which}-entry"] for which in ("first", "last"))
+    deleted = told.get("max-deleted-entry-id")
+    return Stream(
+        None if not first else parsed(first[0]),
+        None if not last else parsed(last[0]),
+        parsed(told["last-generated-id"]),
+        told["length"],
+        told.get("entries-added"),
+        None if deleted is None else parsed(deleted),
+    )
+
+
 def agreed_partitions(client: Any, stream: str) -> int | None:
     """The number of partitions that producers and groups have settled on; None: they have not."""
     told = client.hget(settings_key(stream), "partitions")
@@ -212,18 +235,7 @@ class PartitionLog:
             if "no such key" in str(error):
                 return None
             raise
-        pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)  # by the protocol's version
-        told = {name.decode(): value for name, value in pairs}
-        first, last = (told[f"{which}-entry"] for which in ("first", "last"))
-        deleted = told.get("max-deleted-entry-id")
-        return Stream(
-            None if not first else parsed(first[0]),
-            None if not last else parsed(last[0]),
-            parsed(told["last-generated-id"]),
-            told["length"],
-            told.get("entries-added"),
-            None if deleted is None else parsed(deleted),
-        )
+        return stream_of(raw)
 
     def count(self, position: Position, target: Target, most: int) -> tuple[int, Id]:
         """The number of entries behind a position, up to `most` and up to the target, and the id of the last one."""
