@@ -88,7 +88,8 @@ def whole_partition(part: int) -> int | None:
     return None if number == NULL_PARTITION else number - (1 << PART_BITS) * (number > NULL_PARTITION)
 
 
-_LONGEST_US: Final = 100_000 * 86_400_000_000
+DAY_US: Final = 86_400_000_000
+_LONGEST_US: Final = 100_000 * DAY_US
 
 
 def duration_us(given: Duration, what: str = "duration") -> int:

@@ -18,7 +18,7 @@ from penstock.driver.run import Run
 from penstock.flow.distributed import DistributedStream
 from penstock.flow.windowed import WindowedStream
 from penstock.operators.aggregates import Kernel
-from penstock.operators.windows import Session, Sliding
+from penstock.operators.windows import Session, Spans
 from penstock.sinks import Sink
 from penstock.sinks.memory import MemorySink
 from penstock.sinks.redis_stream import RedisStreamSink
@@ -96,7 +96,7 @@ def declared(spark: SparkSession, frame: DataFrame) -> ps.Flow:
     assert_type(keyed.join(events.key_by("tail"), "1 hour", "left"), ps.KeyedStream)
     assert_type(keyed.match("SELECT * WHERE A ; B", {"A": "delay > 0"}, on_timeout="A").timeouts, ps.KeyedStream)
     assert_type(keyed.process(Twice(), on_error=ps.memory("skipped")).local(), ps.Stream)
-    assert_type((ps.tumbling("1 hour"), ps.session(timedelta(1))), tuple[Sliding, Session])
+    assert_type((ps.tumbling("1 hour"), ps.session(timedelta(1))), tuple[Spans, Session])
     assert_type(ps.read_back(ps.parquet("out"), "tail string", output="kept", max_rows_per_epoch=9), ReadBack)
     assert_type(ps.redis_streams("redis://localhost", "orders", 8, "tail string", on_trim="skip").only(3), RedisStreams)
     events.sink(ps.parquet("kept"), name="kept", positions=True)

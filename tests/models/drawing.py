@@ -14,17 +14,26 @@ import recipes as r
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.operators.zones import Zone
 from penstock.protocol.rescale import Limits
 from penstock.testing import Crash, Harness
 
 NUMBERS = itertools.count()
 MOST_EPOCHS = 2000  # after the last input; a flow that needs more hangs
 KEYS = [None, "", "a", "b", "é", "x" * 392]  # with a number 400 bytes, which is what a key may have
+RESTLESS = Zone(
+    "restless",
+    tuple((base + second) * r.SECOND for base in (-20, 0, 1_700_000_000) for second in (2, 7, 8, 14)),
+    tuple(second * r.SECOND for second in (1, *((5, 0, -3, 1) * 3))),
+)
 WINDOWS = [
     r.Window("tumbling", 5 * r.SECOND),
     r.Window("sliding", 6 * r.SECOND, 2 * r.SECOND),
     r.Window("sliding", 5 * r.SECOND, 3 * r.SECOND),
     r.Window("session", 2 * r.SECOND),
+    r.Window("sliding", 5 * r.SECOND, 3 * r.SECOND, 2 * r.SECOND),
+    r.Window("tumbling", 4 * r.SECOND, 0, r.SECOND, RESTLESS),
+    r.Window("sliding", 5 * r.SECOND, 2 * r.SECOND, 0, RESTLESS),
 ]
 STRATEGIES = [
     ps.Histogram(), ps.Histogram(0.5), ps.PartialKeyGrouping(), ps.DChoices(), ps.DChoices(0.05, 1e-3), ps.WChoices(), ps.WChoices(0.2),

@@ -202,21 +202,38 @@ def _windows(window: r.Window | None, rows: list[Row]) -> list[tuple[int, int, l
                 bursts.append([])
             bursts[-1].append(row)
         return [(b[0].time, b[-1].time + window.size_us, b) for b in bursts]
-    found: dict[int, list[Row]] = defaultdict(list)
+    found: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for row in rows:
-        for start in starts(window, row.time):
-            found[start].append(row)
-    return [(start, start + window.size_us, found[start]) for start in sorted(found)]
+        for span in spans(window, row.time):
+            found[span].append(row)
+    return [(start, end, found[start, end]) for start, end in sorted(found)]
 
 
-def starts(window: r.Window, time: int) -> list[int]:
-    """Starts of the windows that hold a time: multiples of the slide."""
+def spans(window: r.Window, time: int) -> list[tuple[int, int]]:
+    """(start, end) of the windows that hold a time."""
     slide = window.slide_us if window.kind == "sliding" else window.size_us
-    found, start = [], time // slide * slide
-    while start + window.size_us > time:
-        found.append(start)
-        start -= slide
-    return sorted(found)
+    if window.zone is None:
+        last = (time - window.offset_us) // slide * slide + window.offset_us
+        starts = [last - i * slide for i in range(window.size_us // slide + 2)]
+        return [(start, start + window.size_us) for start in reversed(starts) if start <= time < start + window.size_us]
+    first = min(window.zone.offsets) + time - window.offset_us - 2 * (max(window.zone.offsets) - min(window.zone.offsets))
+    number, found = (first - window.size_us) // slide, {}
+    while (start := shown(window.zone, number * slide + window.offset_us)) <= time:
+        end = shown(window.zone, number * slide + window.offset_us + window.size_us)
+        found[start] = end  # of those that begin at one moment the last one
+        number += 1
+    return sorted((start, end) for start, end in found.items() if time < end)
+
+
+def shown(zone: Any, local: int) -> int:
+    """The first moment at which a zone's clock shows a local time or a later one."""
+    bounds = [None, *zone.changes, None]
+    for begin, end, offset in zip(bounds, bounds[1:], zone.offsets, strict=True):
+        if begin is not None and begin + offset >= local:
+            return begin
+        if end is None or local - offset < end:
+            return local - offset
+    raise AssertionError
 
 
 def mapped(node: r.Map, rows: list[Row]) -> list[Row]:
@@ -225,7 +242,7 @@ def mapped(node: r.Map, rows: list[Row]) -> list[Row]:
     key = rows[0].key if len(rows[0].key) > 1 else rows[0].key[0]
     for row in rows:
         n = 0
-        for start in [0] if node.window is None else starts(node.window, row.time):
+        for start in [0] if node.window is None else [start for start, _ in spans(node.window, row.time)]:
             given, states[start] = r.FUNCTIONS[node.fn](key, SimpleNamespace(**row.data), states.get(start))
             for one in [] if given is None else given if isinstance(given, list) else [given]:
                 out.append(row.child(n, one if isinstance(one, dict) else dict(zip(r.STANDARD, one, strict=True))))

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 import penstock as ps
+from penstock.operators.calendar import Calendar
 from penstock.rows.keys import biased, unbiased
 from penstock.sources.base import Shared
 from penstock.sources.base import Source as Connector
@@ -76,9 +77,7 @@ class Columns(Node):
 
 @dataclass(frozen=True, eq=False)
 class Standard(Node):
-    """Only the columns that all streams have."""
-
-    of: Node
+    of: Node  # only the columns that all streams have
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,12 +120,15 @@ class Window:
     kind: str
     size_us: int
     slide_us: int = 0
+    offset_us: int = 0
+    zone: Any = None  # its clock is put forth and back within seconds
 
     def declared(self) -> Any:
-        size, slide = dt.timedelta(microseconds=self.size_us), dt.timedelta(microseconds=self.slide_us)
-        if self.kind == "sliding":
-            return ps.sliding(size, slide)
-        return ps.tumbling(size) if self.kind == "tumbling" else ps.session(size)
+        if self.zone is not None:
+            return Calendar(self.size_us, self.slide_us or self.size_us, (0, self.offset_us), months=False, zone=self.zone)
+        us = (self.size_us, self.slide_us or self.size_us, self.offset_us)
+        size, slide, offset = (dt.timedelta(microseconds=n) for n in us)
+        return ps.session(size) if self.kind == "session" else ps.sliding(size, slide, offset=offset)
 
 
 @dataclass(frozen=True, eq=False)

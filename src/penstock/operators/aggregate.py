@@ -21,7 +21,7 @@ from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import Codec, layout
 from penstock.operators.aggregates.user import Aggregate, UserFailed
 from penstock.operators.base import Context, KeyedState, Layout, Operator, Output, Partials, Parts
-from penstock.operators.windows import WINDOW, Sliding, window_text
+from penstock.operators.windows import WINDOW, Spans, window_text
 from penstock.rows.keys import Ints, biased, unbiased
 from penstock.rows.rows import Emitted, Keys, Order, Rows
 from penstock.sql_text.schema import quoted
@@ -199,7 +199,7 @@ class AggregateStep(Aggregating):
     """
 
     kernels: tuple[tuple[str, Kernel], ...]
-    window: Sliding | None
+    window: Spans | None
     emit: str
     kind = "aggregate"
 
@@ -214,7 +214,7 @@ class AggregateStep(Aggregating):
         return result_schema(self.kernels, bounds, keys, window=self.window is not None)
 
     def span(self) -> int | None:
-        return None if self.window is None else self.window.size_us
+        return None if self.window is None else self.window.longest_us
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         return {"window": window_text(self.window)} | ({"emit": self.emit} if self.window is not None else {})
@@ -226,7 +226,7 @@ class AggregateStep(Aggregating):
             if sql is None:
                 return None
             columns += sql
-        return Partials(tuple(columns), "" if self.window is None else f"{TIME} - pmod({TIME}, {self.window.pane_us}L)")
+        return Partials(tuple(columns), "" if self.window is None else self.window.pane_sql(TIME))
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
         return self._merge(rows.keys, *self._lifted(rows), state)
@@ -257,7 +257,7 @@ class AggregateStep(Aggregating):
         at, states = len(self.context.codec.schema), []
         panes = np.zeros(batch.num_rows, np.int64)
         if self.window is not None:
-            panes, at = batch.column(at).to_numpy(zero_copy_only=False).astype(np.int64), at + 1
+            panes, at = self.window.panes(batch.column(at).to_numpy(zero_copy_only=False).astype(np.int64)), at + 1
         for (_, kernel), bound in zip(self.kernels, self._bounds, strict=True):
             width = len(bound.sql(kernel.column, ("", "", "", "")) or ())
             states.append(bound.from_sql([batch.column(at + i) for i in range(width)]))
@@ -275,7 +275,7 @@ class AggregateStep(Aggregating):
         starts = panes
         if self.window is not None:
             index, starts = self.window.spread(panes)
-            if self.window.size_us != self.window.slide_us:
+            if self.window.overlapping:
                 by_window = lexicographic([group[index], starts])
                 index, starts = index[by_window], starts[by_window]
                 group, states = group[index], take_columns(states, index)
@@ -290,7 +290,7 @@ class AggregateStep(Aggregating):
         if self.window is None:
             state.put(names, self._codec.encode(states))
             return self._rows(keys, group, starts, states, state) if self.updates else None
-        ends = starts + self.window.size_us
+        ends = self.window.ends(starts)
         done = ends <= self.context.frontier
         still = np.flatnonzero(~done)
         state.put([names[i] for i in still.tolist()], self._codec.encode(take_columns(states, still)), ends[still] - 1)
@@ -338,8 +338,9 @@ class AggregateStep(Aggregating):
         if self.window is None:
             times = np.zeros(len(group), np.int64)
         else:
-            times = starts + self.window.size_us - 1
-            columns += [as_times(starts), as_times(times + 1)]
+            ends = self.window.ends(starts)
+            times = ends - 1
+            columns += [as_times(starts), as_times(ends)]
         data = pa.RecordBatch.from_arrays([*columns, *results], schema=self.context.output)
         return state.emit(data, keys, times, group)
 

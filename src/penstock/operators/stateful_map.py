@@ -21,7 +21,7 @@ from penstock.operators.base import Context, KeyedState, Operator, Output
 from penstock.operators.layouts import NONE_DROPPED, columns_text
 from penstock.operators.migration import told_with_key
 from penstock.operators.stored_state import StoredState
-from penstock.operators.windows import WINDOW, Sliding, window_text
+from penstock.operators.windows import WINDOW, Spans, window_text
 from penstock.rows.keys import Ints, biased
 from penstock.rows.named import row_type
 from penstock.rows.returned import Returned, Unfit
@@ -52,7 +52,7 @@ class StatefulMap(Operator):
     fn: Callable[[Any, Any, Any], tuple[Any, Any]]
     schema: pa.Schema
     state: pa.Schema | None = None
-    window: Sliding | None = None
+    window: Spans | None = None
     on_error: str = "fail"
     migrate: tuple[Callable[[Any], Any], ...] = ()
     kind = "stateful_map"
@@ -258,21 +258,21 @@ class _Spread:
     row: Ints
 
 
-def _in_windows(rows: Rows, window: Sliding | None) -> tuple[_Spread, list[bytes] | None, Ints | None]:
+def _in_windows(rows: Rows, window: Spans | None) -> tuple[_Spread, list[bytes] | None, Ints | None]:
     """Repeat each row for each of its windows and group by (key, window)."""
     if window is None:
         spread = _Spread(rows.data, rows.order, rows.starts, np.arange(len(rows.keys)), np.arange(len(rows)))
         return spread, None, None
-    index, starts = window.spread(rows.order.time - rows.order.time % window.pane_us)
+    index, starts = window.spread(window.panes(rows.order.time))
     by_window = lexicographic([rows.group[index], starts, index])
     index, starts = index[by_window], starts[by_window]
     group = rows.group[index]
     first = np.flatnonzero(np.concatenate(([True], (group[1:] != group[:-1]) | (starts[1:] != starts[:-1]))))
     data = rows.data.take(to_indices(index))
     data = data.append_column(pa.field(WINDOW[0], UTC), within_calendar(as_times(starts)))
-    data = data.append_column(pa.field(WINDOW[1], UTC), as_times(starts + window.size_us))
+    data = data.append_column(pa.field(WINDOW[1], UTC), as_times(window.ends(starts)))
     spread = _Spread(data, rows.order.take(index), np.append(first, len(index)), group[first], index)
-    return spread, biased(starts[first]), starts[first] + window.size_us - 1
+    return spread, biased(starts[first]), window.ends(starts[first]) - 1
 
 
 __all__ = ["MAX_TIME", "Keys", "StatefulMap", "event_type"]

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from penstock.arrow.columns import UTC
 from penstock.errors import DeclarationError
+from penstock.types import DAY_US
 
 # kind of an Arrow column → type of the column in a new table
 DDL: Final[dict[str, dict[str, str]]] = {
@@ -275,8 +276,7 @@ def part_ddl(field: pa.Field[Any]) -> str:
     return "TEXT" if kind_of(field, "postgresql") == "json" else column_ddl(field, "postgresql")
 
 
-_DAY_US: Final = 86_400_000_000
-_TIMES: Final = dict.fromkeys(("timestamp", "instant"), (-2_440_588 * _DAY_US, 11_248_738 * _DAY_US - 1)) | {
+_TIMES: Final = dict.fromkeys(("timestamp", "instant"), (-2_440_588 * DAY_US, 11_248_738 * DAY_US - 1)) | {
     "date": (-2_440_588, 11_248_737)
 }
 """The first and the last time that `copy_text` can store, 4714-11-24 BC and 32767-12-31. By binary COPY an earlier one becomes minus infinity."""
