@@ -1,6 +1,7 @@
 """A flow from one Redis stream to another, what it must give, and a program that runs it and kills itself before a chosen step.
 
-``python redis_flow.py options.json``: ``url``, ``checkpoint``, ``kill``: before so many steps, counted from the start; 0: not.
+``python redis_flow.py options.json``: ``url``, ``checkpoint``, ``kill``: before so many steps, counted from the start, or those whose names begin with
+``step``; 0: not.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ def flow_of(url):
     return flow
 
 
-def main(url, checkpoint, kill):
+def main(url, checkpoint, kill, step=""):
     seen = 0
 
-    def before(step):
+    def before(name):
         nonlocal seen
-        seen += 1
-        if seen == kill:
-            print("killed before", step, flush=True)
+        seen += name.startswith(step)
+        if seen == kill > 0 and name.startswith(step):
+            print("killed before", name, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
 
