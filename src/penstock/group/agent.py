@@ -48,6 +48,7 @@ from penstock.protocol.group.events import (
 )
 from penstock.protocol.group.member import Member
 from penstock.protocol.group.store import order
+from penstock.redis_client.connection import is_refused, why
 from penstock.redis_client.group_server import GroupServer, Unanswered
 
 LOG: Final = logging.getLogger("penstock.group")
@@ -163,7 +164,7 @@ class Agent:
         try:
             self._changes_seen = server.last_change()
         except Unanswered as error:
-            raise GroupError(f"Group {self._group.name!r} cannot be joined: {error}.") from error
+            raise GroupError(f"Group {self._group.name!r} cannot be joined: {why(error)}.") from error
         self._begun = True
         for work in (self._run, self._send_beats, self._send_commands, self._read_changes, self._give_orders):
             name = f"penstock-{self._group.name}-{work.__name__.strip('_')}"
@@ -337,7 +338,10 @@ class Agent:
                 self._tell(self._dispatcher.answered(command, found, sent))
 
     def _not_done(self, command: Command, error: Exception) -> None:
-        trouble = str(error) if isinstance(error, PenstockError) else f"The server did not answer: {error}."
+        if is_refused(error):
+            self.error = self.error or GroupError(f"The server of group {self._group.name!r} refuses a step: {why(error)}.")
+            self._tell(StopRequested(0.0))
+        trouble = str(error) if isinstance(error, PenstockError) else f"The server did not answer: {why(error)}."
         if trouble != self.trouble:
             LOG.warning("Group %s of stream %s: %s", self._group.name, self._stream, trouble)
         self.trouble = trouble
@@ -354,7 +358,11 @@ class Agent:
                     self._changes_seen = entry
                     self._events.put(Announced(message))
                 tries = 0
-            except Unanswered:
+            except Unanswered as error:
+                if is_refused(error) and not tries:
+                    LOG.warning(
+                        "Group %s is only polled, as its control stream cannot be read: %s", self._group.name, why(error)
+                    )
                 tries += 1
                 self._exited.wait(random.uniform(0.5, 1.5) * min(1.0, 0.02 * 2 ** min(tries, 6)))  # noqa: S311  (jitter)
         store.server.close()

@@ -19,11 +19,12 @@ from dataclasses import asdict
 from types import FrameType
 from typing import Any, Final, Literal, get_args
 
-from penstock.errors import DeclarationError, OperatorError, PenstockError, RecordError, raised
+from penstock.errors import DeclarationError, GroupError, OperatorError, PenstockError, RecordError, raised
 from penstock.group.agent import LOG, Agent
 from penstock.group.figures import ConsumerFigures
 from penstock.group.lanes import Entry, Lane, Lanes
 from penstock.group.settings import Group
+from penstock.redis_client.connection import is_refused, why
 from penstock.redis_client.group_server import Unanswered
 from penstock.redis_client.partition_streams import PartitionStreams
 
@@ -85,7 +86,14 @@ class Consumer:
             raise DeclarationError(f"A consumer's on_trim is {on_trim!r}; give 'fail' or 'skip'.")
         self._on_error, self._retries, self._on_trim, self._stream = on_error, retries, on_trim, stream
         self._lanes = Lanes(
-            PartitionStreams(group.url, stream), group.name, batch, self._holds, self._stopped, self._lane_begun, self._missed
+            PartitionStreams(group.url, stream),
+            group.name,
+            batch,
+            self._holds,
+            self._stopped,
+            self._lane_begun,
+            self._missed,
+            self._refused,
         )
         self._agent = Agent(group, stream, partitions, self._lanes)
         self._handler: Handler | None = None
@@ -245,6 +253,11 @@ class Consumer:
         self._agent.request_leave()
         return False
 
+    def _refused(self, error: Exception) -> None:
+        """The server does not let this user read."""
+        self._error = self._error or GroupError(f"Stream {self._stream!r} cannot be read: {why(error)}.")
+        self._agent.request_leave(0.0)
+
     def _lane_begun(self, lane: Lane) -> None:
         if self._handler is not None:
             threading.Thread(
@@ -309,6 +322,8 @@ class Consumer:
             try:
                 return not lane.abandoned and self._agent.ack(lane.partition, position, encoded, added)
             except Unanswered as error:
+                if is_refused(error):
+                    raise GroupError(f"An ack of stream {self._stream!r} is refused: {why(error)}.") from error
                 LOG.info("Ack of partition %d was not answered: %s", lane.partition, error)
                 time.sleep(_ACK_PAUSE_S)
 

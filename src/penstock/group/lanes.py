@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.redis_client.connection import is_refused
 from penstock.redis_client.entry_ids import parsed
 from penstock.redis_client.group_server import Unanswered
 from penstock.redis_client.partition_streams import PartitionStreams
@@ -90,6 +91,7 @@ class Lanes:
             nothing. So a partition without entries costs no thread, and a thousand partitions that come at once do not wait for a thousand threads.
         missed: Called in the reading thread with a lane, how many of its entries were removed unread, and the rest of a sentence that says so; whether to
             go on behind them.
+        failed: Called in the reading thread, which ends then, if the server does not let this user read.
     """
 
     def __init__(
@@ -101,9 +103,10 @@ class Lanes:
         stopped: Callable[[int], None],
         begun: Callable[[Lane], None],
         missed: Callable[[Lane, int, str], bool],
+        failed: Callable[[Exception], None],
     ) -> None:
         self._streams, self._group, self._batch, self._holds, self._stopped = streams, group, batch, holds, stopped
-        self._begun, self._missed = begun, missed
+        self._begun, self._missed, self._failed = begun, missed, failed
         self._lanes: dict[int, Lane] = {}
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # for those who look at all lanes
@@ -217,7 +220,10 @@ class Lanes:
                 self._check(after)
                 found = self._streams.read(after, self._batch, wakes=wakes, short=len(after) < len(self._lanes))
                 tries = 0
-            except Unanswered:
+            except Unanswered as error:
+                if is_refused(error):
+                    self._failed(error)
+                    break
                 tries += 1
                 with self._changed:
                     pause_s = random.uniform(0.5, 1.5) * min(_LONGEST_PAUSE_S, _LOOK_S * 2 ** min(tries, 6))  # noqa: S311  (jitter)

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, MovedError, NoPermissionError, RedisError
 from redis.exceptions import ConnectionError as LostError
-from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as LateError
 from redis.retry import Retry
 
@@ -52,6 +52,25 @@ def shown(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":…@")))
 
 
+def is_refused(error: Exception) -> bool:
+    """Whether a server does not let this user do something, or is the wrong one, so that trying again is of no use."""
+    return isinstance(error, AuthenticationError | NoPermissionError | MovedError) or "ACL failure in script" in str(error)
+
+
+def why(error: Exception) -> str:
+    """What an error of the server or of the connection says, without its full stop, and what to do, where that is known."""
+    said = str(error).rstrip(".")
+    if isinstance(error, MovedError):
+        return f"it is a node of a cluster, and another one ({said}) has the key; give the address of a server that is no cluster's"
+    if isinstance(error, AuthenticationError):
+        return f"{said}; give user and password in the URL, as redis://user:password@host"
+    if is_refused(error):
+        return f"{said}; allow it with ACL SETUSER"
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return f"{said}; name the file of its authority in the URL, as rediss://host:6379?ssl_ca_certs=ca.pem"
+    return said
+
+
 @contextmanager
 def translated(url: str, kind: type[Exception], what: str) -> Iterator[None]:
     """Raise errors of the server as one of penstock's own.
@@ -64,4 +83,4 @@ def translated(url: str, kind: type[Exception], what: str) -> Iterator[None]:
     try:
         yield
     except RedisError as error:
-        raise kind(f"{what} failed at {shown(url)}: {error}.") from error
+        raise kind(f"{what} failed at {shown(url)}: {why(error)}.") from error

@@ -17,7 +17,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, RedisError, Respo
 
 from penstock.errors import GroupError
 from penstock.redis_client import group_scripts, keys
-from penstock.redis_client.connection import connect, shown
+from penstock.redis_client.connection import connect, shown, why
 
 HASH: Final = "xxh64 of the key's bytes, seed 0, modulo partitions"
 """How producers choose the partition of a key: part of what all who use a stream must agree on."""
@@ -215,7 +215,8 @@ class GroupServer:
             words = tuple(word for pair in settings.items() for word in pair)
             answer = self.one(Step(group_scripts.AGREE, (keys.settings_key(self._stream),), words))
         except RedisError as error:
-            raise GroupError(f"The server of group {self._group!r} at {shown(self._url)} cannot be used: {error}.") from error
+            of = f"group {self._group!r}" if self._group else f"stream {self._stream!r}"
+            raise GroupError(f"The server of {of} at {shown(self._url)} cannot be used: {why(error)}.") from error
         if answer:
             raise GroupError(_refused(self._stream, answer[0].decode(), answer[1].decode(), settings))
 

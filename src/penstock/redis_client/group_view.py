@@ -9,7 +9,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from penstock.errors import GroupError
 from penstock.redis_client import keys
-from penstock.redis_client.connection import connect, shown
+from penstock.redis_client.connection import connect, shown, why
 
 _COUNTED: Final = 5_000
 _COUNT: Final = """
@@ -145,7 +145,7 @@ class GroupView:
         self._client.close()
 
     def _failed(self, error: RedisError) -> GroupError:
-        return GroupError(f"The server at {shown(self._url)} cannot be asked: {error}.")
+        return GroupError(f"The server at {shown(self._url)} cannot be asked: {why(error)}.")
 
 
 __all__ = ["GroupView", "Lock", "View"]

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from penstock.errors import DeclarationError, GroupError
 from penstock.redis_client import keys
-from penstock.redis_client.connection import connect, shown
+from penstock.redis_client.connection import connect, shown, why
 from penstock.redis_client.group_server import entries_by_stream
 from penstock.redis_client.stream_log import Stream, stream_of
 
@@ -107,7 +107,7 @@ class PartitionStreams:
                 ids.extend(entry.decode() for entry in pipe.execute())
             except RedisError as error:
                 raise GroupError(
-                    f"Stream {self._stream!r} at {shown(self._url)} did not take {'the entry' if len(rows) == 1 else 'all entries'}: {error}; the "
+                    f"Stream {self._stream!r} at {shown(self._url)} did not take {'the entry' if len(rows) == 1 else 'all entries'}: {why(error)}; the "
                     f"first {len(ids):,} of {len(rows):,} are stored, and perhaps more."
                 ) from error
         return ids
