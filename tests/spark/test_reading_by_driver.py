@@ -53,8 +53,8 @@ def add(url, stream, partition, rows):
         connect(url).xadd(f"{{{stream}:{partition}}}", {"k": k, "v": v, **at})
 
 
-def read(spark, flow, checkpoint, **options):
-    run = flow.start(spark, checkpoint=checkpoint, workers=2, trigger="available_now", drain=False, **options)
+def read(spark, flow, checkpoint, workers=2, **options):
+    run = flow.start(spark, checkpoint=checkpoint, workers=workers, trigger="available_now", drain=False, **options)
     run.await_termination()
     return run
 
@@ -104,7 +104,7 @@ def test_random_entries_read_by_the_driver_and_by_tasks_give_what_the_rule_says(
             monkeypatch.setattr(redis_streams, "FEW_ENTRIES", few)
             place, timed = str(tmp_path / f"few{few}"), {"time": "at", "lateness": f"{LATENESS_S} seconds"}
             flow = flow_of(redis_url, stream, place, ps.memory(f"{stream} bad {few} {n}"), timed=timed, max_rows_per_epoch=most)
-            read(spark, flow, str(tmp_path / f"ckpt{few}"))
+            read(spark, flow, str(tmp_path / f"ckpt{few}"), workers=seed)
     found = [held(tmp_path / "few0"), held(tmp_path / "few5000"), sum((on_time(rows) for rows in sent.values()), Counter())]
     for rows in found:
         del rows[-1,]

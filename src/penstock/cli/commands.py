@@ -100,7 +100,8 @@ def run(
     options |= {"recover": recover, "since": since, "replay_outputs": follow}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves cleanly, as after Ctrl-C
     running = flow.start(quiet_session(context, master), checkpoint=checkpoint, group=shared, **options)
-    for change in (running.last_end, *running.changes):
+    warmed = (f"Warmed up for {running.warm_up_s:.1f} s, then joined the group.",) if shared is not None else ()
+    for change in (*warmed, running.last_end, *running.changes):
         if change:
             print(change, file=sys.stderr)
     from penstock.serve.terminal import watch

@@ -217,9 +217,17 @@ class GroupRun:
         folder: The folder that the applications share.
         open_partition: Begins the run of a partition.
         lease_s: For how long another application may work on a partition before this one hears of it.
+        warm_up_s: See the attribute.
+
+    Attributes:
+        warm_up_s: Seconds for which the application warmed up before it joined: first epochs of a session are slow, so it ran some without
+            input of the flow.
     """
 
-    def __init__(self, name: str, folder: GroupFolder, open_partition: Callable[[int], Run], lease_s: float) -> None:
+    def __init__(
+        self, name: str, folder: GroupFolder, open_partition: Callable[[int], Run], lease_s: float, warm_up_s: float = 0.0
+    ) -> None:
+        self.warm_up_s: float = warm_up_s
         self._name, self._folder, self._open, self._lease_s = name, folder, open_partition, lease_s
         self._work: dict[int, _Work] = {}
         self._ended, self._leaving = threading.Event(), threading.Event()

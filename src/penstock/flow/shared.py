@@ -74,6 +74,12 @@ def of_partition(flow: Flow, partition: int) -> Flow:
     return mine
 
 
+def with_sink(flow: Flow, sink: Any) -> Flow:
+    """The same flow with another sink for each of its outputs. `flow` is changed."""
+    flow._outputs = [replace(output, sink=sink) for output in flow._outputs]
+    return flow
+
+
 def output_name(output: str, partition: int) -> str:
     """What an output of a flow in a group is called in its sink, for the mark of one partition."""
     return f"{output}@{partition}"
@@ -94,4 +100,4 @@ def _partitioned(source: p.SourceNode) -> Shared:
     return shared
 
 
-__all__ = ["of_partition", "output_name", "shared_by"]
+__all__ = ["of_partition", "output_name", "shared_by", "with_sink"]

@@ -228,6 +228,8 @@ class SparkBackend:
         elif times is not None or self._in_pages(compiled, spec):  # what runs in Python is left in by Spark, rows or not
             shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers, times)
             read = partial(decode_pages, schema=spec.in_schema)
+        elif work.workers == 1 and self._in_one_task(compiled):
+            shuffled = never_without_rows(whole).coalesce(1)
         else:
             to = F.expr(routing_sql(work.routing, hash_sql(spec)))
             shuffled = to_partitions(never_without_rows(whole), work.workers, to)
@@ -250,6 +252,15 @@ class SparkBackend:
             0 if port.packed is None else PACKED_BITS,
             spec.in_schema.names.index(timed_by),
         )
+
+    def _in_one_task(self, compiled: CompiledRegion) -> bool:
+        """Whether all that comes to a region are few rows of the driver's: a shuffle, and the stage that it ends, would only cost time."""
+        inputs = [compiled.region.inputs[feed] for feed in compiled.feeds]
+        if p.upstream_of(p.RegionOutput, *inputs):  # tasks of another region must be as many as its workers
+            return False
+        names = [*self._readers]  # in the order of their tags
+        sources = p.upstream_of(p.SourceNode, *inputs)
+        return all(self._slices.few(names.index(source.name) + 1) is not None for source in sources)
 
     def _in_pages(self, compiled: CompiledRegion, spec: RegionSpec) -> bool:
         """Whether rows go to the workers in pages in this epoch: to cut them costs a visit to Python, which pays for many."""

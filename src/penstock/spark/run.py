@@ -38,7 +38,7 @@ from penstock.flow.shared import of_partition, output_name, shared_by
 from penstock.group.settings import Group
 from penstock.operators.base import ERROR_SCHEMA
 from penstock.protocol.commands import Copied, Tick
-from penstock.protocol.rescale import Limits
+from penstock.protocol.rescale import ALL_AT_ONCE, Limits
 from penstock.spark import logs
 from penstock.spark.dividing import LEAST_ROWS
 from penstock.spark.engine import SparkBackend, only_partition, partial_schema, schema_of
@@ -58,6 +58,7 @@ from penstock.spark.sources.row_times import sources_alone
 from penstock.spark.sources.slices import Slices, one_stream
 from penstock.spark.sources.unread import unread_files
 from penstock.spark.task import boot_id, local_folder
+from penstock.spark.warm_up import warm_up
 from penstock.types import Duration, Refusal
 from penstock.worker.audit import audited_epochs, run_twice
 from penstock.worker.copying import Copy
@@ -92,8 +93,34 @@ def start(
     if group is not None:
         options = (1 if workers is None else workers, trigger, again, drain, step_budget, forget, audit, on_step)
         return _in_group(flow, spark, checkpoint, group, options)
+    limits, forgotten = step_limits(step_budget), names_to_forget(forget)
+    more = (limits, on_step or (lambda _: None), forgotten, audited, recompute)
+    loop, _ = opened(flow, _session(flow, spark), str(checkpoint), workers, interval, more, complain)
+    told = complain if workers is not None else lambda _: None  # where the numbers that the user gave do not count
+    return Run(loop, told, bounded=interval is None, drain=drain)
+
+
+def opened(
+    flow: Flow,
+    spark: SparkSession,
+    checkpoint: str,
+    workers: int | Mapping[str, int] | None,
+    interval: int | None = None,
+    more: tuple[Any, ...] = (ALL_AT_ONCE, lambda _: None),
+    complain: Callable[[str], None] = lambda _: None,
+) -> tuple[Loop, SparkEngine]:
+    """Compile a flow, and make what runs it on a checkpoint. Nothing has begun.
+
+    Args:
+        flow: The flow.
+        spark: The user's session.
+        checkpoint: The checkpoint's folder.
+        workers: As `Flow.start` has it.
+        interval: How often an epoch begins, in milliseconds; None: the flow only reads what there is.
+        more: Further arguments of `RunOpener`, the first of them the bounds of a step.
+        complain: Called with a sentence for each strategy that divides nothing.
+    """
     plan = flow.plan()
-    spark = _session(flow, spark)
     ship_user_code(plan)
     ours = query_session(spark)
     for source in plan.sources:
@@ -103,13 +130,10 @@ def start(
     for sentence, matters in undivided(compiled):
         if matters:
             complain(sentence)
-    limits = replace(step_limits(step_budget), slots=max(1, spark.sparkContext.defaultParallelism))
-    opened, by_region, forgotten = Checkpoint(str(checkpoint)), workers_of(plan, workers), names_to_forget(forget)
-    engine = SparkEngine(compiled, ours, spark, opened, interval, sum(by_region.values()))
-    on_step = on_step or (lambda _: None)
-    opener = RunOpener(compiled, opened, engine, by_region, limits, on_step, forgotten, audited, recompute)
-    told = complain if workers is not None else lambda _: None  # where the numbers that the user gave do not count
-    return Run(Loop(opener), told, bounded=interval is None, drain=drain)
+    limits = replace(more[0], slots=max(1, spark.sparkContext.defaultParallelism))
+    at, by_region = Checkpoint(checkpoint), workers_of(plan, workers)
+    engine = SparkEngine(compiled, ours, spark, at, interval, sum(by_region.values()))
+    return Loop(RunOpener(compiled, at, engine, by_region, limits, *more[1:])), engine
 
 
 def _session(flow: Flow, spark: SparkSession | None) -> SparkSession:
@@ -150,7 +174,7 @@ def _in_group(
         assert isinstance(run, Run)
         return run
 
-    run = GroupRun(flow.name, folder, begin, group.lease_ms / 1000)
+    run = GroupRun(flow.name, folder, begin, group.lease_ms / 1000, warm_up(flow, session, workers, opened))
     run.join(Agent(group, shared.stream, shared.partitions, run))
     return run
 
@@ -201,7 +225,7 @@ class SparkEngine:
         self._query: Reading | None = None
         self.stopping: threading.Event = threading.Event()
         self._between, self._busy = threading.Lock(), False
-        self._available, self._cut = interval_ms is None, False
+        self._available, self._cut, self._listed = interval_ms is None, False, False
 
     def clock_us(self) -> int:
         return time.time_ns() // 1000
@@ -289,7 +313,7 @@ class SparkEngine:
                     raise lost
 
         def run_epoch(epoch: int, slices: Slices) -> None:
-            self._epoch(loop, epoch, slices, lambda: reading.stopped)
+            self.run_epoch(loop, epoch, slices, lambda: reading.stopped)
 
         every = None if self._available else (self._interval_ms or 0) / 1000
         reading = DriverReading(
@@ -313,10 +337,17 @@ class SparkEngine:
     def _batch(self, loop: Loop, frame: DataFrame, epoch: int) -> None:
         """One micro-batch of a query of Spark's."""
         query = running_query(self.spark, self._uri(loop.last.log))
-        self._epoch(loop, epoch, Slices(frame, query, epoch), lambda: was_stopped(query))
+        self.run_epoch(loop, epoch, Slices(frame, query, epoch), lambda: was_stopped(query))
 
-    def _epoch(self, loop: Loop, epoch: int, slices: Slices, was_stopped: Callable[[], bool]) -> None:
-        """One epoch. `was_stopped`: whether somebody has ended the reading meanwhile."""
+    def run_epoch(self, loop: Loop, epoch: int, slices: Slices, was_stopped: Callable[[], bool] = lambda: False) -> None:
+        """Run one epoch.
+
+        Args:
+            loop: The flow.
+            epoch: Its number.
+            slices: Its input.
+            was_stopped: Whether somebody has ended the reading meanwhile.
+        """
         with self._between:
             if self.stopping.is_set():
                 raise Stopped  # returning would let Spark count as done what was not processed
