@@ -9,10 +9,6 @@ import sys
 import textwrap
 
 import pytest
-from pyspark.sql import DataFrame
-
-import penstock as ps
-from penstock.errors import DeclarationError
 
 pytestmark = pytest.mark.spark
 
@@ -134,23 +130,6 @@ def test_workers_that_know_no_penstock_are_refused_in_a_sentence_before_anything
         f"named 'penstock'); start the session with PYSPARK_PYTHON naming a Python {version} that has it, here {sys.executable}.\n"
     )
     assert answer.stdout == f"{refused}{refused}False\n", answer.stderr[-3000:]
-
-
-def test_session_and_dataframes_of_spark_connect_are_refused_in_a_sentence(tmp_path):
-    session = type(
-        "SparkSession", (), {"__module__": "pyspark.sql.connect.session"}
-    )()  # its real one needs packages that are not here
-    frame = type("DataFrame", (DataFrame,), {"__module__": "pyspark.sql.connect.dataframe", "__new__": object.__new__})()
-    flow = ps.Flow("refused")
-    flow.source("s", ps.rate(1)).sink(ps.noop())
-    ending = " of Spark Connect, which penstock does not support; take one of a session that was started without a remote."
-    with pytest.raises(DeclarationError) as raised:
-        flow.start(session, checkpoint=str(tmp_path / "c"))
-    assert str(raised.value) == f"Start was given a SparkSession{ending}"
-    with pytest.raises(DeclarationError) as raised:
-        ps.match(frame, "SELECT * WHERE a", order_by="id", define={"a": "id > 0"})
-    assert str(raised.value) == f"Match was given a DataFrame{ending}"
-    assert not list(tmp_path.iterdir())
 
 
 def test_sources_that_go_by_another_zone_are_refused_and_flows_run_beside_one_another_until_the_session_stops(tmp_path):

@@ -47,7 +47,8 @@ from penstock.spark.internals.queries import running_query, was_stopped
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
 from penstock.spark.reading import DriverReading, PlannedLog, Reading, SparkReading, Stopped
 from penstock.spark.session.complaining import complain
-from penstock.spark.session.own import fit_shuffles, give_back, offer, query_session, refuse_connect, stopped
+from penstock.spark.session.connected import refuse_connect
+from penstock.spark.session.own import fit_shuffles, give_back, offer, query_session, stopped
 from penstock.spark.session.settings import SHUFFLE
 from penstock.spark.session.ship import ship_user_code
 from penstock.spark.sources.file_frames import read_control
@@ -142,7 +143,8 @@ def _session(flow: Flow, spark: SparkSession | None) -> SparkSession:
         from penstock.spark.session.local import session
 
         return session(app_name=f"penstock {flow.name}")
-    if not isinstance(refuse_connect(spark, "start"), SparkSession):
+    refuse_connect(spark, "start")
+    if not isinstance(spark, SparkSession):
         raise DeclarationError(f"start needs a SparkSession, or none, not {spark!r}.")
     return spark
 

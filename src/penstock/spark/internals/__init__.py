@@ -12,6 +12,7 @@ tells, for each call, what it is for and what is lost where it is missing:
 | `zones` | what in a plan goes by the zone of its session |
 | `local_files` | how Spark writes local files |
 | `expressions` | what Java says of a regular expression |
+| `connect` | which sessions are of Spark Connect |
 | `arrow_types` | Spark's types as Arrow's and back: other arguments from 4.2 on |
 | `shuffle` | rows to the partition whose number they carry: from 4.1 on by name |
 | `python_sources` | sources in Python that are told where they stand: from 4.2 on |

@@ -7,12 +7,14 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
 
+from penstock.spark.internals.connect import is_connect
+
 
 def regex_refusal(spark: SparkSession, expression: str) -> str | None:
     """Why Java, whose they are, takes a regular expression for none, in its words; None: it is one."""
     session: Any = spark
     try:
-        if hasattr(session, "_jvm"):
+        if not is_connect(spark):
             session._jvm.java.util.regex.Pattern.compile(expression)
         else:
             session.range(1).select(F.lit("").rlike(expression)).collect()

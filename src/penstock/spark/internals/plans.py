@@ -25,6 +25,8 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pyspark.sql.types import StructType
 
+from penstock.spark.internals.connect import is_connect
+
 ABOVE_FILES: Final = ("Project", "SubqueryAlias")
 """Kinds of plans that may stand between a source's files and its rows."""
 _BETWEEN: Final = "\x01"
@@ -150,6 +152,8 @@ def select_sql(frame: DataFrame, expressions: Sequence[str]) -> DataFrame:
     PySpark hands them to Java one by one, and searches all packages for a Spark class first. That takes 5 ms, and an epoch
     selects several times.
     """
+    if is_connect(frame):
+        return frame.selectExpr(*expressions)
     context = frame.sparkSession.sparkContext
     if not expressions or any(_BETWEEN in text for text in expressions):
         return frame.selectExpr(*expressions)

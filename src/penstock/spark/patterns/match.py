@@ -38,11 +38,13 @@ from penstock.patterns.streams import streams_read
 from penstock.routing.hashing import is_hashable
 from penstock.spark.exchange import by_key, can_be_paged
 from penstock.spark.internals.arrow_types import to_arrow, to_spark
+from penstock.spark.internals.connect import is_connect
 from penstock.spark.internals.expressions import regex_refusal
 from penstock.spark.internals.plans import taken_over
 from penstock.spark.internals.shuffle import to_partitions
 from penstock.spark.memory import begin_task
-from penstock.spark.session.own import refuse_connect, results_session
+from penstock.spark.session.connected import check_server
+from penstock.spark.session.own import results_session
 from penstock.spark.session.pythons import check_python
 from penstock.sql_text.schema import as_function, as_text, check_condition, quoted, unknown_column
 from penstock.types import HASH, HIDDEN, MASK
@@ -140,6 +142,11 @@ def match(
     return taken_over(found if where is None else _where(found, where), theirs or found.sparkSession)
 
 
+def tasks_at_a_time(spark: SparkSession) -> int:
+    """How many tasks of a session run at a time."""
+    return check_server(spark) if is_connect(spark) else spark.sparkContext.defaultParallelism
+
+
 def _taken_over(df: Any) -> tuple[Any, SparkSession | None]:
     """The input in a session with the settings of `penstock.spark.session.own.RESULTS`, and the user's session."""
     from pyspark.sql import DataFrame
@@ -147,10 +154,11 @@ def _taken_over(df: Any) -> tuple[Any, SparkSession | None]:
     frames = list(df.values()) if isinstance(df, Mapping) else [df]
     if not frames or not all(isinstance(frame, DataFrame) for frame in frames):
         return df, None  # refused later
-    for frame in frames:
-        refuse_connect(frame, "match")
     theirs = frames[0].sparkSession
-    check_python(theirs)
+    if is_connect(theirs):
+        check_server(theirs)
+    else:
+        check_python(theirs)
     session = results_session(theirs)
     if isinstance(df, Mapping):
         return {name: taken_over(frame, session) for name, frame in df.items()}, theirs
@@ -375,7 +383,7 @@ def _found(
         return _over_batches(prepared, recognise, came, result)
     if isinstance(split, Maximal):
         result = result.append(pa.field(ID, pa.binary()))
-    workers = prepared.sparkSession.sparkContext.defaultParallelism
+    workers = tasks_at_a_time(prepared.sparkSession)
 
     def recognise_and_share(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()

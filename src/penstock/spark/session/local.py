@@ -63,7 +63,7 @@ def session(master: str | None = None, app_name: str = "penstock", **conf: objec
         The session. One that was already active is returned unchanged, with a `UserWarning` for each of `complaints`.
 
     Raises:
-        DeclarationError: A setting's name does not start with ``spark.``. Nothing was started.
+        DeclarationError: A setting's name does not start with ``spark.``, or the process speaks Spark Connect. Nothing was started.
         MissingToolError: There is no Java to start Spark with. Nothing was started.
 
     Example:
@@ -80,7 +80,9 @@ def session(master: str | None = None, app_name: str = "penstock", **conf: objec
 
     from penstock.spark.internals.local_files import write_quickly
     from penstock.spark.internals.sessions import has_begun, meet_submitted
+    from penstock.spark.session.connected import refuse_connected_process
 
+    refuse_connected_process()
     if has_begun():
         active = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
         if active.conf.get(OURS, None) is not None:  # a step of a flow is at work

@@ -10,12 +10,14 @@ Read next: `penstock.spark.run`, decision 30.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import DeclarationError, PenstockError
+from penstock.spark.internals.connect import is_connect
 from penstock.spark.internals.queries import share_listeners
 from penstock.spark.internals.sessions import activate, active, copy_of, is_stopped
 from penstock.spark.internals.zones import zoned_step
+from penstock.spark.session.connected import check_settings
 from penstock.spark.session.local import HANDING, OURS, ZONES_OF_UTC
 from penstock.spark.session.pythons import check_python
 from penstock.spark.session.settings import ADAPTIVE, SHUFFLE, TIME_ZONE
@@ -48,7 +50,6 @@ _QUERY: Final = {
     "spark.sql.files.openCostInBytes": str(1 << 40),
     "spark.sql.files.maxPartitionNum": str((1 << 31) - 1),
 }
-_T = TypeVar("_T")
 
 
 def query_session(spark: SparkSession) -> SparkSession:
@@ -64,20 +65,6 @@ def query_session(spark: SparkSession) -> SparkSession:
     ours = _copy(spark, _QUERY)
     share_listeners(spark, ours)
     return ours
-
-
-def refuse_connect(given: _T, where: str) -> _T:
-    """Give back what is no session or DataFrame of Spark Connect; of those the plans are not at hand.
-
-    Raises:
-        DeclarationError: It is one.
-    """
-    if type(given).__module__.startswith("pyspark.sql.connect."):
-        raise DeclarationError(
-            f"{where[0].upper()}{where[1:]} was given a {type(given).__name__} of Spark Connect, which penstock does not support; take one of a "
-            "session that was started without a remote."
-        )
-    return given
 
 
 def offer(ours: SparkSession, offered: Mapping[str, str]) -> None:
@@ -104,7 +91,14 @@ def fit_shuffles(ours: SparkSession, workers: int) -> str:
 
 
 def results_session(spark: SparkSession) -> SparkSession:
-    """A session in which a batch is computed as `RESULTS` say: the one given if it says the same, else a copy."""
+    """A session in which a batch is computed as `RESULTS` say: the one given if it says the same, else a copy.
+
+    Raises:
+        DeclarationError: The session is one of Spark Connect, of which there are no such copies, and says otherwise.
+    """
+    if is_connect(spark):
+        check_settings(spark, RESULTS, ZONES_OF_UTC)
+        return spark
     zone, *others = RESULTS.items()
     if str(spark.conf.get(zone[0])).lower() in ZONES_OF_UTC and all(
         str(spark.conf.get(name)).lower() == value.lower() for name, value in others

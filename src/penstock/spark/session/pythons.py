@@ -47,10 +47,10 @@ def check_python(spark: SparkSession) -> None:
         context.pythonExec = sys.executable  # read each time that a function is handed to Spark
     try:
         # By value: otherwise a missing module could not be reported.
-        look = types.FunctionType(_look.__code__, {"__builtins__": builtins, "__name__": "__main__"})
-        worker, version, wrong = context.parallelize([0], 1).map(look).first()
+        by_value = types.FunctionType(look.__code__, {"__builtins__": builtins, "__name__": "__main__"})
+        worker, version, wrong = context.parallelize([0], 1).map(by_value).first()
     except Exception as error:  # noqa: BLE001  (reported in a sentence)
-        worker, version, wrong = context.pythonExec, "", _first_cause(error)
+        worker, version, wrong = context.pythonExec, "", first_cause(error)
     if not wrong and version != __version__:
         wrong = f"it has penstock {version}, this process {__version__}"
     if wrong:
@@ -62,7 +62,7 @@ def check_python(spark: SparkSession) -> None:
     _known.add(context)
 
 
-def _look(_: int) -> tuple[str, str, str]:
+def look(_: int) -> tuple[str, str, str]:
     """In a worker: its Python, its version of penstock, and what keeps it from running tasks."""
     import sys  # all that is not here is not there
 
@@ -74,7 +74,7 @@ def _look(_: int) -> tuple[str, str, str]:
     return sys.executable, penstock.version.__version__, ""
 
 
-def _first_cause(error: Exception) -> str:
+def first_cause(error: Exception) -> str:
     """Spark's reason why a worker does not start, or has another version, in one line."""
     lines = [line.strip() for line in str(error).splitlines()]
     telling = ("[PYTHON_VERSION_MISMATCH]", "Cannot run program", "No module named", "Python worker")
@@ -82,4 +82,4 @@ def _first_cause(error: Exception) -> str:
     return found.rpartition("Exception: ")[2].removesuffix(".")
 
 
-__all__ = ["check_python", "trust"]
+__all__ = ["check_python", "first_cause", "look", "trust"]

@@ -8,7 +8,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.flow.plan import SourceNode
 from penstock.spark.internals.plans import taken_over
-from penstock.spark.session.own import check_zone, refuse_connect
+from penstock.spark.session.connected import refuse_connect
+from penstock.spark.session.own import check_zone
 from penstock.spark.sources.reader import Reader, unreadable
 
 
@@ -18,7 +19,8 @@ class StreamingReader(Reader):
     @staticmethod
     def check(source: SourceNode) -> None:
         streaming: Any = source.connector
-        check_zone(source.name, refuse_connect(streaming.frame, f"source {source.name!r}"))
+        refuse_connect(streaming.frame, f"source {source.name!r}")
+        check_zone(source.name, streaming.frame)
 
     @staticmethod
     def stream(spark: SparkSession, source: SourceNode) -> DataFrame:
