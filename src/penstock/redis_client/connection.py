@@ -7,14 +7,19 @@ from contextlib import contextmanager
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-import redis
-from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, MovedError, NoPermissionError, RedisError
-from redis.exceptions import ConnectionError as LostError
-from redis.exceptions import TimeoutError as LateError
-from redis.retry import Retry
-
 from penstock.errors import DeclarationError
+from penstock.redis_client.library import (
+    AuthenticationError,
+    LateError,
+    LostError,
+    MovedError,
+    NoBackoff,
+    NoPermissionError,
+    Redis,
+    RedisError,
+    Retry,
+    require_redis,
+)
 
 SCHEMES: Final = ("redis", "rediss", "unix")
 TIMEOUT_S: Final = 5.0
@@ -22,7 +27,7 @@ Unreachable: Final = (LostError, LateError)
 """Errors after which it is not known whether the server has done what it was asked for."""
 
 
-def connect(url: str, *, timeout_s: float = TIMEOUT_S, tries: int | None = None) -> redis.Redis:
+def connect(url: str, *, timeout_s: float = TIMEOUT_S, tries: int | None = None) -> Redis:
     """A client with a pool of connections; nothing is sent yet. Replies are bytes.
 
     Args:
@@ -32,12 +37,14 @@ def connect(url: str, *, timeout_s: float = TIMEOUT_S, tries: int | None = None)
 
     Raises:
         DeclarationError: It is no such URL.
+        MissingToolError: The package redis is not installed.
     """
+    require_redis()
     if not isinstance(url, str) or urlsplit(url).scheme not in SCHEMES:
         raise DeclarationError(f"{url!r} is no address of a Redis server; give one like redis://localhost:6379/0.")
     try:
         options = {} if tries is None else {"retry": Retry(NoBackoff(), tries - 1)}
-        return redis.Redis.from_url(
+        return Redis.from_url(
             url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, health_check_interval=15, **options
         )
     except (ValueError, TypeError) as error:

@@ -13,11 +13,10 @@ from functools import cached_property
 from hashlib import sha1
 from typing import Any, Final
 
-from redis.exceptions import NoPermissionError, NoScriptError, RedisError, ResponseError
-
 from penstock.errors import GroupError
 from penstock.redis_client import group_scripts, keys
 from penstock.redis_client.connection import connect, shown, why
+from penstock.redis_client.library import NoPermissionError, NoScriptError, RedisError, ResponseError
 
 HASH: Final = "xxh64 of the key's bytes, seed 0, modulo partitions"
 """How producers choose the partition of a key: part of what all who use a stream must agree on."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from redis.exceptions import RedisError, ResponseError
-
 from penstock.errors import GroupError
 from penstock.redis_client import keys
 from penstock.redis_client.connection import connect, shown, why
+from penstock.redis_client.library import RedisError, ResponseError
 
 _COUNTED: Final = 5_000
 _COUNT: Final = """

@@ -11,12 +11,12 @@ from itertools import islice
 from typing import Any, Final
 
 import xxhash
-from redis.exceptions import RedisError
 
 from penstock.errors import DeclarationError, GroupError
 from penstock.redis_client import keys
 from penstock.redis_client.connection import connect, shown, why
 from penstock.redis_client.group_server import entries_by_stream
+from penstock.redis_client.library import RedisError
 from penstock.redis_client.stream_log import Stream, stream_of
 
 TOGETHER: Final = 1_000

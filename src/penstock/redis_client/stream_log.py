@@ -16,11 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import redis
-from redis.exceptions import ResponseError
-
 from penstock.redis_client.entry_ids import FIRST, Id, parsed, written
 from penstock.redis_client.keys import settings_key
+from penstock.redis_client.library import Redis, ResponseError
 
 _PAGE_ENTRIES: Final = 10_000
 _PAGE_BYTES: Final = 16 << 20
@@ -214,7 +212,7 @@ class PartitionLog:
         key: The key of its stream.
     """
 
-    def __init__(self, client: redis.Redis, key: str) -> None:
+    def __init__(self, client: Redis, key: str) -> None:
         self._client: Any = client
         self.key = key
         client.set_response_callback("XRANGE", lambda reply, **_: reply)

@@ -130,6 +130,9 @@ def libpq_url(url: str) -> str:
     return f"postgresql://{rest}"
 
 
+_OF_POSTGRES: Final = ("psycopg[binary]", "adbc-driver-postgresql")
+
+
 def imported(module: str, package: str) -> Any:
     """A module of a package that is needed now.
 
@@ -139,8 +142,9 @@ def imported(module: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as missing:
+        wanted = "'penstock[postgres]'" if package in _OF_POSTGRES else package
         raise MissingToolError(
-            f"The SQL sink needs {package}, which is not installed: run `pip install {package}`."
+            f"The SQL sink needs {package}, which is not installed: run `pip install {wanted}`."
         ) from missing
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
 
@@ -11,20 +12,25 @@ from penstock.spark.internals.connect import is_connect
 
 
 def regex_refusal(spark: SparkSession, expression: str) -> str | None:
-    """Why Java, whose they are, takes a regular expression for none, in its words; None: it is one."""
+    """Why Java, whose they are, takes a regular expression for none, in its words where it tells them; None: it is one."""
+    if is_connect(spark):
+        return _tried(spark, expression)
     session: Any = spark
     try:
-        if not is_connect(spark):
-            session._jvm.java.util.regex.Pattern.compile(expression)
-        else:
-            session.range(1).select(F.lit("").rlike(expression)).collect()
-    except Exception as error:  # noqa: BLE001  (whatever it is of Java's, or of Spark's)
-        return _in_java_s_words(str(error))
+        session._jvm.java.util.regex.Pattern.compile(expression)
+    except Exception as error:  # noqa: BLE001  (of Java's, as PySpark or py4j tell it)
+        return str(error).splitlines()[0].partition(" near index")[0]
     return None
 
 
-def _in_java_s_words(text: str) -> str:
-    return text.splitlines()[0].partition(" near index")[0]
+def _tried(spark: SparkSession, expression: str) -> str | None:
+    try:
+        spark.range(1).select(F.lit("").rlike(expression)).collect()
+    except PySparkException as error:
+        if "INVALID_PARAMETER_VALUE.PATTERN" not in str(error):
+            raise
+        return "Java cannot compile it"
+    return None
 
 
 __all__ = ["regex_refusal"]

