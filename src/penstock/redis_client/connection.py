@@ -25,6 +25,8 @@ SCHEMES: Final = ("redis", "rediss", "unix")
 TIMEOUT_S: Final = 5.0
 Unreachable: Final = (LostError, LateError)
 """Errors after which it is not known whether the server has done what it was asked for."""
+_OF_SCRIPTS: Final = ("ACL failure in script", "can't run this command")
+"""What Valkey and Redis say if a script gives a command that its user may not give."""
 
 
 def connect(url: str, *, timeout_s: float = TIMEOUT_S, tries: int | None = None) -> Redis:
@@ -61,7 +63,9 @@ def shown(url: str) -> str:
 
 def is_refused(error: Exception) -> bool:
     """Whether a server does not let this user do something, or is the wrong one, so that trying again is of no use."""
-    return isinstance(error, AuthenticationError | NoPermissionError | MovedError) or "ACL failure in script" in str(error)
+    return isinstance(error, AuthenticationError | NoPermissionError | MovedError) or any(
+        part in str(error) for part in _OF_SCRIPTS
+    )
 
 
 def why(error: Exception) -> str:
