@@ -51,7 +51,7 @@ def numbered(key, event, state):
 def flow_of(url):
     flow = ps.Flow("redis")
     source = ps.redis_streams(url, "in", PARTITIONS, SCHEMA, max_rows_per_epoch=30)
-    events = flow.source("events", source, time="at", lateness="1 hour", partitions=[0, 1])
+    events = flow.source("events", source, time="at", lateness="2 seconds", partitions=[0, 1])
     events.key_by("k").stateful_map(numbered, OUT).sink(ps.redis_stream(url, "out", MADE, key="k"), name="out")
     return flow
 
