@@ -8,9 +8,16 @@ PY := $(BIN)/python
 STAMP := $(VENV)/.installed
 ARCHIVE := $(VENV)/spark.jsa
 SRC := src tests benchmarks examples
+VERSIONS ?= 4.0 4.1 4.2
+# What depends on Spark: its internals, plans, patterns, files, outputs, a rescale, a kill, an upgrade of state, Redis streams.
+VERSION_QUICK := tests/spark/internals tests/spark/test_select_sql.py tests/spark/test_slices.py tests/spark/test_staged_outputs.py
+VERSION_TESTS ?= $(VERSION_QUICK) tests/spark/test_match_spark.py tests/spark/test_match_flow.py tests/spark/test_ends.py tests/spark/test_which_files.py \
+  tests/spark/test_live_rescale.py tests/spark/test_live_load.py tests/spark/test_recompute_over_spark.py tests/spark/test_own_sessions.py \
+  tests/spark/test_connect.py tests/spark/test_redis_streams_over_spark.py tests/spark/test_read_back_over_spark.py tests/faults/test_load_killed.py \
+  tests/faults/test_driver_killed.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports test test-fast soak demo bench bench-rescale bench-skew bench-skewed-flows bench-recovery bench-redis bench-group bench-group-flows bench-cer bench-flink lock clean
+.PHONY: help setup lint format types imports test test-fast test-versions test-oldest soak demo bench bench-rescale bench-skew bench-skewed-flows bench-recovery bench-redis bench-group bench-group-flows bench-cer bench-flink lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +54,19 @@ test: $(ARCHIVE)  ## Every test except the soak, in JOBS processes (2)
 
 test-fast: $(STAMP)  ## The tests that need neither Spark nor patience
 	$(BIN)/pytest -m 'not soak and not spark and not slow and not fault'
+
+test-versions: $(STAMP)  ## What depends on Spark over each older PySpark, the newest of its patches (VERSIONS="4.0 4.1 4.2")
+	@for version in $(VERSIONS); do \
+	  test -f .pyspark/$$version/.installed || { \
+	    rm -rf .pyspark/$$version; \
+	    $(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target .pyspark/$$version "pyspark==$$version.*" || exit 1; \
+	    touch .pyspark/$$version/.installed; }; \
+	  echo "== PySpark $$version"; \
+	  PYTHONPATH=$(CURDIR)/.pyspark/$$version $(BIN)/pytest -p no:cacheprovider -m 'not soak' -n $(JOBS) --dist worksteal $(VERSION_TESTS) || exit 1; \
+	done
+
+test-oldest: $(STAMP)  ## The shortest of these tests over the oldest PySpark, for CI
+	@$(MAKE) --no-print-directory test-versions VERSIONS=4.0 VERSION_TESTS="$(VERSION_QUICK)"
 
 soak: $(STAMP)  ## The long, random tests (minutes)
 	HYPOTHESIS_PROFILE=soak $(BIN)/pytest -m soak --timeout=3600
@@ -91,5 +111,5 @@ lock:  ## Write requirements.lock anew (needs uv)
 	  --quiet --no-header --no-annotate --no-emit-index-url -o requirements.lock
 
 clean:  ## Remove .venv, caches and what builds leave
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache spark-warehouse metastore_db derby.log benchmarks/scratch
+	rm -rf $(VENV) .pyspark build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache spark-warehouse metastore_db derby.log benchmarks/scratch
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

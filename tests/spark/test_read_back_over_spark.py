@@ -11,9 +11,10 @@ import pytest
 
 import penstock as ps
 from penstock.errors import SinkError
+from penstock.spark.internals.python_sources import TOLD
 from penstock.testing import Harness
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.skipif(not TOLD, reason="sources in Python need PySpark 4.2")]
 
 SCHEMA = pa.schema(
     [("p", pa.string()), ("o", pa.int64()), ("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v", pa.int64())]

@@ -13,8 +13,9 @@ import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
 from penstock.errors import DeclarationError, RecordError
 from penstock.redis_client.connection import connect
+from penstock.spark.internals.python_sources import TOLD
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.skipif(not TOLD, reason="sources in Python need PySpark 4.2")]
 _names = itertools.count()
 
 

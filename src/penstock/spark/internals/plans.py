@@ -3,7 +3,7 @@
 | call | for | without it |
 |---|---|---|
 | analysed plan of a DataFrame, `Dataset.ofRows` | the same DataFrame in another session; a source's branch of an epoch | no flow starts, and `match` takes no other session; both say so |
-| `internalCreateDataFrame` | rows as an RDD that Spark does not plan again; a frame that Spark does not know to be empty | a local checkpoint; one task more per epoch |
+| `internalCreateDataFrame` | rows as an RDD that Spark does not plan again; a frame that Spark does not know to be empty | a local checkpoint; an empty RDD of Python's |
 | `createDataFrame` of Java | a frame without rows that leaves the active session alone | PySpark's, and the active session set back |
 | `_serialize_to_jvm`, `PythonSQLUtils.toDataFrame` | rows of the driver as a frame, likewise | PySpark's ``createDataFrame``, and the active session set back |
 | `selectExpr` of Java | all expressions in one call, 5 ms | PySpark's |
@@ -21,7 +21,6 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pyspark.sql.types import StructType
 
@@ -112,9 +111,8 @@ def never_without_rows(frame: DataFrame) -> DataFrame:
 
 
 def secretly_empty(spark: SparkSession, schema: StructType) -> DataFrame:
-    """A DataFrame without rows, of which Spark finds that out only when it has run its one task."""
-    nothing = spark.range(0, 1, 1, 1).where(F.rand() > 1)
-    return nothing.select(*(F.lit(None).cast(f.dataType).alias(f.name) for f in schema))
+    """A DataFrame without rows, of which Spark does not know that; it becomes the active session's, see `penstock.spark.session.own.give_back`."""
+    return spark.createDataFrame(spark.sparkContext.emptyRDD(), schema)
 
 
 def frame_without_rows(spark: SparkSession, schema: StructType) -> DataFrame:

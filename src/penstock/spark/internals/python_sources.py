@@ -45,4 +45,4 @@ def refuse_where_not_told(source: str, kind: str) -> None:
         )
 
 
-__all__ = ["ReadLimit", "SupportsTriggerAvailableNow", "refuse_where_not_told"]
+__all__ = ["TOLD", "ReadLimit", "SupportsTriggerAvailableNow", "refuse_where_not_told"]
