@@ -271,7 +271,7 @@ def test_migration_is_called_once_for_each_key_and_only_when_the_key_is_read(mig
 
 
 FAILS = {
-    "raises": (lambda state: state.nothing, "to_1 raised AttributeError: 'State' object has no attribute 'nothing'"),
+    "raises": (lambda state: state.nothing, "to_1 raised AttributeError: the state has no column 'nothing'; there are t"),
     "returns nothing": (lambda state: None, "to_1 returned None; return the new state"),
     "returns too little": (lambda state: (1,), r"it returned the state \(1,\), which has not the columns n, t"),
     "returns other columns": (lambda state: {"n": 1, "x": ""}, ".*which has not the columns n, t"),

@@ -190,7 +190,8 @@ class Drawing:
         if (about.tied and not self.ties) or about.depth >= 3:
             return self._totals(node, about)
         fn = self.draw(st.sampled_from([*r.FUNCTIONS]))
-        self.add(r.Map(node, fn, window, self.draw(st.booleans())), about.deeper())
+        ttl = self.draw(st.sampled_from([None, None, r.SECOND, 3 * r.SECOND])) if self.timed and window is None else None
+        self.add(r.Map(node, fn, window, self.draw(st.booleans()), ttl), about.deeper())
         return None
 
     def _window_map(self, node: r.Node, about: About) -> None:

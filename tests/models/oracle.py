@@ -240,8 +240,10 @@ def mapped(node: r.Map, rows: list[Row]) -> list[Row]:
     states: dict[int, Any] = {}
     out: list[Row] = []
     key = rows[0].key if len(rows[0].key) > 1 else rows[0].key[0]
-    for row in rows:
+    for i, row in enumerate(rows):
         n = 0
+        if node.ttl_us is not None and i and row.time - rows[i - 1].time >= node.ttl_us:
+            states.clear()
         for start in [0] if node.window is None else [start for start, _ in spans(node.window, row.time)]:
             given, states[start] = r.FUNCTIONS[node.fn](key, SimpleNamespace(**row.data), states.get(start))
             for one in [] if given is None else given if isinstance(given, list) else [given]:

@@ -82,9 +82,7 @@ class Standard(Node):
 
 @dataclass(frozen=True, eq=False)
 class Repeat(Node):
-    """map_batches that gives each row v % 3 times, renumbered."""
-
-    of: Node
+    of: Node  # map_batches that gives each row v % 3 times, renumbered
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +135,7 @@ class Map(Node):
     fn: str
     window: Window | None = None
     compact: bool = False
+    ttl_us: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -477,9 +476,9 @@ def declare_node(
             keyed = keyed.where(step) if isinstance(step, str) else keyed.with_columns(**{step[0]: step[1]})
         return keyed
     if isinstance(node, Map):
-        state = "n long, told string" if node.compact else None
         within = stream if node.window is None else stream.window(node.window.declared())
-        return within.stateful_map(FUNCTIONS[node.fn], STANDARD_SCHEMA, state)
+        more = {"ttl": dt.timedelta(microseconds=node.ttl_us)} if node.ttl_us else {}
+        return within.stateful_map(FUNCTIONS[node.fn], STANDARD_SCHEMA, "n long, told string" if node.compact else None, **more)
     if isinstance(node, Totals):
         aggregates = {name: kinds[kind](column) for name, kind, column in node.aggregates}
         within = stream if node.window is None else stream.window(node.window.declared())

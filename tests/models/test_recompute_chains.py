@@ -1,4 +1,4 @@
-"""Sessions and `deduplicate(within=)` whose state is computed anew from the middle of the log: a chain of records that reaches further back is noticed.
+"""Sessions, `deduplicate(within=)` and `stateful_map(ttl=)` whose state is computed anew from the middle of the log: a chain of records that reaches further back is noticed.
 
 A replay begins some links back from what is needed. Where a result hangs on older records, it begins anew, from further back, and no sink was given anything.
 
@@ -11,6 +11,7 @@ import itertools
 import random
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import oracle
@@ -23,21 +24,25 @@ from test_recompute import check
 from penstock.driver import recompute
 from penstock.driver.recovery import Start
 from penstock.errors import PenstockError
+from penstock.operators import lifetimes, stateful_map
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.session import SessionStep
+from penstock.operators.stateful_map import StatefulMap
 from penstock.testing import Harness
+from penstock.types import MAX_TIME, MIN_TIME
 
 NUMBERS = itertools.count()
 COUNTED: Counter[str] = Counter()
+KINDS = ("sessions", "distinct", "distinct, sessions", "lives", "distinct, lives")
 
 
-def a_flow(dice: random.Random) -> r.Recipe:
-    """Sessions, deduplication, one behind the other, and what reads them."""
+def a_flow(dice: random.Random, kinds: tuple[str, ...]) -> r.Recipe:
+    """Sessions, deduplication, one behind the other, or a function whose state has a time to live, and what reads them."""
     source = r.Source("a", lateness_us=dice.choice([0, 2]) * r.SECOND, partitions=(0, 1))
     last = keyed = r.KeyBy(source, ("k",), "first")
     nodes: list[r.Node] = [source, keyed]
     sinks: list[r.Node] = [source]
-    kind = dice.choice(["sessions", "distinct", "distinct, sessions"])
+    kind = dice.choice(kinds)
     if "distinct" in kind:
         last = r.Distinct(keyed, dice.choice([(), ("v",)]), dice.choice([2, 3, 5]) * r.SECOND)
         nodes, sinks = [*nodes, last], [*sinks, last]
@@ -46,7 +51,10 @@ def a_flow(dice: random.Random) -> r.Recipe:
         columns = (("v", "sum", "v"), ("j", "max", "j"), ("x", "max", "x"), ("s", "max", "s"))
         last = r.Totals(keyed, columns, r.Window("session", dice.choice([2, 3]) * r.SECOND))
         nodes, sinks = [*nodes, *([keyed] if keyed not in nodes else []), last], [*sinks, last]
-    if dice.random() < 0.5:
+    if "lives" in kind:
+        last = r.Map(keyed, "history", None, dice.choice([True, False]), dice.choice([2, 3]) * r.SECOND)
+        nodes, sinks = [*nodes, *([keyed] if keyed not in nodes else []), last], [*sinks, last]
+    if dice.random() < 0.5 and not isinstance(last, r.Map):
         again = r.KeyBy(last, ("k",), "second")
         window = dice.choice([r.Window("sliding", 12 * r.SECOND, 6 * r.SECOND), r.Window("session", 4 * r.SECOND)])
         long = r.Totals(again, (("v", "sum", "v"), ("j", "count", None)), window)
@@ -93,7 +101,7 @@ def live(recipe: r.Recipe, data: oracle.Records, dice: random.Random) -> None:
         compare(type(node).__name__, oracle.multiset(made.rows()), expected.content(node))
 
 
-def search(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
+def search(monkeypatch: pytest.MonkeyPatch, seeds: range, kinds: tuple[str, ...] = KINDS) -> None:
     """Raise for the first difference."""
     recovery_of = recompute.recovery_of
 
@@ -109,7 +117,7 @@ def search(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
         for seed in seeds:
             dice = random.Random(seed)
             patch.setattr(recompute, "FIRST_REACH", dice.choice([1, 1, 2, 4]))
-            live(a_flow(dice), a_log(dice), dice)
+            live(a_flow(dice, kinds), a_log(dice), dice)
 
 
 @pytest.mark.slow
@@ -124,7 +132,7 @@ def test_flow_of_chains_that_is_computed_anew_gives_what_one_sequential_pass_giv
 def test_flow_of_chains_that_loses_its_checkpoint_again_and_again_gives_what_one_sequential_pass_gives():
     for seed in range(8):
         dice = random.Random(seed)
-        check(a_flow(dice), a_log(dice), seed)
+        check(a_flow(dice, KINDS), a_log(dice), seed)
 
 
 @pytest.mark.soak
@@ -143,7 +151,24 @@ def state_of_deduplication_is_taken_to_be_sure(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(Deduplicate, "sure", lambda *_: True)
 
 
-MUTANTS = [state_of_sessions_is_taken_to_be_sure, state_of_deduplication_is_taken_to_be_sure]
+def states_with_a_time_to_live_are_taken_to_be_sure(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StatefulMap, "sure", lambda *_: True)
+
+
+def first_records_of_a_replay_are_taken_to_be_the_first_of_all(patch: pytest.MonkeyPatch) -> None:
+    def living(*given: Any) -> Any:
+        held, doubt = lifetimes.living(*given[:-1], replace(given[-1], missing=MIN_TIME, needed=MAX_TIME))
+        return held, doubt
+
+    patch.setattr(stateful_map, "living", living)
+
+
+MUTANTS = {
+    state_of_sessions_is_taken_to_be_sure: ("sessions", "distinct, sessions"),
+    state_of_deduplication_is_taken_to_be_sure: ("distinct", "distinct, sessions"),
+    states_with_a_time_to_live_are_taken_to_be_sure: ("lives",),
+    first_records_of_a_replay_are_taken_to_be_the_first_of_all: ("lives",),
+}
 
 
 @pytest.mark.slow
@@ -151,4 +176,4 @@ MUTANTS = [state_of_sessions_is_taken_to_be_sure, state_of_deduplication_is_take
 def test_search_when_chains_are_not_noticed_finds_a_difference(monkeypatch, mutant):
     mutant(monkeypatch)
     with pytest.raises((AssertionError, PenstockError)):
-        search(monkeypatch, range(60))
+        search(monkeypatch, range(60), MUTANTS[mutant])

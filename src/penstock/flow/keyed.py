@@ -174,6 +174,7 @@ class KeyedStream(Stream):
         on_error: Literal["fail", "skip"] | Sink = "fail",
         name: str | None = None,
         migrate: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] = (),
+        ttl: Duration | None = None,
     ) -> KeyedStream:
         """A Python function per event with a state per key: ``fn(key, event, state) -> (outputs, state)``.
 
@@ -188,16 +189,25 @@ class KeyedStream(Stream):
             name: The step's name; see `process`.
             migrate: Functions from the state of an earlier version of the flow to that of the next one; see `process`. Each gets
                 a state as `fn` of that version did, or what the function before it returned.
+            ttl: How long after a key's last event, by event time, its state is forgotten, and None given instead; None: never.
+
+        Raises:
+            DeclarationError: `fn` takes other arguments, a schema cannot be read, or `ttl` is not positive or without an event time.
         """
-        return self._mapped(fn, schema, state, None, on_error, name, migrate)
+        return self._mapped(fn, schema, state, None, on_error, name, migrate, ttl)
 
     def _mapped(
-        self, fn: Any, schema: Any, state: Any, window: Any, on_error: Any, name: str | None, migrate: Any
+        self, fn: Any, schema: Any, state: Any, window: Any, on_error: Any, name: str | None, migrate: Any, ttl: Any
     ) -> KeyedStream:
         as_function(fn, "stateful_map", "fn(key, event, state)", 3)
         out = as_schema(schema, "the schema of stateful_map")
         kept = None if state is None else as_schema(state, "the state of stateful_map")
-        step = StatefulMap(fn, out, kept, window, "fail" if on_error == "fail" else "skip", as_migrations(migrate))
+        lives_us = None if ttl is None else duration_us(ttl, "ttl")
+        if lives_us is not None and lives_us <= 0:
+            raise DeclarationError(f"stateful_map(ttl={ttl!r}) would forget everything at once; give a positive duration.")
+        if lives_us is not None and not self._node.timed:
+            raise DeclarationError("ttl= needs an event time; declare it: flow.source(..., time='column').")
+        step = StatefulMap(fn, out, kept, window, "fail" if on_error == "fail" else "skip", as_migrations(migrate), lives_us)
         return self._step(step, [self._input], [self.schema], on_error, name)
 
     def aggregate(

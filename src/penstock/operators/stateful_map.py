@@ -19,6 +19,7 @@ from penstock.errors import DeclarationError, OperatorError, raised
 from penstock.operators.aggregate import as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
 from penstock.operators.layouts import NONE_DROPPED, columns_text
+from penstock.operators.lifetimes import body, in_doubt, lives, living, store
 from penstock.operators.migration import told_with_key
 from penstock.operators.stored_state import StoredState
 from penstock.operators.windows import WINDOW, Spans, window_text
@@ -47,6 +48,7 @@ class StatefulMap(Operator):
         window: None, or the window that the state belongs to; it is dropped when the window is complete.
         on_error: ``"fail"``, or ``"skip"``: leave out a record whose function raised, and keep its state as it was.
         migrate: Functions from an older state to the next one, oldest first.
+        ttl_us: How long after a key's last event its state is forgotten; None: never.
     """
 
     fn: Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -55,6 +57,7 @@ class StatefulMap(Operator):
     window: Spans | None = None
     on_error: str = "fail"
     migrate: tuple[Callable[[Any], Any], ...] = ()
+    ttl_us: int | None = None
     kind = "stateful_map"
     typed = "state"
 
@@ -71,7 +74,14 @@ class StatefulMap(Operator):
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         state = "any value" if self.state is None else columns_text(self.state)
-        return {"state": state, "window": window_text(self.window)}
+        lives = {} if self.ttl_us is None else {"time to live": f"{self.ttl_us / 1e6:g} s"}
+        return {"state": state, "window": window_text(self.window), **lives}
+
+    def link(self) -> int | None:
+        return self.ttl_us
+
+    def sure(self, state: KeyedState) -> bool:
+        return self.ttl_us is not None and not any(in_doubt(value) for _, value in state.due(MAX_TIME))
 
     def fixed(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Sequence[str]:
         return [NONE_DROPPED]
@@ -83,16 +93,14 @@ class StatefulMap(Operator):
         self.returned: Returned = Returned(context.output)
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
+        if self.ttl_us is not None:
+            return self._on_bursts(rows, self.ttl_us, state)
         spread, subs, timers = _in_windows(rows, self.window)
-        data = spread.data
-        make = partial(tuple.__new__, event_type(data.schema.names))  # as its `_make`, without Python code
-        events = map(make, zip(*map(values_of, data.columns), strict=True))
         names = state.names(rows.keys, spread.owner, subs)
-        calls = _Calls(self, rows.keys.values(), spread, list(events), self._current(names, state))
+        calls = _Calls(self, rows.keys.values(), spread, _events(spread.data), self._current(names, state.get(names), state))
         batch, after = calls.run()
         kept = [i for i, s in enumerate(after) if s is not None]
-        values = [self._kept.tagged(after[i]) for i in kept] if self._kept.has_others else [after[i] for i in kept]
-        state.put([names[i] for i in kept], values, None if timers is None else timers[kept])
+        state.put([names[i] for i in kept], self._tagged([after[i] for i in kept]), None if timers is None else timers[kept])
         state.delete([names[i] for i, s in enumerate(after) if s is None and calls.held[i] is not None])
         row = spread.row[np.array(calls.trigger, np.int64)]
         if self.window is not None:  # a row's outputs in all of its windows share their numbering
@@ -100,9 +108,27 @@ class StatefulMap(Operator):
             batch, row = batch.take(to_indices(by_row)), row[by_row]
         return rows.emit(batch, row)
 
-    def _current(self, names: list[bytes], state: KeyedState) -> list[bytes | None]:
+    def _on_bursts(self, rows: Rows, ttl_us: int, state: KeyedState) -> Output:
+        """The same with a time to live: each burst of a key's rows begins with a state of its own, the first one with the stored one."""
+        found = lives(rows, ttl_us)
+        names = state.names(rows.keys, found.owner)
+        stored = state.get(names)
+        held, doubt = living(found, stored, rows, ttl_us, self.context)
+        spread = _Spread(rows.data, rows.order, found.starts, found.owner, np.arange(len(rows)))
+        calls = _Calls(self, rows.keys.values(), spread, _events(rows.data), self._current(names, held, state))
+        batch, after = calls.run()
+        ends = np.flatnonzero(found.last).tolist()
+        kept = [i for i in ends if after[i] is not None]
+        values = self._tagged([after[i] for i in kept])
+        store([names[i] for i in kept], values, found.until[kept], doubt[kept], ttl_us, state)
+        state.delete([names[i] for i in ends if after[i] is None and stored[i] is not None])
+        return rows.emit(batch, np.array(calls.trigger, np.int64))
+
+    def _tagged(self, values: list[Any]) -> list[Any]:
+        return [self._kept.tagged(value) for value in values] if self._kept.has_others else values
+
+    def _current(self, names: list[bytes], held: list[bytes | None], state: KeyedState) -> list[bytes | None]:
         """What is stored, in today's layout. `on_data` stores every entry that it reads again, in that layout."""
-        held = state.get(names)
         for i, value in enumerate(held) if self._kept.has_others else ():
             if value is not None:
                 with told_with_key(self, lambda: state.keys_of([names[i]])[0].values()[0]):  # noqa: B023
@@ -110,13 +136,19 @@ class StatefulMap(Operator):
         return held
 
     def show_state(self, value: bytes) -> Any:
-        state = self.codec.load(self._kept.current(value))
+        state = self.codec.load(self._kept.current(value if self.ttl_us is None else body(value)))
         return state._asdict() if hasattr(state, "_asdict") else state
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
-        if self.window is not None:
+        if self.window is not None or self.ttl_us is not None:
             state.delete([n for n, _ in state.due(t)])
         return None
+
+
+def _events(data: pa.RecordBatch) -> list[Any]:
+    """What the function gets, for each row."""
+    make = partial(tuple.__new__, event_type(data.schema.names))  # as its `_make`, without Python code
+    return list(map(make, zip(*map(values_of, data.columns), strict=True)))
 
 
 class _Calls:
