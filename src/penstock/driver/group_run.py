@@ -224,10 +224,12 @@ class GroupRun:
             input of the flow.
     """
 
+    warm_up_s: float = 0.0
+
     def __init__(
         self, name: str, folder: GroupFolder, open_partition: Callable[[int], Run], lease_s: float, warm_up_s: float = 0.0
     ) -> None:
-        self.warm_up_s: float = warm_up_s
+        self.warm_up_s = warm_up_s
         self._name, self._folder, self._open, self._lease_s = name, folder, open_partition, lease_s
         self._work: dict[int, _Work] = {}
         self._ended, self._leaving = threading.Event(), threading.Event()
