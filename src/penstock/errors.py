@@ -2,7 +2,8 @@
 
 PenstockError
 ├── DeclarationError      a flow was declared wrongly (nothing has run)
-│   └── QueryError        a pattern is not CEQL, or does not fit the columns
+│   ├── QueryError        a pattern is not CEQL, or does not fit the columns
+│   └── SpellingError     something has another name here, or does not exist; also an AttributeError
 ├── CheckpointError       the checkpoint cannot be used
 │   ├── TornFileError     a file is missing, truncated or altered
 │   ├── ChangedFlowError  the flow changed so that it cannot take over the state that is there
@@ -67,6 +68,10 @@ class DeclarationError(PenstockError):
 
 class QueryError(DeclarationError):
     """A CEQL query is wrong, or does not fit the columns. Nothing has run and nothing was changed."""
+
+
+class SpellingError(DeclarationError, AttributeError):
+    """Something has another name in penstock, or cannot be done at this point of a flow. Nothing has run and nothing was changed."""
 
 
 class CheckpointError(PenstockError):

@@ -22,6 +22,7 @@ from typing import Any
 import drawing
 import oracle
 import recipes as r
+from spelled import micros
 
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
@@ -204,7 +205,7 @@ class Oracle(oracle.Oracle):
                     data = dict(row.data)
                     for name, kind, column in params["aggregates"]:
                         if name not in old:
-                            span = (r.micros(data["window_start"]), r.micros(data["window_end"]))
+                            span = (micros(data["window_start"]), micros(data["window_end"]))
                             window = whole.window
                             last = span[1] - window.size_us if window.kind == "session" else span[1] - 1
                             mine = [x for x in group if span[0] <= x.time <= last and id(x) in late]

@@ -12,6 +12,7 @@ from typing import Any
 import oracle
 import recipes as r
 from hypothesis import strategies as st
+from spelled import at_random, plainly
 
 import penstock as ps
 from penstock.operators.zones import Zone
@@ -350,6 +351,7 @@ class Course:
             ("snapshot", any number) or ("load", which one); regions, keys and snapshots by number, taken modulo what there is.
         back: A snapshot is taken in the first epoch given, and gone back to in the second one, or after the last.
         limits: Bounds of a step of a rescale: bytes per step, bytes of a key that is put on hold.
+        spelled: Seed of the spellings of the flow's steps, all of which mean the same; None: penstock's own.
         copy_every: After so many epochs the state of keys on hold has been copied.
     """
 
@@ -362,6 +364,7 @@ class Course:
     back: tuple[int, int] | None = None
     limits: tuple[int, int] = (1 << 20, 1 << 20)
     copy_every: int = 2
+    spelled: int | None = None
 
 
 _commands = st.one_of(
@@ -380,6 +383,7 @@ courses = st.builds(
     back=st.one_of(st.none(), st.tuples(st.integers(0, 4), st.integers(1, 8))),
     limits=st.tuples(st.sampled_from([40, 300, 1 << 20]), st.sampled_from([60, 400, 1 << 20])),
     copy_every=st.integers(1, 4),
+    spelled=st.one_of(st.none(), st.integers(0, 99)),
 )
 CALM = Course()
 
@@ -404,7 +408,8 @@ def run(
     content: Callable[[r.Node, Any], Counter[Any]] = lambda _, sink: oracle.multiset(sink.rows()),
 ) -> Ran:
     """Run a flow through the harness, crashes included, until its input has ended."""
-    built = r.build(recipe, f"model{next(NUMBERS)}", sink)
+    spelling = plainly if course.spelled is None else at_random(course.spelled)
+    built = r.build(recipe, f"model{next(NUMBERS)}", sink, spelling=spelling)
     seen = itertools.count()
 
     def before(_: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 import recipes as r
+from spelled import micros
 
 from penstock.routing.hashing import spark_xxhash64
 
@@ -120,7 +121,7 @@ class Oracle:
             if not source.timed:
                 on_time.append(Row(epoch, 0, part, record["o"], (), record))
             elif record["at"] is not None:
-                time = r.micros(record["at"])
+                time = micros(record["at"])
                 row = Row(0, time, part, record["o"], (), record)
                 (late if part in greatest and time < greatest[part] - source.lateness_us else on_time).append(row)
                 greatest[part] = max(time, greatest.get(part, time))

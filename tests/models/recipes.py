@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from spelled import SECOND, Spelling, duration, moment, plainly, spelled_aggregate, spelled_how, spelled_names, standard
 
 import penstock as ps
 from penstock.operators.calendar import Calendar
@@ -27,18 +28,6 @@ STANDARD_SCHEMA = "k string, j long, v long, x double, s string"
 _WHOLE, _TEXT = pa.int64(), pa.string()
 UNTIMED = pa.schema({"p": _WHOLE, "o": _WHOLE, "k": _TEXT, "j": _WHOLE, "v": _WHOLE, "x": pa.float64(), "s": _TEXT})
 TIMED = UNTIMED.append(pa.field("at", pa.timestamp("us", "UTC")))
-EPOCH_0 = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-SECOND = 1_000_000
-
-
-def moment(us: int) -> dt.datetime:
-    """Microseconds as a time."""
-    return EPOCH_0 + dt.timedelta(microseconds=us)
-
-
-def micros(time: dt.datetime) -> int:
-    """The inverse of `moment`."""
-    return (time - EPOCH_0) // dt.timedelta(microseconds=1)
 
 
 # ------------------------------------------------------------------------------------------------------------------ steps
@@ -406,7 +395,12 @@ class Built:
 
 
 def build(
-    recipe: Recipe, name: str, sink: Callable[[str, Node], Any], version: int = 0, kinds: Mapping[str, Any] = AGGREGATES
+    recipe: Recipe,
+    name: str,
+    sink: Callable[[str, Node], Any],
+    version: int = 0,
+    kinds: Mapping[str, Any] = AGGREGATES,
+    spelling: Spelling = plainly,
 ) -> Built:
     """Declare the recipe's flow.
 
@@ -416,12 +410,13 @@ def build(
         sink: Makes the sink of an output name and node.
         version: Which strategies its regions have.
         kinds: Aggregates by kind.
+        spelling: Takes one of several equal spellings of a step.
     """
     flow = ps.Flow(name)
     streams: dict[Node, Any] = {}
     built = Built(flow, {}, steps_of(recipe.nodes))
     for node in recipe.nodes:
-        streams[node] = declare_node(flow, node, streams, version, kinds)
+        streams[node] = declare_node(flow, node, streams, version, kinds, spelling)
     for i, node in enumerate(recipe.sinks):
         made = built.sinks[node] = sink(f"{name}_{i}", node)
         streams[node].sink(made, name=f"out{i}")
@@ -443,7 +438,12 @@ def steps_of(nodes: Iterable[Node]) -> dict[Node, tuple[str, int]]:
 
 
 def declare_node(
-    flow: ps.Flow, node: Node, streams: Mapping[Node, Any], version: int = 0, kinds: Mapping[str, Any] = AGGREGATES
+    flow: ps.Flow,
+    node: Node,
+    streams: Mapping[Node, Any],
+    version: int = 0,
+    kinds: Mapping[str, Any] = AGGREGATES,
+    spelling: Spelling = plainly,
 ) -> Any:
     if isinstance(node, Source):
         return flow.source(
@@ -463,15 +463,15 @@ def declare_node(
     if isinstance(node, Late):
         return stream.late
     if isinstance(node, Where):
-        return stream.where(node.condition)
+        return spelling(stream.where, stream.filter)(node.condition)
     if isinstance(node, Columns):
-        return stream.with_columns(**{node.new[0]: node.new[1]})
+        return spelling(lambda n: stream.with_columns(**n), stream.with_columns)({node.new[0]: node.new[1]})
     if isinstance(node, Standard):
-        return stream.select(*STANDARD)
+        return standard(stream, [*STANDARD], spelling)
     if isinstance(node, Repeat):
         return stream.map_batches(repeat, stream.schema)
     if isinstance(node, KeyBy):
-        keyed = stream.key_by(*node.keys, name=node.name, distribute=node.strategy(version))
+        keyed = stream.key_by(*spelled_names(node.keys, spelling), name=node.name, distribute=node.strategy(version))
         for step in node.then:
             keyed = keyed.where(step) if isinstance(step, str) else keyed.with_columns(**{step[0]: step[1]})
         return keyed
@@ -480,14 +480,16 @@ def declare_node(
         more = {"ttl": dt.timedelta(microseconds=node.ttl_us)} if node.ttl_us else {}
         return within.stateful_map(FUNCTIONS[node.fn], STANDARD_SCHEMA, "n long, told string" if node.compact else None, **more)
     if isinstance(node, Totals):
-        aggregates = {name: kinds[kind](column) for name, kind, column in node.aggregates}
+        aggregates = {
+            name: spelled_aggregate(kinds[kind](column), kind, column, spelling) for name, kind, column in node.aggregates
+        }
         within = stream if node.window is None else stream.window(node.window.declared())
         return within.aggregate(emit=node.emit, **aggregates)
     if isinstance(node, Distinct):
-        within = None if node.within_us is None else dt.timedelta(microseconds=node.within_us)
-        return stream.deduplicate(*node.columns, within=within)
+        names = spelled_names(node.columns, spelling)
+        return stream.deduplicate(*names, within=None if node.within_us is None else duration(node.within_us, spelling))
     if isinstance(node, Join):
-        return stream.join(streams[node.other], dt.timedelta(microseconds=node.within_us), how=node.how)
+        return stream.join(streams[node.other], duration(node.within_us, spelling), how=spelled_how(node.how, spelling))
     if isinstance(node, Process):
         return stream.process(OPERATORS[node.operator]())
     assert isinstance(node, Local)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.checkpoint.record import EpochRecord, outcome_of, progress_of
 from penstock.driver.commands import Commander, CommandHandle
 from penstock.driver.loop import Loop
 from penstock.driver.recovery import recovery_figures
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError, without_trace
+from penstock.flow.spellings import RUN, missing
 
 
 class Run:
@@ -41,6 +42,14 @@ class Run:
     def last_end(self) -> str:
         """How the run before this start ended and what is done about it, in a sentence or two; empty if it ended cleanly."""
         return self._loop.opener.last_end
+
+    def _missing(self, attribute: str) -> Any:
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)
+        raise missing("A run", attribute, RUN, dir(type(self)))
+
+    if not TYPE_CHECKING:
+        __getattr__ = _missing  # a checker that saw it would let every name pass
 
     def _supervise(self) -> None:
         """Follow the run to its end."""

@@ -15,6 +15,7 @@ from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.distributed import DistributedStream
 from penstock.flow.keyed import KeyedStream
+from penstock.flow.spellings import FLOW, missing
 from penstock.flow.stream import Stream
 from penstock.protocol.rescale import Limits
 from penstock.sinks.base import Sink
@@ -259,6 +260,14 @@ class Flow:
 
         again = (recover, since, replay_outputs)
         return start(self, spark, checkpoint, workers, trigger, again, drain, step_budget, forget, audit, on_step, group)
+
+    def _missing(self, attribute: str) -> Any:
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)
+        raise missing("A flow", attribute, FLOW, dir(type(self)))
+
+    if not TYPE_CHECKING:
+        __getattr__ = _missing  # a checker that saw it would let every name pass
 
     def _in_region(self, region: p.Region) -> KeyedStream:
         """A stream's rows where a new region begins."""

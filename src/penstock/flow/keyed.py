@@ -28,7 +28,7 @@ from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.windows import Session, Window
 from penstock.sinks.base import Sink
-from penstock.sql_text.given import as_expression, as_name, flat, is_column, known_column, spelled_in
+from penstock.sql_text.given import as_name, as_texts, flat, known_column, spelled_in
 from penstock.sql_text.schema import as_function, as_schema, as_text, quoted, unknown_column
 from penstock.types import MASK, PART, PART_BITS, PART_MASK, Duration, duration_us
 
@@ -407,7 +407,7 @@ class KeyedStream(Stream):
                 f"events_window={events_window!r}: in a flow WITHIN n EVENTS can only count the events of the key; leave it at 'key'."
             )
         columns, keys, time = self.schema, self._region.keys, self._time_column()
-        defined = _as_texts(define)
+        defined = as_texts(define)
         type = spelled_in(type, columns.names) or type if isinstance(type, str) else type  # noqa: A001
         parsed, pattern = keyed_pattern(
             query,
@@ -485,13 +485,6 @@ class KeyedStream(Stream):
                 f"({', '.join(sorted(str(name) for name in names))}) under its name."
             )
         return found[0]
-
-
-def _as_texts(define: Any) -> Any:
-    """Conditions by type, with Spark Columns as text; what is none is refused later."""
-    if not isinstance(define, Mapping):
-        return define
-    return {name: as_expression(c, f"The condition of {name!r} in define") if is_column(c) else c for name, c in define.items()}
 
 
 Stream._needing_a_key = frozenset(name for name in vars(KeyedStream) if not name.startswith("_")) - {"local", "timeouts"}

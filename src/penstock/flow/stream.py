@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, SpellingError
 from penstock.flow import plan as p
+from penstock.flow.spellings import STREAM, missing
 from penstock.flow.steps import MapBatches, Select, StatelessStep, Transform, Where
 from penstock.routing.key_grouping import KeyGrouping
 from penstock.routing.strategy import STATELESS, Strategy
@@ -350,14 +351,16 @@ class Stream:
             left = next((n.region for n in p.upstream_of(p.RegionOutput, self._node)), None)
             if left is not None:
                 key = ", ".join(repr(n) for n in left.keys.names) or "'column'"
-                raise DeclarationError(
+                raise SpellingError(
                     f".{attribute}(...) keeps state and so needs a key, but these rows have left region {left.name!r}; "
                     f"key them again: .key_by({key}, name='…').{attribute}(...)."
                 )
-            raise DeclarationError(
+            raise SpellingError(
                 f".{attribute}(...) keeps state and so needs a key; open a region first: .key_by('column').{attribute}(...)."
             )
-        raise AttributeError(attribute)
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)
+        raise missing("A stream", attribute, STREAM, dir(type(self)))
 
     if not TYPE_CHECKING:
         __getattr__ = _missing  # a checker that saw it would let every name pass

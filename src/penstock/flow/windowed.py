@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, SpellingError
+from penstock.flow.spellings import STREAM, missing
 from penstock.operators.aggregates.base import Kernel
 from penstock.operators.windows import Session, Window
 from penstock.sinks.base import Sink
@@ -67,15 +68,17 @@ class WindowedStream:
 
     def _missing(self, attribute: str) -> Any:
         if attribute == "match":
-            raise DeclarationError(
+            raise SpellingError(
                 ".match(...) cannot follow .window(...): a pattern's window is written in its query, such as WITHIN 10 MINUTES; "
                 "leave .window(...) out."
             )
         if not attribute.startswith("_") and hasattr(type(self._stream), attribute):
-            raise DeclarationError(
+            raise SpellingError(
                 f".{attribute} cannot follow .window(...) directly; .aggregate(...) or .stateful_map(...) must come between."
             )
-        raise AttributeError(attribute)
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)
+        raise missing("A window of a stream", attribute, STREAM, dir(type(self)))
 
     if not TYPE_CHECKING:
         __getattr__ = _missing  # a checker that saw it would let every name pass

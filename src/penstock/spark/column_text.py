@@ -8,7 +8,6 @@ Read next: `penstock.sql_text.given`.
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 import re
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import DeclarationError
 from penstock.sql_text.schema import quoted, sql_text
+from penstock.types import time_text
 
 _INFIX: Final = {
     "and": "AND", "or": "OR", "=": "=", "==": "=", "<=>": "<=>", "!=": "!=", "<": "<", ">": ">", "<=": "<=", ">=": ">=",
@@ -122,6 +122,10 @@ _WORDS: Final = frozenset(
     ]
 )
 """Names that are quoted because they may mean something else in SQL; to quote one too many does no harm."""
+
+
+_GREGORIAN_US: Final = -12_212_553_600_000_000
+"""The year 1583: Java's older types count earlier days by another calendar."""
 
 
 class _NoText(Exception):  # noqa: N818  (becomes a sentence at the door)
@@ -289,16 +293,16 @@ def _scale(value: Decimal) -> int:
 def _java_value(value: Any) -> str:
     """A value that Python has no type for on this way: dates, times and time spans of Java's."""
     kind = value.getClass().getName()
-    if kind in ("java.sql.Date", "java.time.LocalDate"):
+    if kind in ("java.sql.Date", "java.time.LocalDate") and value.toString()[:4] >= "1583":
         return f"DATE '{value.toString()}'"
     if kind in ("java.sql.Timestamp", "java.time.Instant"):
         instant = value.toInstant() if kind == "java.sql.Timestamp" else value
-        return f"timestamp_micros({instant.getEpochSecond() * 1_000_000 + instant.getNano() // 1000}L)"
+        us = instant.getEpochSecond() * 1_000_000 + instant.getNano() // 1000
+        if us >= _GREGORIAN_US:
+            return f"TIMESTAMP '{time_text(us)}Z'"
     if kind == "java.time.Duration":
         us = value.getSeconds() * 1_000_000 + value.getNano() // 1000
-        span = dt.timedelta(microseconds=abs(us))
-        clock = f"{span.seconds // 3600:02}:{span.seconds // 60 % 60:02}:{span.seconds % 60:02}.{span.microseconds:06}"
-        return f"INTERVAL '{'-' * (us < 0)}{span.days} {clock}' DAY TO SECOND"
+        return f"INTERVAL '{'-' * (us < 0)}{abs(us) // 1_000_000}.{abs(us) % 1_000_000:06}' SECOND"
     raise _NoText(f"has a value without SQL, {value.toString()[:80]} ({kind})")
 
 

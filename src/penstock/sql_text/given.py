@@ -48,6 +48,13 @@ def as_expressions(values: Mapping[str, Any], what: str) -> dict[str, str]:
     return {name: as_expression(value, f"{what} {name}") for name, value in values.items()}
 
 
+def as_texts(define: Any) -> Any:
+    """Conditions by event type, with Columns as text; what is no dict of conditions is refused where they are checked."""
+    if not isinstance(define, Mapping):
+        return define
+    return {name: as_expression(c, f"The condition of {name!r} in define") if is_column(c) else c for name, c in define.items()}
+
+
 def as_operand(value: Any, what: str) -> str:
     """What an aggregate reads: the name of a column, or an expression.
 

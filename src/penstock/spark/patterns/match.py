@@ -46,6 +46,7 @@ from penstock.spark.memory import begin_task
 from penstock.spark.session.connected import check_server
 from penstock.spark.session.own import results_session
 from penstock.spark.session.pythons import check_python
+from penstock.sql_text.given import as_texts
 from penstock.sql_text.schema import as_function, as_text, check_condition, quoted, unknown_column
 from penstock.types import HASH, HIDDEN, MASK
 
@@ -61,7 +62,7 @@ def match(
     *,
     order_by: str | Sequence[str],
     type: str | None = None,  # noqa: A002  (the public name)
-    define: Mapping[str, str] | None = None,
+    define: Mapping[str, str | Column] | None = None,
     strategy_scope: str = "end",
     events_window: str = "global",
     enumerate_with: CountedSplit | MaximalDisjoint | Maximal | None = None,
@@ -77,7 +78,7 @@ def match(
         order_by: The column, or columns, that order the events. Two events of a key must not have the same place; nor any two
             where keys are seen together: with ``CONSUME BY ANY``, or ``WITHIN n EVENTS`` of the whole DataFrame.
         type: The column that holds each event's type name. Or:
-        define: For each type name the SQL condition for an event to be of it; an event may be of several types, or of none.
+        define: For each type name the condition, SQL or a Column, for an event to be of it; an event may be of several types, or of none.
         strategy_scope: What a selection strategy compares: ``"end"``, all matches of a key that end with the same event; ``"interval"``,
             those that also begin with the same.
         events_window: What ``WITHIN n EVENTS`` counts: ``"global"``, the events of the whole DataFrame (which costs a sort of it all in
@@ -104,18 +105,19 @@ def match(
         ...                        order_by="at", type="kind")  # doctest: +SKIP
     """
     parsed = parse(query)
+    defined: Any = as_texts(define)
     df, theirs = _taken_over(df)
     events, schema, streams = _events(df, parsed)
     columns = schema.names
     if taken := [name for name in columns if name.lower().startswith(HIDDEN)]:
         raise DeclarationError(f"Column {taken[0]!r} has a name that is penstock's own; rename what begins with {HIDDEN}.")
     order = _order(order_by, schema)
-    check_source_of_types(schema, type, define)
+    check_source_of_types(schema, type, defined)
     for stream in streams:
         for name in (*order, type):
             if name is not None and name not in df[stream].columns:
                 raise DeclarationError(f"Stream {stream!r} has no column {name!r}, which every stream must have.")
-    check_query(parsed, schema, types=None if define is None else dict(define))
+    check_query(parsed, schema, types=None if defined is None else dict(defined))
     check_time(parsed, order[0], schema.field(order[0]).type)
     check_expressions(expressions_of(parsed), events.sparkSession, parsed.text)
     keys = tuple("_".join(group) for group in parsed.partition_by)
@@ -136,7 +138,7 @@ def match(
     )
     if from_maximal:  # the names that distinguish the parts are not shown
         pattern = replace(pattern, shape=shape_of(parsed, tuple(columns), pattern.automaton.kinds, keys))
-    prepared, sorting, paged = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, define, type, streams))
+    prepared, sorting, paged = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, defined, type, streams))
     here = enumerate_with is None and pattern.enumerates_locally and not callable(where)
     found = _found(prepared, sorting, paged, pattern, None if here else by)
     return taken_over(found if where is None else _where(found, where), theirs or found.sparkSession)
