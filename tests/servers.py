@@ -83,7 +83,7 @@ def postgres_url() -> Iterator[str]:
 
         run(binaries / "initdb", "-D", data, "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-sync")
         # A time zone that is nobody's default, so that a time without its zone is seen to be wrong.
-        options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off -c max_connections=50 -c timezone=Asia/Kolkata"
+        options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off -c max_connections=300 -c timezone=Asia/Kolkata"
         run(binaries / "pg_ctl", "-D", data, "-w", "-t", "60", "-l", f"{folder}/server.log", "-o", options, "start")
         try:
             yield f"postgresql://postgres@/postgres?host={folder}"

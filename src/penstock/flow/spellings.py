@@ -52,7 +52,6 @@ STREAM: Final[Mapping[str, str]] = {
         "fillna na dropna replace": "with_columns(name=\"coalesce(name, 0)\"), where('name IS NOT NULL')",
         "explode": "map_batches(fn, schema), whose column _row has the input row of each output row",
         "printSchema dtypes": "print(stream.schema), or stream.columns",
-        "explain": "flow.explain(), which tells the whole flow",
         "branch": "split(name='SQL', …)",
         "alias": "nothing: a stream is a Python variable",
         "createOrReplaceTempView createTempView": "nothing: a stream is a Python variable; SQL goes into where, select and with_columns",
@@ -68,7 +67,6 @@ FLOW: Final[Mapping[str, str]] = {
         "readStream read stream input add_source addSource from_source dataframe fromSource topic": "flow.source('name', penstock.files('folder', 'a string, b long'), time='at')",
         "run execute awaitTermination cluster_main run_main": "flow.start(checkpoint='folder').await_termination()",
         "writeStream sink output": "stream.sink(…) on a stream of the flow, which source(…) gives",
-        "describe": "flow.explain()",
     }.items()
     for word in words.split()
 }
