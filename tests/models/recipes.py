@@ -457,8 +457,7 @@ def declare_node(
             idle_after=node.idle_after,
         )
     if isinstance(node, Union):
-        first, *others = [streams[n] for n in node.of]
-        return first.union(*others)
+        return streams[node.of[0]].union(*(streams[n] for n in node.of[1:]))
     stream = streams[node.of]
     if isinstance(node, Late):
         return stream.late
