@@ -17,6 +17,7 @@ import pyarrow as pa
 import recipes as r
 from hypothesis import given
 from hypothesis import strategies as st
+from spelled import EPOCH_0
 from test_against_oracle import examples
 
 import penstock as ps
@@ -36,7 +37,7 @@ EDGES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "date": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31), dt.date(1970, 1, 1)]),
     "timestamp": (
         UTC,
-        [dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC), r.EPOCH_0],
+        [dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC), EPOCH_0],
     ),
     "timestamp_ntz": (pa.timestamp("us"), [dt.datetime.min, dt.datetime.max]),  # noqa: DTZ901
     "decimal(38, 0)": (pa.decimal128(38, 0), [MOST, MOST.copy_negate(), Decimal(0)]),

@@ -63,7 +63,7 @@ def test_flows_and_patterns_in_a_session_of_another_zone_and_an_old_dialect_are_
 
             def note(table, epoch):
                 tracker = spark.sparkContext.statusTracker()
-                stages = [s for job in tracker._jtracker.getJobIdsForGroup(str(run._loop.engine._query.runId))
+                stages = [s for job in tracker._jtracker.getJobIdsForGroup(str(run._loop.engine._query._query.runId))
                           for s in tracker.getJobInfo(job).stageIds]
                 most.append(max(tracker.getStageInfo(s).numTasks for s in stages if tracker.getStageInfo(s)))
 
