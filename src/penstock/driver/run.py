@@ -44,8 +44,6 @@ class Run:
         return self._loop.opener.last_end
 
     def _missing(self, attribute: str) -> Any:
-        if attribute.startswith("_"):
-            raise AttributeError(attribute)
         raise missing("A run", attribute, RUN, dir(type(self)))
 
     if not TYPE_CHECKING:

@@ -262,8 +262,6 @@ class Flow:
         return start(self, spark, checkpoint, workers, trigger, again, drain, step_budget, forget, audit, on_step, group)
 
     def _missing(self, attribute: str) -> Any:
-        if attribute.startswith("_"):
-            raise AttributeError(attribute)
         raise missing("A flow", attribute, FLOW, dir(type(self)))
 
     if not TYPE_CHECKING:

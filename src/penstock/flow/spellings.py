@@ -88,7 +88,7 @@ RUN: Final[Mapping[str, str]] = {
 """The same for a run."""
 
 
-def missing(what: str, attribute: str, words: Mapping[str, str], there: Iterable[str]) -> SpellingError:
+def missing(what: str, attribute: str, words: Mapping[str, str], there: Iterable[str]) -> AttributeError:
     """The error for an attribute that does not exist: what penstock calls it, or the nearest that there is.
 
     Args:
@@ -97,6 +97,8 @@ def missing(what: str, attribute: str, words: Mapping[str, str], there: Iterable
         words: By what users type, penstock's spelling.
         there: The attributes that there are.
     """
+    if attribute.startswith("_"):  # asked for by Python and by tools, not typed
+        return AttributeError(attribute)
     if (hint := words.get(attribute)) is not None:
         return SpellingError(
             f"{what} has no .{attribute}; write {hint}."

@@ -358,8 +358,6 @@ class Stream:
             raise SpellingError(
                 f".{attribute}(...) keeps state and so needs a key; open a region first: .key_by('column').{attribute}(...)."
             )
-        if attribute.startswith("_"):
-            raise AttributeError(attribute)
         raise missing("A stream", attribute, STREAM, dir(type(self)))
 
     if not TYPE_CHECKING:

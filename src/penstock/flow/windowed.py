@@ -76,8 +76,6 @@ class WindowedStream:
             raise SpellingError(
                 f".{attribute} cannot follow .window(...) directly; .aggregate(...) or .stateful_map(...) must come between."
             )
-        if attribute.startswith("_"):
-            raise AttributeError(attribute)
         raise missing("A window of a stream", attribute, STREAM, dir(type(self)))
 
     if not TYPE_CHECKING:

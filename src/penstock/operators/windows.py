@@ -165,9 +165,8 @@ def sliding(
     if not by_months and zone is None:
         return Sliding(long, step, shift[1] % step)
     name = "UTC" if zone is None else getattr(zone, "key", zone)
-    return Calendar(
-        long, step, (shift[0] % step if by_months else 0, shift[1] if by_months else shift[1] % step), by_months, zone_of(name)
-    )
+    beginning = (shift[0] % step, shift[1]) if by_months else (0, shift[1] % step)
+    return Calendar(long, step, beginning, by_months, zone_of(name))
 
 
 def session(gap: Duration) -> Session:
