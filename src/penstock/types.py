@@ -149,6 +149,20 @@ def _checked(us: int, what: str) -> int:
     return us
 
 
+def duration_text(us: int) -> str:
+    """A duration in µs as a user would write it.
+
+    Example:
+        >>> duration_text(5_400_000_000), duration_text(86_400_000_000), duration_text(0)
+        ('1 hour 30 minutes', '1 day', '0 seconds')
+    """
+    parts = []
+    for name in ("day", "hour", "minute", "second", "millisecond", "microsecond"):
+        n, us = divmod(us, _UNITS[name])
+        parts += [f"{n:,} {name}{'s' * (n != 1)}"] if n else []
+    return " ".join(parts) or "0 seconds"
+
+
 def time_text(us: int) -> str:
     """A time in µs as people read it.
 

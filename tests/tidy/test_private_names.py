@@ -10,8 +10,8 @@ import pytest
 TESTS = Path(__file__).parents[1]
 MOST = 87  # there were 182 at 217514f
 
-# Of PySpark, which shows its Java objects no other way, and of named tuples.
-OF_OTHERS = {"_gateway", "_gateway_client", "_jdf", "_jsc", "_jsparkSession", "_jtracker", "_jvm", "_replace"}
+# Of PySpark, which shows its Java objects no other way, of named tuples, and the method that notebooks call.
+OF_OTHERS = {"_gateway", "_gateway_client", "_jdf", "_jsc", "_jsparkSession", "_jtracker", "_jvm", "_replace", "_repr_html_"}
 
 
 def private_names(text: str) -> list[str]:

@@ -17,10 +17,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.arrow.html_tables import escaped
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.rollback import rollback_refusal
-from penstock.errors import CheckpointError, DeclarationError, FinishedError, ReplacedError
+from penstock.driver.shown import rescale_line
+from penstock.errors import CheckpointError, DeclarationError, FinishedError, PenstockError, ReplacedError
 from penstock.protocol.commands import Command, Drain, Load, Move, Scale, Snapshot, Stop, kind_of
 from penstock.protocol.controller import Now, decide, refusal, said
 from penstock.protocol.rescale import STANDARD
@@ -31,7 +33,7 @@ _POLL_S: Final = 0.05
 _numbers = itertools.count()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CommandHandle:
     """A submitted command.
 
@@ -50,6 +52,33 @@ class CommandHandle:
     latest: Callable[[], EpochRecord]
     running: Callable[[], bool]
     waiting: Callable[[], Sequence[str]]
+
+    def __repr__(self) -> str:
+        moved = "".join(f"; {line}" for line in self._moved())
+        return f"<{said(self.command)}: {self.state}{moved}>"
+
+    def _repr_html_(self) -> str:
+        moved = "".join(f"<br>{escaped(line)}" for line in self._moved())
+        return f"<div><b>{escaped(said(self.command))}</b>: {escaped(self.state)}{moved}</div>"
+
+    def _moved(self) -> list[str]:
+        """What its rescales have moved, a line for each region."""
+        try:
+            return [rescale_line(region, figures) for region, figures in self.progress.items()]
+        except PenstockError:  # the flow's, which `state` tells
+            return []
+
+    @property
+    def state(self) -> str:
+        """Where it is: ``waiting`` for the next epoch, ``under way``, ``done``, or in a sentence why it is not carried out. Raises nothing."""
+        try:
+            if self.done:
+                return "done"
+            record = self.latest()
+        except PenstockError as error:
+            return str(error).rstrip(".")
+        under_way = "under way" if self.name in record.control else "waiting"
+        return under_way if self.running() else f"{under_way}, goes on when the flow is started again"
 
     @property
     def replaced(self) -> str:

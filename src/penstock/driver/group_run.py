@@ -15,9 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from penstock.arrow.html_tables import html_table
 from penstock.checkpoint.group_folder import GroupFolder
 from penstock.driver.commands import CommandHandle
 from penstock.driver.run import Run
+from penstock.driver.shown import group_html
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError, without_trace
 
 _LOOK_S: Final = 0.1
@@ -193,6 +195,12 @@ class GroupHandle:
 
     handles: Mapping[int, CommandHandle]
 
+    def __repr__(self) -> str:
+        return f"<{'; '.join(f'partition {number}: {handle!r}' for number, handle in self.handles.items())}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(("partition", "command"), [(number, repr(handle)) for number, handle in self.handles.items()])
+
     @property
     def done(self) -> bool:
         """Whether it has been carried out in all of them; raises as `CommandHandle.done`."""
@@ -242,6 +250,19 @@ class GroupRun:
         self._member = member
         member.start()
         threading.Thread(target=self._supervise, name=f"penstock-group-{self._name}", daemon=True).start()
+
+    def __repr__(self) -> str:
+        return f"<{self._line()}>"
+
+    def _repr_html_(self) -> str:
+        return group_html(self._line(), self.partitions)
+
+    def _line(self) -> str:
+        state = (
+            self.outcome.rstrip(".")
+            or f"a member of the group, with partitions {', '.join(map(str, sorted(self.owned))) or 'none'}"
+        )
+        return f"Run of flow {self._name!r}: {state}"
 
     # -- what the group says; see `penstock.group.agent.Work`
 

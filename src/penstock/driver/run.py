@@ -14,6 +14,7 @@ from penstock.checkpoint.record import EpochRecord, outcome_of, progress_of
 from penstock.driver.commands import Commander, CommandHandle
 from penstock.driver.loop import Loop
 from penstock.driver.recovery import recovery_figures
+from penstock.driver.shown import run_html, run_line
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError, without_trace
 from penstock.flow.spellings import RUN, missing
 
@@ -32,6 +33,17 @@ class Run:
             return
         self._thread = threading.Thread(target=self._supervise, name=f"penstock-{loop.flow.plan.name}", daemon=True)
         self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<{run_line(self._loop.flow.plan.name, self.progress, self.state)}>"
+
+    def _repr_html_(self) -> str:
+        return run_html(self._loop.flow.plan.name, self.progress, self.state)
+
+    @property
+    def state(self) -> str:
+        """Where the run is: ``starting``, ``running``, or how it has ended, in a sentence."""
+        return self.outcome.rstrip(".") or ("starting" if self._loop.last.epoch < 0 else "running")
 
     @property
     def changes(self) -> tuple[str, ...]:

@@ -14,7 +14,9 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.distributed import DistributedStream
+from penstock.flow.explain import explained
 from penstock.flow.keyed import KeyedStream
+from penstock.flow.picture import picture
 from penstock.flow.spellings import FLOW, missing
 from penstock.flow.stream import Stream
 from penstock.protocol.rescale import Limits
@@ -180,6 +182,31 @@ class Flow:
             DeclarationError: The flow has no source or no sink.
         """
         return p.freeze(self.name, self._sources, self._regions, self._outputs)
+
+    def explain(self) -> None:
+        """Print the flow: sources, regions with their keys and strategies, what each step computes and remembers, outputs.
+
+        It may be called at any time, also on a flow that has no sink yet. In a notebook, ``flow`` as the last line of a cell shows a picture of it.
+
+        Example:
+            >>> Flow("empty").explain()
+            flow empty
+            <BLANKLINE>
+            no sink yet: end a stream with .sink(...)
+        """
+        print(explained(self._declared()))  # noqa: T201  (as a DataFrame's)
+
+    def _declared(self) -> p.Plan:
+        """The flow as far as it is declared."""
+        return p.ordered(self.name, self._sources, self._regions, self._outputs)
+
+    def __repr__(self) -> str:
+        counts = ((len(self._sources), "source"), (len(self._regions), "region"), (len(self._outputs), "output"))
+        said = ", ".join(f"{n} {what}" + "s" * (n != 1) for n, what in counts)
+        return f"<Flow {self.name!r}: {said}>"
+
+    def _repr_html_(self) -> str:
+        return picture(self._declared())
 
     @overload
     def start(

@@ -223,9 +223,9 @@ class Output:
         return with_order(schema) if self.positions else schema
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
-    """A checked flow.
+    """A flow; `freeze` has checked it.
 
     Attributes:
         name: The flow's name.
@@ -242,6 +242,9 @@ class Plan:
     def source_of(self, node: Node) -> set[str]:
         """Names of the sources that rows of a node come from."""
         return {n.name for n in upstream_of(SourceNode, node)}
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.describe()}>"
 
     def describe(self) -> str:
         """The flow as text, one line per source, region and sink."""
@@ -329,6 +332,11 @@ def freeze(name: str, sources: list[SourceNode], regions: list[Region], outputs:
         for step in region.steps:
             if refused := undividable(step.operator, step.inputs, region):
                 raise refused
+    return ordered(name, sources, regions, outputs)
+
+
+def ordered(name: str, sources: list[SourceNode], regions: list[Region], outputs: list[Output]) -> Plan:
+    """What is declared so far, with regions in topological order."""
     depth: dict[int, int] = {}
 
     def level(region: Region) -> int:
@@ -337,5 +345,4 @@ def freeze(name: str, sources: list[SourceNode], regions: list[Region], outputs:
             depth[id(region)] = 1 + max((level(r) for r in before), default=0)
         return depth[id(region)]
 
-    ordered = sorted(regions, key=level)
-    return Plan(name, tuple(sources), tuple(ordered), tuple(outputs))
+    return Plan(name, tuple(sources), tuple(sorted(regions, key=level)), tuple(outputs))

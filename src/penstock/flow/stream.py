@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from penstock.arrow.html_tables import escaped, html_table
 from penstock.errors import DeclarationError, SpellingError
 from penstock.flow import plan as p
+from penstock.flow.explain import columns_shown, type_shown, way
 from penstock.flow.spellings import STREAM, missing
 from penstock.flow.steps import MapBatches, Select, StatelessStep, Transform, Where
 from penstock.routing.key_grouping import KeyGrouping
@@ -52,6 +54,14 @@ class Stream:
     def schema(self) -> pa.Schema:
         """Columns; a type that is not known before start is ``pa.null()``."""
         return self._node.schema
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of flow {self._flow.name!r}: {way(self._node)}; columns {columns_shown(self.schema)}>"
+
+    def _repr_html_(self) -> str:
+        rows = ((f.name, "known when the flow starts" if pa.types.is_null(f.type) else type_shown(f.type)) for f in self.schema)
+        about = f"{type(self).__name__} of flow {self._flow.name}: {way(self._node)}"
+        return f"<div>{escaped(about)}</div>{html_table(('column', 'type'), rows)}"
 
     def _stateless(self) -> p.Node:
         """The node that stateless steps read."""

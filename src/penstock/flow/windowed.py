@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from penstock.errors import DeclarationError, SpellingError
 from penstock.flow.spellings import STREAM, missing
 from penstock.operators.aggregates.base import Kernel
-from penstock.operators.windows import Session, Window
+from penstock.operators.windows import Session, Window, window_text
 from penstock.sinks.base import Sink
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ class WindowedStream:
     def __init__(self, stream: KeyedStream, window: Window) -> None:
         self._stream = stream
         self._window = window
+
+    def __repr__(self) -> str:
+        stream = self._stream
+        return f"<Windows {window_text(self._window)} over {stream!r}; .aggregate(…) or .stateful_map(…) follows>"
 
     def aggregate(
         self,

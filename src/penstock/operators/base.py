@@ -320,6 +320,10 @@ class Operator:
         del inputs, keys
         return {}
 
+    def facts(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
+        """What a person should know of it, by name, for `Flow.explain`; its `meaning` if not said otherwise."""
+        return self.meaning(inputs, keys)
+
     def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
         """The content of a stored value, by part. A changed flow may add and remove parts, but not change one.
 

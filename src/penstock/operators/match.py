@@ -152,6 +152,9 @@ class Match(Operator):
         events = columns_text(pa.schema([inputs[0].field(name) for name in p.needed]))
         return {"query": " ".join(self.text.split()), "conditions": "; ".join(p.evaluated), "events": events, **options}
 
+    def facts(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
+        return {name: text for name, text in self.meaning(inputs, keys).items() if name in ("query", "scope", "on_timeout")}
+
     def fixed(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Sequence[str]:
         return [NONE_DROPPED]
 

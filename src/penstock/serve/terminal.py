@@ -17,6 +17,7 @@ from rich.table import Table
 from penstock.checkpoint.figures import FIGURES
 from penstock.driver.commands import given_at
 from penstock.driver.last_end import how_it_ended
+from penstock.driver.shown import counted, rescale_line
 
 _NAMED: Final = 3
 _HOT: Final = 0.05
@@ -63,28 +64,6 @@ def follow(asked: Any, *, every: float = 0.2, timeout: float | None = None, show
             live.update(show() if show else Group(*(rescale_line(name, figures) for name, figures in asked.progress.items())))
 
 
-def rescale_line(region: str, figures: dict[str, Any]) -> str:
-    """A rescale in progress in one line."""
-    if figures.get("bins_left") is None:
-        return f"region {region}: {figures['phase']}"
-    done, left = figures["moved_bins"], figures["bins_left"]
-    moved, queued = (FIGURES["rescale"][name].text(figures[name]) for name in ("moved_bytes", "queued_bytes"))
-    bins = f"{done:,} of {_count(done + left, 'bin')}, " if done + left else ""
-    keys = f"{_count(figures['keys_left'], 'single key')} to go, " if figures["keys_left"] else ""
-    time_left = "" if not figures.get("left_ms") else f", about {max(1, round(figures['left_ms'] / 1000))} s left"
-    held = ""
-    if figures["held_keys"]:
-        held = f", {_count(figures['held_keys'], 'large key')} on hold with {queued} queued"
-    return (
-        f"region {region}: {figures['phase']} to {_count(figures['to_workers'], 'worker')}, {bins}{keys}"
-        f"{_count(figures['moved_keys'], 'key')} moved, {moved}{held}{time_left}"
-    )
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}{'s' * (n != 1)}"
-
-
 def _shown(progress: dict[str, Any], recovery: dict[str, Any] | None) -> Group:
     """What the live table shows."""
     return Group(progress_table(progress), *recovery_lines(recovery), *balance_lines(progress))
@@ -126,9 +105,9 @@ def balance_lines(progress: dict[str, Any]) -> list[str]:
                 else ""
             )
             parts.append(f"key {k['key']} has {k['share']:.0%} of the rows{where}")
-        parts += [_count(len(hot) - _NAMED, "more hot key")] if len(hot) > _NAMED else []
+        parts += [counted(len(hot) - _NAMED, "more hot key")] if len(hot) > _NAMED else []
         users = figures["pinned_keys"] - sum(k["isolated"] for k in figures["hot_keys"])
-        parts += [f"{_count(users, 'key')} pinned by users"] if users > 0 else []
+        parts += [f"{counted(users, 'key')} pinned by users"] if users > 0 else []
         lines.append(f"region {name}: {'; '.join(parts)}")
     return lines
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.arrow.columns import values_of, within_calendar
+from penstock.arrow.html_tables import rows_table
 from penstock.errors import DeclarationError, SinkError
 from penstock.sinks import marks
 from penstock.sinks.base import Sink
@@ -71,6 +72,9 @@ class MemorySink:
 
     def __repr__(self) -> str:
         return f"memory({self._name!r})"
+
+    def _repr_html_(self) -> str:
+        return rows_table(self.table(), repr(self))
 
     def table(self) -> pa.Table:
         """All rows that are held, as one Arrow table; without columns if no flow has opened the sink."""
