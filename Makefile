@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 STAMP := $(VENV)/.installed
 ARCHIVE := $(VENV)/spark.jsa
+DOCS_LOCK := docs/site/requirements.lock
+DOCS_STAMP := $(VENV)/.docs-installed
 SRC := src tests benchmarks examples
 VERSIONS ?= 4.0 4.1 4.2
 # What depends on Spark: its internals, plans, patterns, files, outputs, a rescale, a kill, an upgrade of state, Redis streams.
@@ -17,7 +19,7 @@ VERSION_TESTS ?= $(VERSION_QUICK) tests/spark/test_match_spark.py tests/spark/te
   tests/faults/test_driver_killed.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports test test-fast test-versions test-oldest soak demo bench bench-rescale bench-skew bench-skewed-flows bench-recovery bench-redis bench-group bench-group-flows bench-cer bench-flink lock clean
+.PHONY: help setup lint format types imports docs test test-fast test-versions test-oldest soak demo bench bench-rescale bench-skew bench-skewed-flows bench-recovery bench-redis bench-group bench-group-flows bench-cer bench-flink lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -44,6 +46,13 @@ types: $(STAMP)  ## Types: mypy --strict
 
 imports: $(STAMP)  ## Layers: imports point down, and only penstock.spark imports pyspark
 	$(BIN)/lint-imports
+
+$(DOCS_STAMP): $(STAMP) $(DOCS_LOCK)
+	$(PY) -m pip install --quiet --disable-pip-version-check -r $(DOCS_LOCK)
+	@touch $@
+
+docs: $(DOCS_STAMP)  ## Build the documents and the API reference as pages: build/site/index.html
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs $(JOBS) --conf-dir docs/site --doctree-dir build/doctrees . build/site
 
 $(ARCHIVE): $(STAMP)
 	$(PY) tests/archive.py
@@ -106,9 +115,11 @@ bench-flink: $(STAMP)  ## Compare with Flink's MATCH_RECOGNIZE; installs apache-
 	test -x .venv-flink/bin/python || { $(PYTHON) -m venv .venv-flink && .venv-flink/bin/pip install -q apache-flink; }
 	$(PY) benchmarks/flink.py .venv-flink
 
-lock:  ## Write requirements.lock anew (needs uv)
+lock:  ## Write both lock files anew (needs uv)
 	uv pip compile pyproject.toml --extra dev --extra demo --universal --python-version 3.11 --upgrade \
 	  --quiet --no-header --no-annotate --no-emit-index-url -o requirements.lock
+	uv pip compile docs/site/requirements.in --constraint requirements.lock --universal --python-version 3.11 --upgrade \
+	  --quiet --no-header --no-annotate --no-emit-index-url -o $(DOCS_LOCK)
 
 clean:  ## Remove .venv, caches and what builds leave
 	rm -rf $(VENV) .pyspark build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache spark-warehouse metastore_db derby.log benchmarks/scratch
