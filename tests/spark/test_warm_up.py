@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import uuid
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,29 @@ def test_warm_up_calls_no_function_and_leaves_nothing_behind(spark, tmp_path, mo
     assert list((tmp_path / "out").iterdir()) == []
     assert [*Path(local_folder()).iterdir()] == []
     assert list((tmp_path / "temp").glob("*warm-up*")) == []
+
+
+def test_warm_up_leaves_as_many_python_workers_that_have_imported_as_partitions_keep_busy(spark, tmp_path, monkeypatch):
+    def look(batches):
+        import os
+        import sys
+        import time
+
+        import pyarrow as pa
+
+        known = "penstock.worker.run" in sys.modules
+        time.sleep(2)  # the others have one of their own meanwhile
+        for _ in batches:
+            yield pa.record_batch({"process": [os.getpid()], "known": [known]})
+
+    # Spark keeps Python workers by their environment: these tasks have new ones.
+    monkeypatch.setitem(spark.sparkContext.environment, "PENSTOCK_TEST", uuid.uuid4().hex)
+    tasks = spark.sparkContext.defaultParallelism
+    assert tasks > 1
+    warm_up(flow_of("redis://127.0.0.1:1", tmp_path, tmp_path / "called"), spark, 1, opened)  # of either partition one task
+    found = spark.range(0, tasks, 1, tasks).mapInArrow(look, "process long, known boolean").collect()
+    assert len({row.process for row in found}) == tasks
+    assert all(row.known for row in found), found
 
 
 def test_application_that_cannot_run_the_flow_does_not_join(spark, redis_url, tmp_path):
