@@ -27,6 +27,7 @@ DOCUMENTS = [
     "docs/tutorial.md",
     "docs/guide-patterns.md",
     "docs/patterns-compared.md",
+    "docs/patterns-recipes.md",
     "docs/guide-changing-flows.md",
     "docs/guide-skew.md",
     "docs/guide-groups.md",

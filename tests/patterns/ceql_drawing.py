@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from penstock.patterns import algebra as s
 from penstock.patterns.reference import Seen
-from penstock.patterns.scopes import subformulas
+from penstock.patterns.scopes import may_be_empty, steps_of, subformulas
 
 TYPES, NAMES = "ABC", "xyz"
 
@@ -27,7 +27,7 @@ class Case:
 def draw(seed: int, *, keyed: bool | None = None, needs_global_order: bool = True) -> Case:
     """A case. `keyed`: with PARTITION BY or not. `needs_global_order`: CONSUME BY ANY with keys may come."""
     rng = random.Random(seed)
-    formula = _formula(rng, rng.choice([1, 2, 2, 2, 2, 3, 3, 3]))
+    formula = quantified(_formula(rng, rng.choice([1, 2, 2, 2, 2, 3, 3, 3])), random.Random(f"quantifiers {seed}"))
     keyed = rng.random() < 0.4 if keyed is None else keyed
     partition = rng.choice([(("k",),), (("k", "j"),), (("k",), ("j",))]) if keyed else ()
     consume = rng.choice(["NONE", "NONE", "NONE", "PARTITION", "ANY" if needs_global_order or not keyed else "PARTITION"])
@@ -76,6 +76,26 @@ def _formula(rng: random.Random, depth: int) -> s.Formula:
             inner = one()
             names = _bound(inner)
             return s.Filtered(inner, _filter(rng, 1, names)) if names else inner
+
+
+def quantified(formula: s.Formula, rng: random.Random) -> s.Formula:
+    """The formula with quantifiers at some of its parts, in every third or so."""
+    if rng.random() < 0.65:
+        return formula
+    formula = _quantified(formula, rng)
+    return s.Then(formula, s.Event(rng.choice(TYPES)), rng.random() < 0.5) if may_be_empty(formula) else formula
+
+
+def _quantified(formula: s.Formula, rng: random.Random) -> s.Formula:
+    names = [name for name in ("inner", "left", "right") if hasattr(formula, name)]
+    formula = replace(formula, **{name: _quantified(getattr(formula, name), rng) for name in names})
+    if steps_of(formula) > 8 or rng.random() < 0.6:
+        return formula
+    if isinstance(formula, s.Plus):
+        formula = formula.inner
+    least = rng.choice([0, 0, 1, 1, 2, 2, 3])
+    most = rng.choice([None, max(1, least), least + 1, least + 1, least + 2])
+    return s.Times(formula, least, most, rng.random() < 0.3)
 
 
 def _bound(formula: s.Formula) -> list[str]:

@@ -52,6 +52,9 @@ def _word(rng: random.Random, formula: s.Formula) -> str:
             return _word(rng, rng.choice([left, right]))
         case s.Plus(inner=inner):
             return "".join(_word(rng, inner) for _ in range(rng.randint(1, 2)))
+        case s.Times(inner=inner, least=least, most=most):
+            times = rng.randint(least, least + 1 if most is None else most)
+            return "".join(_word(rng, inner) for _ in range(times))
         case s.As(inner=inner) | s.Filtered(inner=inner):
             return _word(rng, inner)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.patterns import algebra as s
 from penstock.patterns.ceql.parsing import parse
+from penstock.patterns.scopes import may_be_empty
 
 PLAIN = st.sampled_from(["v", "w_1", "`", "a b", "select", "Or", "é", "1st", "IN", "none", "x.y", "-- c"])
 TYPES = st.sampled_from(["A", "B", "NOT", "new type", "Events"])
@@ -53,7 +54,7 @@ def filters(variables):
 @st.composite
 def formulas(draw, depth=3):
     """A formula and the variables that it binds."""
-    kind = draw(st.integers(0, 7)) if depth else 0
+    kind = draw(st.integers(0, 8)) if depth else 0
     if kind == 0:
         event = draw(st.builds(s.Event, TYPES, STREAMS))
         return event, {(event.type, None), (event.type, event.stream)}
@@ -68,6 +69,10 @@ def formulas(draw, depth=3):
         return s.Plus(inner, draw(st.booleans())), bound
     if kind == 4:
         return (s.Filtered(inner, draw(filters(bound))) if bound else inner), bound
+    if kind == 8:
+        least, more = draw(st.integers(0, 4)), draw(st.one_of(st.none(), st.integers(0, 3)))
+        most = None if more is None else max(1, least + more)
+        return s.Times(inner, least, most, draw(st.booleans())), bound
     right, more = draw(formulas(depth=depth - 1))
     join = s.Or(inner, right) if kind == 5 else s.Then(inner, right, draw(st.booleans()))
     return join, bound | more
@@ -76,6 +81,8 @@ def formulas(draw, depth=3):
 @st.composite
 def queries(draw):
     formula, bound = draw(formulas())
+    if may_be_empty(formula):
+        formula = s.Then(formula, s.Not("C"), contiguous=False)
     attributes = st.lists(PLAIN, max_size=2, unique=True).map(tuple)
     chosen = draw(st.lists(st.sampled_from(sorted(bound, key=str)), min_size=1, unique=True)) if bound else []
     items = tuple(s.Item(name, stream, draw(attributes)) for name, stream in chosen)

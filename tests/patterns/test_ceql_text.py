@@ -166,10 +166,10 @@ def test_query_of_the_greatest_depth_is_evaluated():
     ("text", "place", "message"),
     [
         ("", (1, 1), "the query ends too soon; expected SELECT."),
-        ("SELECT * WHERE A B", (1, 18), ("found 'B'; expected the end of the query, AS, CONSUME, FILTER, LIMIT, OR, PARTITION, "
-         "WITHIN, '+', ':', ':+', ';' or '>'.")),
+        ("SELECT * WHERE A B", (1, 18), ("found 'B'; expected a quantifier, the end of the query, AS, CONSUME, FILTER, LIMIT, OR, "
+         "PARTITION, WITHIN, ':', ';' or '>'.")),
         ("SELECT * WHERE A;", (1, 18), "the query ends too soon; expected a name, NOT or '('."),
-        ("SELECT * WHERE (A;B", (1, 20), "the query ends too soon; expected AS, FILTER, OR, ')', '+', ':', ':+', ';' or '>'."),
+        ("SELECT * WHERE (A;B", (1, 20), "the query ends too soon; expected a quantifier, AS, FILTER, OR, ')', ':', ';' or '>'."),
         ("SELECT FIRST * WHERE A", (1, 14), "found '*'; expected FROM, WHERE, ',', '>' or '['."),
         *(
             (text, (1, at), f"found '{found}'; expected {wanted}.{CLAUSES}")

@@ -241,6 +241,23 @@ class Plus:
 
 
 @dataclass(frozen=True, slots=True)
+class Times:
+    """``inner`` from ``least`` to ``most`` times (``None``: any number): ``{2,4}``, ``?``, ``*`` with gaps between, ``:{2,4}`` without."""
+
+    inner: Formula
+    least: int
+    most: int | None
+    contiguous: bool
+
+    def __str__(self) -> str:
+        bounds = {(0, None): "*", (0, 1): "" if self.contiguous else "?"}.get((self.least, self.most))
+        if not bounds:
+            most = "" if self.most is None else self.most
+            bounds = f"{{{self.least}}}" if self.least == self.most else f"{{{self.least},{most}}}"
+        return f"({self.inner}){':' if self.contiguous else ''}{bounds}"
+
+
+@dataclass(frozen=True, slots=True)
 class Then:
     """One after the other: ``;`` with a gap allowed, ``:`` without."""
 
@@ -274,7 +291,7 @@ class Filtered:
         return f"({self.inner} FILTER {self.filter})"
 
 
-Formula = Event | Not | As | Plus | Then | Or | Filtered
+Formula = Event | Not | As | Plus | Times | Then | Or | Filtered
 
 # ------------------------------------------------------------------------------------------------------------------ queries
 

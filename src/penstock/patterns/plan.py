@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.arrow.columns import HasColumns
 from penstock.errors import DeclarationError
-from penstock.patterns.algebra import Not, Plus, Query, Then, Window
+from penstock.patterns.algebra import Not, Plus, Query, Then, Times, Window
 from penstock.patterns.automaton.build import Automaton, Excluded, Test, TypeIs, build
 from penstock.patterns.automaton.determine import Determiniser
 from penstock.patterns.automaton.timeouts import STRATEGY, Stopping
@@ -292,5 +292,6 @@ def _patient(query: Query, *, window_of_key: bool) -> bool:
     if query.strategy == "STRICT" or (window_of_key and query.window is not None and query.window.kind == "events"):
         return False
     return not any(
-        isinstance(part, Not) or (isinstance(part, Plus | Then) and part.contiguous) for part in subformulas(query.formula)
+        isinstance(part, Not) or (isinstance(part, Plus | Times | Then) and part.contiguous)
+        for part in subformulas(query.formula)
     )

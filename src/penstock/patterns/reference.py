@@ -3,13 +3,14 @@
 It follows the definition: the set of valuations of a formula by recursion over its parts, then window, projection, strategy,
 consumption. No automaton; exponential, for streams of a dozen events.
 
-A *valuation* is an interval and a set of (variable, position). A *match* is an interval and a set of positions. A match with
+A *valuation* is an interval and a set of (variable, position); that of no event at all is ``EMPTY``. A *match* is an interval and a set of positions. A match with
 several valuations has the preferred one: at the first event at which they differ, the one that binds the event to fewer and
 earlier output variables, compared as sorted lists.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from penstock.patterns.automaton.build import label_of, outputs
 
 Valuation = tuple[int, int, frozenset[tuple[str, int]]]
 Key = tuple[Any, ...]
+EMPTY: Valuation = (0, -1, frozenset())  # what an optional part that is left out reads; a query never matches it
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,17 @@ def valuations(formula: s.Formula, events: Sequence[Seen]) -> set[Valuation]:
                 more = _joined(once, more, contiguous=contiguous) - found
                 found |= more
             return found
+        case s.Times(inner=inner, least=least, most=most, contiguous=contiguous):
+            once = valuations(inner, events)
+            repeated, found = {EMPTY}, set()
+            for n in itertools.count():
+                if n >= least and repeated <= found:  # so are all that follow
+                    break
+                found |= repeated if n >= least else set()
+                if n == most:
+                    break
+                repeated = _joined(once, repeated, contiguous=contiguous)
+            return found
         case s.Then(left=left, right=right, contiguous=contiguous):
             return _joined(valuations(left, events), valuations(right, events), contiguous=contiguous)
         case s.Or(left=left, right=right):
@@ -185,7 +198,11 @@ def valuations(formula: s.Formula, events: Sequence[Seen]) -> set[Valuation]:
 
 
 def _joined(first: set[Valuation], second: set[Valuation], *, contiguous: bool) -> set[Valuation]:
-    return {(a, d, bound | more) for a, b, bound in first for c, d, more in second if (c == b + 1 if contiguous else c > b)}
+    """One after the other. Nothing before or after a valuation leaves it as it is, whatever the operator."""
+    out = (second if EMPTY in first else set()) | (first if EMPTY in second else set())
+    first, second = first - {EMPTY}, second - {EMPTY}
+    pairs = ((one, two) for one in first for two in second if (two[0] == one[1] + 1 if contiguous else two[0] > one[1]))
+    return out | {(one[0], two[1], one[2] | two[2]) for one, two in pairs}
 
 
 def _filtered(found: set[Valuation], condition: s.Filter, events: Sequence[Seen]) -> set[Valuation]:

@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from penstock.patterns import algebra as s
 
 Variable = tuple[str, str | None]
+MOST_TIMES = 100  # of a quantifier
+MOST_STEPS = (
+    150  # of a formula whose quantifiers are written out; with MAX or LAST the automaton has as many nodes as pairs of them
+)
+FEWER_STEPS = "repeat with + or {n,}, or count the events before, in a window or with stateful_map"
 
 
 def complaints(query: s.Query) -> Iterator[tuple[str, str]]:
@@ -17,7 +22,16 @@ def complaints(query: s.Query) -> Iterator[tuple[str, str]]:
     Returns:
         The word that is wrong, and a sentence.
     """
-    types = {part.type for part in subformulas(query.formula) if isinstance(part, s.Event | s.Not)}
+    first, *others = (part.type for part in subformulas(query.formula) if isinstance(part, s.Event | s.Not))
+    types = {first, *others}
+    if may_be_empty(query.formula):
+        yield first, "the pattern matches no events at all, too; let one of its steps occur at least once, as with + or {1,3}."
+    repeats = any(isinstance(part, s.Times) for part in subformulas(query.formula))
+    if repeats and (steps := steps_of(query.formula)) > MOST_STEPS:
+        yield (
+            first,
+            f"the pattern has {steps:,} steps with its quantifiers written out, of at most {MOST_STEPS:,}; {FEWER_STEPS}.",
+        )
     for part in subformulas(query.formula):
         if isinstance(part, s.As) and part.name in types:
             yield part.name, f"{part.name!r} is an event type and an AS-name as well; choose another name."
@@ -50,11 +64,39 @@ def subformulas(formula: s.Formula) -> Iterator[s.Formula]:
     """A formula and all its parts, outermost first."""
     yield formula
     match formula:
-        case s.As(inner=inner) | s.Plus(inner=inner) | s.Filtered(inner=inner):
+        case s.As(inner=inner) | s.Plus(inner=inner) | s.Times(inner=inner) | s.Filtered(inner=inner):
             yield from subformulas(inner)
         case s.Then(left=left, right=right) | s.Or(left=left, right=right):
             yield from subformulas(left)
             yield from subformulas(right)
+
+
+def may_be_empty(formula: s.Formula) -> bool:
+    """Whether a formula also matches no event at all."""
+    match formula:
+        case s.Event() | s.Not():
+            return False
+        case s.Times(inner=inner, least=least):
+            return least == 0 or may_be_empty(inner)
+        case s.As(inner=inner) | s.Plus(inner=inner) | s.Filtered(inner=inner):
+            return may_be_empty(inner)
+        case s.Then(left=left, right=right):
+            return may_be_empty(left) and may_be_empty(right)
+        case s.Or(left=left, right=right):
+            return may_be_empty(left) or may_be_empty(right)
+
+
+def steps_of(formula: s.Formula) -> int:
+    """The number of events in a formula whose quantifiers are written out."""
+    match formula:
+        case s.Event() | s.Not():
+            return 1
+        case s.Times(inner=inner, least=least, most=most):
+            return steps_of(inner) * (max(least, 1) if most is None else most)
+        case s.As(inner=inner) | s.Plus(inner=inner) | s.Filtered(inner=inner):
+            return steps_of(inner)
+        case s.Then(left=left, right=right) | s.Or(left=left, right=right):
+            return steps_of(left) + steps_of(right)
 
 
 def variables(formula: s.Formula) -> set[Variable]:

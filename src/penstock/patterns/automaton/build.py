@@ -32,6 +32,7 @@ from penstock.patterns.algebra import (
     Projection,
     Query,
     Then,
+    Times,
 )
 
 SKIP = 0  # every greater number is a kind of mark
@@ -107,11 +108,12 @@ class Automaton:
 
 @dataclass(slots=True)
 class _Fragment:
-    """A part under construction: the states before its first event and those after its last."""
+    """A part under construction: the states before its first event and those after its last, and whether it may read no event."""
 
     initial: set[int]
     final: set[int]
     states: set[int]
+    empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +165,13 @@ class _Builder:
                 self.chain(part.final, part.initial, contiguous=contiguous, states=part.states)
                 return part
             case Then(left=left, right=right, contiguous=contiguous):
-                first, second = self.part(left), self.part(right)
-                states = first.states | second.states
-                self.chain(first.final, second.initial, contiguous=contiguous, states=states)
-                return _Fragment(first.initial, second.final, states)
+                return self.then(self.part(left), self.part(right), contiguous=contiguous)
+            case Times(inner=inner, least=least, most=most, contiguous=contiguous):
+                return self.times(inner, least, most, contiguous=contiguous)
             case Or(left=left, right=right):
                 first, second = self.part(left), self.part(right)
-                return _Fragment(first.initial | second.initial, first.final | second.final, first.states | second.states)
+                initial, final = first.initial | second.initial, first.final | second.final
+                return _Fragment(initial, final, first.states | second.states, first.empty or second.empty)
             case Filtered(inner=inner, filter=condition):
                 return self.filtered(inner, condition)
 
@@ -177,6 +179,30 @@ class _Builder:
         source, target = self.state(), self.state()
         self.readings.append(_Reading(source, needs, refuses, labels, target))
         return _Fragment({source}, {target}, {source, target})
+
+    def then(self, first: _Fragment, second: _Fragment, *, contiguous: bool) -> _Fragment:
+        states = first.states | second.states
+        self.chain(first.final, second.initial, contiguous=contiguous, states=states)
+        # No transition stands for a part that is left out: it would also be taken in the middle of a match.
+        initial = first.initial | second.initial if first.empty else first.initial
+        final = first.final | second.final if second.empty else second.final
+        return _Fragment(initial, final, states, first.empty and second.empty)
+
+    def times(self, inner: Formula, least: int, most: int | None, *, contiguous: bool) -> _Fragment:
+        """A copy for each time, each linked to the next, in the order of the pattern written out."""
+        copies = max(least, 1) if most is None else most
+        parts: list[_Fragment] = []
+        for nth in range(1, copies + 1):
+            part = self.part(inner)
+            if most is None and nth == copies:
+                self.chain(part.final, part.initial, contiguous=contiguous, states=part.states)
+            if parts:
+                self.chain(parts[-1].final, part.initial, contiguous=contiguous, states=part.states)
+            parts.append(part)
+        if parts[0].empty:  # so can be any number of the copies; those that are not are the first
+            least = 0
+        final = set().union(*(part.final for part in parts[max(least, 1) - 1 :]))
+        return _Fragment(parts[0].initial, final, set().union(*(part.states for part in parts)), least == 0)
 
     def chain(self, finals: set[int], initials: set[int], *, contiguous: bool, states: set[int]) -> None:
         # The loop never sits on a state that reads events: it would let gaps into a contiguous repetition that follows.
@@ -259,7 +285,7 @@ def _names(formula: Formula) -> Iterator[str]:
         case As(inner=inner, name=name):
             yield from _names(inner)
             yield name
-        case Plus(inner=inner) | Filtered(inner=inner):
+        case Plus(inner=inner) | Times(inner=inner) | Filtered(inner=inner):
             yield from _names(inner)
         case Then(left=left, right=right) | Or(left=left, right=right):
             yield from _names(left)

@@ -20,7 +20,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedEOF, UnexpectedInput
 
 from penstock.errors import QueryError
 from penstock.patterns import algebra as s
-from penstock.patterns.scopes import complaints
+from penstock.patterns.scopes import FEWER_STEPS, MOST_TIMES, complaints
 from penstock.patterns.source_locations import Name, error_at, error_in, lines_of
 from penstock.types import duration_us
 
@@ -37,6 +37,7 @@ _WORDS = {
     "STRING": "a string",
     "$END": "the end of the query",
 }
+_QUANTIFIERS = {"'+'", "'*'", "'?'", "'{'", "':+'", "':*'", "':{'"}
 _HEADS = {"SELECT", "FROM", "WHERE"}
 _TAILS = {"PARTITION", "WITHIN", "CONSUME", "LIMIT"}
 _FILTERED = " FILTER applies to everything before it; put parentheses around the filter and its formula: (A FILTER A[…]) ; B."
@@ -134,7 +135,10 @@ def _check_depth(text: str, tree: ParseTree) -> None:
 
 def _expected(wanted: set[str]) -> str:
     patterns = {terminal.name: terminal.pattern.value for terminal in _grammar().terminals}
-    words = sorted({_WORDS.get(name) or _shown(patterns.get(name, name)) for name in wanted}, key=_first_words)
+    shown = {_WORDS.get(name) or _shown(patterns.get(name, name)) for name in wanted}
+    if shown >= _QUANTIFIERS:
+        shown = shown - _QUANTIFIERS | {"a quantifier"}
+    words = sorted(shown, key=_first_words)
     return "expected " + (" or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words))
 
 
@@ -260,6 +264,55 @@ class _Reader(Transformer[Token, Any]):
 
     def adjacent_plus(self, inner: s.Formula) -> s.Plus:
         return s.Plus(inner, contiguous=True)
+
+    def star(self, inner: s.Formula) -> s.Times:
+        return s.Times(inner, 0, None, contiguous=False)
+
+    def adjacent_star(self, inner: s.Formula) -> s.Times:
+        return s.Times(inner, 0, None, contiguous=True)
+
+    def optional(self, inner: s.Formula, mark: Token) -> s.Times:
+        before = self._text[: mark.start_pos].rstrip()
+        if before.endswith(("+", "*", "?", "}")):
+            raise self._fail(
+                mark,
+                "a quantifier cannot be reluctant: every number of events is found, and SELECT NEXT, LAST or MAX chooses; for an "
+                "optional repetition put it in parentheses: (A+)?.",
+            )
+        return s.Times(inner, 0, 1, contiguous=False)
+
+    def repeated_times(self, inner: s.Formula, bounds: tuple[int, int | None]) -> s.Times:
+        return s.Times(inner, *bounds, contiguous=False)
+
+    def adjacent_times(self, inner: s.Formula, bounds: tuple[int, int | None]) -> s.Times:
+        return s.Times(inner, *bounds, contiguous=True)
+
+    def exactly(self, number: Token) -> tuple[int, int | None]:
+        return self.from_to(number, number)
+
+    def at_least_times(self, least: Token) -> tuple[int, int | None]:
+        return self._times(least), None
+
+    def at_most_times(self, most: Token) -> tuple[int, int | None]:
+        return 0, self._times(most, 1)
+
+    def from_to(self, least: Token, most: Token) -> tuple[int, int | None]:
+        bounds = self._times(least), self._times(most, 1)
+        if bounds[0] > bounds[1]:
+            raise self._fail(least, f"the quantifier {{{least},{most}}} is empty; write the smaller number first.")
+        return bounds
+
+    def _times(self, number: Token, least: int = 0) -> int:
+        """A number of times."""
+        if not number.isdigit():
+            raise self._fail(number, f"a quantifier needs whole numbers from 0, not {number}.")
+        if len(number.lstrip("0")) > len(str(MOST_TIMES)) or int(number) > MOST_TIMES:
+            raise self._fail(number, f"a quantifier goes up to {MOST_TIMES:,}; {FEWER_STEPS}.")
+        if int(number) < least:
+            raise self._fail(
+                number, "a step that occurs 0 times matches nothing; leave it out, or write ? for one that may occur."
+            )
+        return int(number)
 
     def sequence(self, left: s.Formula, right: s.Formula) -> s.Then:
         return s.Then(left, right, contiguous=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ class Tables:
         self._choices = len(follower.kinds) + 1
         self._nodes: list[Node] = [self._determiniser.start]
         self._numbers: dict[Node, int] = {self._nodes[0]: 0}
+        self._order = [0]  # the nodes' numbers in the order of nodes as tuples
         self._masks: list[int] = []
         self._letters: dict[int, int] = {}
         self.step: NDArray[np.int32] = np.full((16, 16, self._choices), kernel.UNKNOWN, np.int32)
@@ -44,16 +46,18 @@ class Tables:
         """The nodes met so far, by number."""
         return tuple(self._nodes)
 
-    def number(self, node: Node) -> int:
-        """The number of a node; a new node gets one."""
+    def number(self, node: Node, *, list_it: bool = True) -> int:
+        """The number of a node; a new node gets one. ``list_it``: at once among those that react, else the caller does."""
         known = self._numbers.get(node)
         if known is not None:
             return known
         number = self._numbers[node] = len(self._nodes)
         self._nodes.append(node)
+        insort(self._order, number, key=self._nodes.__getitem__)
         if number == self.width:
             self._widen(2 * number, self.step.shape[1])
-        self._list_reactions(range(len(self._masks)))
+        if list_it:
+            self._list_reactions(range(len(self._masks)))
         return number
 
     def letters(self, words: Sequence[NDArray[Any]]) -> NDArray[np.int32]:
@@ -95,13 +99,13 @@ class Tables:
         for other in {letter, *range(min(len(self._masks), 64))}:
             if self.step[number, other, 0] == kernel.UNKNOWN:
                 self._fill(number, other)
+        self._list_reactions(range(len(self._masks)))
 
     def _fill(self, number: int, letter: int) -> None:
         for choice in range(self._choices):
             after, accepts = self._determiniser.step(self._nodes[number], self._masks[letter], choice)
-            target = -1 if after is None else self.number(after)  # may replace the arrays
+            target = -1 if after is None else self.number(after, list_it=False)  # may replace the arrays
             self.step[number, letter, choice] = (target + 1) * 2 + accepts
-        self._list_reactions([letter])
 
     def letter(self, mask: int) -> int:
         """The letter of one combination of true tests."""
@@ -115,16 +119,12 @@ class Tables:
         return known
 
     def _list_reactions(self, letters: range | list[int]) -> None:
-        order = sorted(range(len(self._nodes)), key=self._nodes.__getitem__)
+        order = np.array(self._order)
         for letter in letters:
-            moved = [d for d in order if not self._stays(d, letter)]
+            steps = self.step[order, letter]
+            moved = order[(steps[:, 0] != (order + 1) * 2) | steps[:, 1:].any(axis=1)]  # the others only wait at such an event
             self.react[letter, : len(moved)] = moved
             self.reacts[letter] = len(moved)
-
-    def _stays(self, number: int, letter: int) -> bool:
-        """Whether the node only waits at such an event."""
-        steps = self.step[number, letter]
-        return bool(steps[0] == (number + 1) * 2 and not steps[1:].any())
 
     def _widen(self, nodes: int, letters: int) -> None:
         step = np.full((nodes, letters, self._choices), kernel.UNKNOWN, np.int32)
