@@ -167,6 +167,12 @@ def test_incident_of_six_failures_is_one_row_and_the_next_incident_another():
     assert alerts(in_a_row, (2, 9), log) == [("a", [0, 1, 2, 3, 4, 5, 6]), ("a", [9, 10, 11, 12, 13])]
 
 
+def test_events_of_no_type_of_the_query_part_what_must_follow_without_a_gap():
+    log = ["a fail", "a look", "a fail", "b fail", "a look", "b fail"]
+    assert alerts("SELECT * WHERE fail:{2}", (2,), log) == [("b", [3, 5])]
+    assert alerts("SELECT * WHERE fail{2}", (2,), log) == [("a", [0, 2]), ("b", [3, 5])]
+
+
 @pytest.mark.spark
 def test_four_failures_and_a_success_give_one_row_in_a_data_frame(spark):
     log = ["a fail", "a fail", "b fail", "a fail", "a fail", "a ok", "b ok", "a ok"]
