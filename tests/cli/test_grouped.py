@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from penstock.checkpoint.group_folder import GroupFolder, GroupIdentity
 from penstock.cli import main
 from penstock.redis_client.connection import connect
 from servers import url_of, valkey
@@ -27,7 +28,7 @@ def produce(monkeypatch, server, lines, *options):
     return main(["group", "produce", "orders", "--redis", url_of(server), *options])
 
 
-def consume(server, *options):
+def consume(server, *options, group="billing", stream="orders"):
     return subprocess.Popen(
         [
             sys.executable,
@@ -35,11 +36,11 @@ def consume(server, *options):
             "penstock",
             "group",
             "consume",
-            "billing",
+            group,
             "--redis",
             url_of(server),
             "--stream",
-            "orders",
+            stream,
             *options,
         ],
         stdout=subprocess.PIPE,
@@ -89,6 +90,36 @@ def test_produce_consume_and_describe_when_used_together_show_one_another(server
     assert produce(monkeypatch, server, '{"user": "u1"}\n', "--key", "user") == 0
     assert two.wait(10) == 1
     assert "The handler failed at partition" in two.stderr.read()
+
+
+def test_status_of_a_folder_that_a_group_shares_shows_its_members_where_it_is_told_the_server(server, capsys, tmp_path):
+    folder, url = str(tmp_path / "shared"), url_of(server)
+    GroupFolder(folder).create(GroupIdentity("cards", "paying", "payments", 4))
+    assert main(["status", "--checkpoint", folder, "--redis", url]) == 1
+    assert "There is no group 'paying' of stream 'payments'" in capsys.readouterr().err
+    member = consume(server, "--member", "first", "--partitions", "4", group="paying", stream="payments")
+    try:
+        found, end = {}, time.monotonic() + 60
+        while found.get("owners") != ["first"] * 4:
+            assert time.monotonic() < end
+            known = main(["status", "--checkpoint", folder, "--redis", url, "--json"]) == 0
+            found = json.loads(capsys.readouterr().out if known else '{"membership": {"partitions": []}}')
+            found["owners"] = [p["owner"] for p in found["membership"]["partitions"]]
+        assert [m["member"] for m in found["membership"]["members"]] == ["first"]
+        assert "lag" not in found["membership"], "the server does not know how far a flow is"
+        assert found["membership"]["epoch"] == 1
+        assert main(["status", "--checkpoint", folder, "--redis", url]) == 0
+        shown = capsys.readouterr().out
+        assert "0 of 4 partitions of stream payments have begun" in shown
+        assert "members, as the server knows them: epoch 1, last rebalance" in shown
+        assert shown.count("first") >= 5
+    finally:
+        member.send_signal(signal.SIGTERM)
+        member.wait(20)
+    assert main(["status", "--checkpoint", folder]) == 0
+    assert "members" not in capsys.readouterr().out
+    assert main(["status", "--checkpoint", str(tmp_path), "--redis", url]) == 2
+    assert "--redis is for folders that a group shares" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

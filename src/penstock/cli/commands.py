@@ -129,11 +129,19 @@ def _followed(given: list[str] | None) -> dict[str, str | None] | None:
     return {output: other or None for output, _, other in pairs} or None
 
 
-def status(checkpoint: CheckpointOption, as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+def status(
+    checkpoint: CheckpointOption,
+    redis: Annotated[
+        str | None, typer.Option(help="Of a folder that a group shares: the server that it meets at, to show the group, too.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
     """Show how far a flow is."""
     if (folder := group_folder(checkpoint)) is not None:
-        show_group(folder, _alive, as_json=as_json)
+        show_group(folder, _alive, redis, as_json=as_json)
         return
+    if redis is not None:
+        raise MisuseError(f"--redis is for folders that a group shares, and {checkpoint} is none; leave it out.")
     from penstock.checkpoint.record import progress_of
     from penstock.driver.inspect import read_progress
     from penstock.driver.recovery import recovery_figures

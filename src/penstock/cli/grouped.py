@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -58,12 +58,18 @@ def describe(
     pause = "" if found.last_rebalance_ms is None else f", last rebalance {found.last_rebalance_ms:,} ms"
     print(f"Group {found.group} of stream {found.stream}: epoch {found.epoch}, {found.lag:,} entries behind{pause}")
     console = Console()
-    console.print(_table("member", found.members))
-    console.print(_table("partition", found.partitions))
+    console.print(figures_table("member", found.members))
+    console.print(figures_table("partition", found.partitions))
 
 
-def _table(of: str, rows: Sequence[MemberFigures | PartitionFigures]) -> Any:
-    """A table of figures: a column for each field, those that are no figures by their names."""
+def figures_table(of: str, rows: Sequence[MemberFigures | PartitionFigures], without: Collection[str] = ()) -> Any:
+    """A table of figures: a column for each field, those that are no figures by their names.
+
+    Args:
+        of: What they are of, as `penstock.group.figures.FIGURES` has it.
+        rows: The figures.
+        without: Fields to leave out.
+    """
     from dataclasses import asdict, fields
 
     from rich.table import Table
@@ -71,7 +77,7 @@ def _table(of: str, rows: Sequence[MemberFigures | PartitionFigures]) -> Any:
     from penstock.group.figures import FIGURES
 
     table, figures = Table(), FIGURES[of]
-    names = [f.name for f in fields(rows[0])] if rows else []
+    names = [f.name for f in fields(rows[0]) if f.name not in without] if rows else []
     for name in names:
         table.add_column(figures[name].title if name in figures else name, justify="right" if name in figures else "left")
     for row in rows:
@@ -203,4 +209,4 @@ def _partitions(url: str, stream: str, given: int | None) -> int:
     return known
 
 
-__all__ = ["group"]
+__all__ = ["figures_table", "group"]
