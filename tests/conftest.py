@@ -28,6 +28,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # Spark hands these to the Java it starts, silently: here it lives for seconds or minutes, and is done sooner without its optimising
 # compiler; the classes come from an archive, if `make` has made one (tests/archive.py).
 os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
+os.environ["PENSTOCK_UI"] = "false"  # `penstock run` would start a web server each time
 os.fsync = lambda _: None  # nothing here loses power, and on a busy disk it takes most of the time
 
 

@@ -24,10 +24,22 @@ class Running:
 
 @pytest.mark.parametrize(("words", "audit"), [([], False), (["--audit"], True)])
 def test_run_hands_on_the_audit_and_prints_how_the_last_run_ended(words, audit, tmp_path, monkeypatch, capsys):
-    told = {}
+    told, asked = {}, []
     monkeypatch.setattr(Flow, "start", lambda self, spark, **options: told.update(options) or Running())
-    monkeypatch.setattr(commands, "quiet_session", lambda *_: None)
+    monkeypatch.setattr(commands, "quiet_session", lambda *_, **conf: asked.append(conf))
     (tmp_path / "app.py").write_text(APP)
     assert cli.main(["run", f"{tmp_path}/app.py:made", "--checkpoint", str(tmp_path / "c"), *words]) == 0
     assert told["audit"] is audit
+    assert asked == [{}]  # as `conftest` sets PENSTOCK_UI
     assert capsys.readouterr().err.splitlines() == [Running.last_end, *Running.changes, Running.outcome]
+
+
+@pytest.mark.parametrize(("words", "asked"), [([], {"spark.ui.enabled": "true"}), (["--no-ui"], {})])
+def test_run_shows_sparks_web_interface_unless_told_not_to(words, asked, tmp_path, monkeypatch):
+    found = []
+    monkeypatch.delenv("PENSTOCK_UI")
+    monkeypatch.setattr(Flow, "start", lambda self, spark, **options: Running())
+    monkeypatch.setattr(commands, "quiet_session", lambda *_, **conf: found.append(conf))
+    (tmp_path / "app.py").write_text(APP)
+    assert cli.main(["run", f"{tmp_path}/app.py:made", "--checkpoint", str(tmp_path / "c"), *words]) == 0
+    assert found == [asked]

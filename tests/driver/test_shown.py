@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import threading
 import xml.etree.ElementTree as ET
 
@@ -17,9 +18,11 @@ from penstock.driver.compile import compile_flow
 from penstock.driver.loop import Loop
 from penstock.driver.opener import RunOpener
 from penstock.driver.run import Run
+from penstock.driver.shown import epoch_line, start_line
 from penstock.errors import OperatorError
-from penstock.protocol.commands import Tick
+from penstock.protocol.commands import Scale, Tick
 from penstock.protocol.rescale import STANDARD
+from penstock.testing import Harness
 from penstock.testing.engine import LocalEngine
 from penstock.types import MAX_TIME, OFFSET, PARTITION
 
@@ -127,3 +130,50 @@ def test_times_beyond_pythons_and_nested_values_are_shown():
     assert html_table(["a"], []) == ""
     assert "1,000" in html_table(["a"], [[1000]])
     assert len(html_table(["a"], [["x" * 10_000]])) < 400
+
+
+KEYED = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v", pa.int64())])
+
+
+def keyed(second, v=1, k="a"):
+    return {"k": k, "at": dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=second), "v": v}
+
+
+def test_line_of_an_epoch_says_what_happened_and_nothing_if_that_was_nothing():
+    flow = ps.Flow("lines")
+    rows = flow.source("s", Reader(KEYED), time="at", lateness="1 second")
+    counts = rows.key_by("k").window(ps.tumbling("1 minute")).aggregate(n=ps.count())
+    counts.sink(ps.memory("shown.lines"), name="counts")
+    rows.sink(ps.memory("shown.raw"), name="raw")
+    with Harness(flow, workers=2) as harness:
+
+        def line(*commands):
+            before = harness.record
+            return re.sub(r"[\d,]+ ms", "5 ms", epoch_line(before, harness.epoch(*commands)))
+
+        harness.push("s", [keyed(0), keyed(100, k="b"), keyed(1)])
+        assert line() == "epoch 0: 3 rows in, 3 rows out (counts 1, raw 2), 1 record late, frontier 2024-01-01 00:01:39, 5 ms"
+        assert line() == ""
+        assert line() == ""
+        harness.push("s", [keyed(101)])
+        assert line() == "epoch 3: 1 row in, 1 row out (raw 1), frontier 2024-01-01 00:01:40, 5 ms"
+        said = line(Scale("k", 3))
+        assert said.startswith("epoch 4: 0 rows in, 0 rows out, 1 command, frontier")
+        assert "; region k: " in said
+        assert "to 3 workers" in said
+        assert "5 ms, refused: There is no region 'x'" in line(Scale("x", 3))
+        harness.settle()
+        assert line() == ""
+        before = harness.record
+        assert "2 rows out (counts 2), frontier end of input" in epoch_line(before, harness.finish())
+
+
+@pytest.mark.parametrize(
+    ("epoch", "workers", "ui", "line"),
+    [
+        (-1, {"k": 2, "o": 1}, None, "run 3 on /c begins; regions k (2 workers), o (1 worker)"),
+        (4, {}, "http://h:4040", "run 3 on /c goes on after epoch 4; no regions; Spark UI http://h:4040"),
+    ],
+)
+def test_line_of_a_start_says_where_it_goes_on(epoch, workers, ui, line):
+    assert start_line("/c", 3, epoch, workers, ui) == line

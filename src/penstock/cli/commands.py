@@ -16,6 +16,7 @@ import typer
 from penstock.cli.differing import diff
 from penstock.cli.grouped import group
 from penstock.cli.loading import CheckpointOption, load_flow
+from penstock.cli.log_output import log_to_stderr
 from penstock.cli.matching import match, quiet_session
 from penstock.cli.misuse import MisuseError, as_typed
 from penstock.cli.shared_flows import group_folder, group_of, group_shown, show_group
@@ -41,6 +42,9 @@ def run(
         ),
     ] = True,
     master: Annotated[str | None, typer.Option(help="Spark master; all cores of this machine if not given.")] = None,
+    ui: Annotated[
+        bool, typer.Option("--ui/--no-ui", envvar="PENSTOCK_UI", help="Spark's web interface; the first line says where it is.")
+    ] = True,
     forget: Annotated[
         list[str] | None,
         typer.Option(help="A region, or a step as REGION/STEP, that the flow no longer has and whose state may be forgotten."),
@@ -89,6 +93,7 @@ def run(
     """Run a flow until it ends, fails or is stopped (Ctrl-C and SIGTERM stop it after the epoch under way)."""
     from penstock.driver.recompute import recompute_of
     from penstock.spark.options import interval_ms
+    from penstock.spark.session.settings import UI
 
     with as_typed():
         interval_ms(trigger)
@@ -99,7 +104,9 @@ def run(
     options: dict[str, Any] = {"workers": workers, "trigger": trigger, "drain": drain, "forget": forget or (), "audit": audit}
     options |= {"recover": recover, "since": since, "replay_outputs": follow}
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leaves cleanly, as after Ctrl-C
-    running = flow.start(quiet_session(context, master), checkpoint=checkpoint, group=shared, **options)
+    log_to_stderr()
+    session = quiet_session(context, master, **({UI: "true"} if ui else {}))
+    running = flow.start(session, checkpoint=checkpoint, group=shared, **options)
     warmed = (f"Warmed up for {running.warm_up_s:.1f} s, then joined the group.",) if shared is not None else ()
     for change in (*warmed, running.last_end, *running.changes):
         if change:

@@ -255,6 +255,10 @@ class Backend(Protocol):
         """The end of this epoch's input, in the engine's terms; requested for a snapshot."""
         ...
 
+    def describe(self, *what: str) -> None:
+        """What that which is computed from now on is for, for people who look at the engine: ``"region k", "output totals"``."""
+        ...
+
     def scan(self, source: p.SourceNode, ordinal: int, state: SourceState, bounds: Bounds | None = None) -> Scan:
         """Scan a source's records of this epoch; within bounds, if there are any, as all that follows."""
         ...

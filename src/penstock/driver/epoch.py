@@ -186,6 +186,7 @@ class EpochDriver:
             decision.resting = frozenset(name for name in recovery.resting if recovery.rests(name))
         for ordinal, source in enumerate(self._flow.plan.sources):
             before, bounds = bounded(source, self.last)
+            backend.describe(f"source {source.name}")
             scan = backend.scan(source, ordinal, before, bounds)
             left[source.name] = scan.left
             if scan.malformed and source.on_error == "fail":
@@ -294,14 +295,17 @@ class EpochDriver:
         outputs = [o for o in self._flow.plan.outputs if recovery is None or recovery.gives(o.name)]
         for name in frames.unread(outputs, decision.resting):
             self._settings.on_step(f"region {name}")
+            backend.describe(f"region {name}")
             backend.force(frames.region(name))
         if self._settings.audits(epoch):
             self._settings.on_step("audit")
+            backend.describe("audit")
             frames.compute_outputs()
         carried = trail_text(self._flow.plan, decision.sources, decision.decided.controls, finished=decision.ends.finished)
         give = self._giving_end(epoch) if decision.ends.finished else lambda: None
         for output in outputs:
             self._settings.on_step(f"compute {output.name}")
+            backend.describe(*dict.fromkeys(map(_named, p.roots(output.node))), f"output {output.name}")
             mark = Mark(self._settings.flow, output.name, self._settings.run, epoch, frontier, positions, carried)
             if decision.decided.load is None:  # otherwise the sink is about to give the epoch back
                 refuse_other_input(self._settings.ahead.get(output.name), mark)
@@ -438,6 +442,11 @@ def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:
             }
             sources[source.name] = replace(state, partitions=floors)
     return replace(record, sources=sources)
+
+
+def _named(root: p.Node) -> str:
+    """A source, or the region of an output, for people."""
+    return f"region {root.region.name}" if isinstance(root, p.RegionOutput) else f"source {getattr(root, 'name', '')}"
 
 
 def _given(

@@ -20,16 +20,26 @@ from penstock.flow.spellings import RUN, missing
 
 
 class Run:
-    """A running flow. Made by `Flow.start`."""
+    """A running flow. Made by `Flow.start`. `ended` is called with how it has ended: its error, or a sentence."""
 
-    def __init__(self, loop: Loop, complain: Callable[[str], None], *, bounded: bool, drain: bool) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        complain: Callable[[str], None],
+        *,
+        bounded: bool,
+        drain: bool,
+        ended: Callable[[PenstockError | str], None] = lambda _: None,
+    ) -> None:
         self._loop, self._bounded, self._drain = loop, bounded, drain
         self._ended = threading.Event()
         self._commander = Commander(loop.checkpoint, self._latest, lambda: self.active, loop.opener.rollback_refusal)
+        self._note = ended
         self._was_finished = not loop.start(bounded=bounded, complain=complain)
         if self._was_finished:
             self._ended.set()
             loop.note_end(self.outcome)
+            ended(self.outcome)
             return
         self._thread = threading.Thread(target=self._supervise, name=f"penstock-{loop.flow.plan.name}", daemon=True)
         self._thread.start()
@@ -79,7 +89,9 @@ class Run:
         except Exception as error:  # noqa: BLE001  (handed to whoever waits)
             loop.error = loop.error or loop.engine.translated(error)
         finally:
-            loop.note_end(loop.error or self._outcome())
+            how = loop.error or self._outcome()
+            loop.note_end(how)
+            self._note(how)
             self._ended.set()
 
     def _replaced(self) -> PenstockError | None:

@@ -1,4 +1,4 @@
-"""A run, and a rescale, as a line of text and a run as HTML for notebooks, from the last epoch's figures. Every text of the user's is escaped.
+"""A run, its epochs, and a rescale, as lines of text and a run as HTML for notebooks, from the last epoch's figures. Every text of the user's is escaped.
 
 Read next: `penstock.serve.terminal`, the same in a terminal.
 """
@@ -10,6 +10,8 @@ from typing import Any
 
 from penstock.arrow.html_tables import escaped, html_table
 from penstock.checkpoint.figures import FIGURES
+from penstock.checkpoint.record import EpochRecord
+from penstock.types import time_text
 
 _SOURCES = ("rows", "late", "malformed")
 
@@ -43,6 +45,37 @@ def run_html(flow: str, progress: Mapping[str, Any], state: str) -> str:
     outputs = html_table(["output", "rows stored in the last epoch"], list(progress["rows_out"].items()))
     about = f"<b>{escaped(flow)}</b>: {escaped(state)}<br>{escaped(_figures(progress))}"
     return f"<div>{about}</div>{sources}{regions}{outputs}"
+
+
+def start_line(checkpoint: str, run: int, epoch: int, workers: Mapping[str, int], ui: str | None) -> str:
+    """A run that starts, in a line: where its state is, its number, the last epoch before it, the workers of its regions, Spark's web interface."""
+    regions = ", ".join(f"{name} ({counted(n, 'worker')})" for name, n in workers.items())
+    after = "begins" if epoch < 0 else f"goes on after epoch {epoch}"
+    shown = "" if ui is None else f"; Spark UI {ui}"
+    return f"run {run} on {checkpoint} {after}; {f'regions {regions}' if regions else 'no regions'}{shown}"
+
+
+def epoch_line(before: EpochRecord, record: EpochRecord) -> str:
+    """What an epoch has done, in a line; empty if it has done nothing: it read and gave out nothing, and heard no command."""
+    figures = record.figures
+    out = {name: n for name, n in figures.rows_out.items() if n}
+    rescales = {n: r.rescaled() for n, r in figures.regions.items() if r.rescale is not None}
+    heard = [name for name in record.control if name not in before.control]
+    if not (figures.rows_in or out or rescales or heard):
+        return ""
+    parts = [f"epoch {record.epoch}: {counted(figures.rows_in, 'row')} in"]
+    parts.append(
+        f"{counted(sum(out.values()), 'row')} out" + (f" ({', '.join(f'{n} {k:,}' for n, k in out.items())})" if out else "")
+    )
+    for what in ("late", "malformed"):
+        new = sum(getattr(s, what) - getattr(before.sources.get(n), what, 0) for n, s in record.sources.items())
+        parts += [f"{counted(new, 'record')} {what}"] if new else []
+    skipped = sum(r.skipped for r in figures.regions.values())
+    parts += [f"{counted(skipped, 'record')} skipped"] if skipped else []
+    parts += [counted(len(heard), "command")] if heard else []
+    parts += [f"frontier {time_text(figures.frontier)}", f"{figures.epoch_ms:,} ms"]
+    parts += [f"refused: {why}" for name, why in record.refused.items() if name in heard]
+    return "; ".join([", ".join(parts), *(rescale_line(name, moved) for name, moved in rescales.items())])
 
 
 def group_html(line: str, partitions: Mapping[int, Any]) -> str:
@@ -86,4 +119,4 @@ def _figures(progress: Mapping[str, Any]) -> str:
     return f"epoch {progress['epoch']}, {rows:,} rows read, frontier {progress['frontier']}, {progress['epoch_ms']:,} ms"
 
 
-__all__ = ["counted", "group_html", "rescale_line", "run_html", "run_line"]
+__all__ = ["counted", "epoch_line", "group_html", "rescale_line", "run_html", "run_line", "start_line"]

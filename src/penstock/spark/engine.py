@@ -34,6 +34,7 @@ from penstock.spark.exchange import fits_pages, in_pages
 from penstock.spark.failures import plain
 from penstock.spark.internals.plans import as_rdd, never_without_rows, select_sql
 from penstock.spark.internals.shuffle import to_partitions
+from penstock.spark.job_descriptions import JobDescriptions
 from penstock.spark.logs import again, input_of
 from penstock.spark.sources.failing_record import failing_record
 from penstock.spark.sources.file_times import JudgedFile
@@ -71,6 +72,7 @@ class SparkBackend:
         assign: Makes a region's assignment.
         alone: Sources that go straight to a region, as `sources_alone` gives them.
         kept: What is kept of the files that the epoch reads.
+        label: The flow in the descriptions of jobs; empty: they have none.
         twice: Whether users' functions over batches are computed twice.
     """
 
@@ -85,8 +87,10 @@ class SparkBackend:
         alone: Mapping[str, CompiledRegion],
         kept: KeptInput,
         *,
+        label: str = "",
         twice: bool = False,
     ) -> None:
+        self._jobs = JobDescriptions(spark.sparkContext, label, f"epoch {epoch}")
         self._spark = spark
         self._slices = slices
         self._epoch = epoch
@@ -106,7 +110,9 @@ class SparkBackend:
         self._kept: list[DataFrame] = []
         counts = counts_of(spark.sparkContext)
         self._stages = SplitStages(counts, self._counted_as, routing_sql, lambda stage, rows: port_frame(stage, 0, rows))
-        self._from_region: dict[int, DataFrame] = {}  # by id; holding the frame keeps its id its own
+        self._from_region: dict[
+            int, tuple[DataFrame, str]
+        ] = {}  # by id, with the region; holding the frame keeps its id its own
 
     def control(self, known: Sequence[str]) -> list[tuple[str, Command]]:
         # The stream of the control log brings the epoch about; its rows are read here, as a job would take longer than the rest.
@@ -115,6 +121,9 @@ class SparkBackend:
 
     def input(self) -> str:
         return input_of(self._checkpoint, self._log, self._epoch)
+
+    def describe(self, *what: str) -> None:
+        self._jobs.begin(*what)
 
     def scan(self, source: p.SourceNode, ordinal: int, state: SourceState, bounds: Bounds | None = None) -> Scan:
         region = self._alone.get(source.name)
@@ -182,9 +191,8 @@ class SparkBackend:
         else:
             mapped = partial(map_twice, [*self._readers], self._named) if self._twice else map_batch
             frame = apply_step(node, inputs, mapped)
-        if any(id(i) in self._from_region for i in inputs):
-            self._mark(frame)
-        return frame
+        of = [self._from_region[id(i)][1] for i in inputs if id(i) in self._from_region]
+        return self._mark(frame, " and ".join(of)) if of else frame
 
     def empty(self, node: p.Node) -> DataFrame:
         return empty_frame(self._spark, with_order(node.schema))
@@ -199,8 +207,9 @@ class SparkBackend:
             (lambda rows: rows) if p.by_sql(node) else self.keep
         )  # what users' functions and regions' tasks give is made once
         stage, strategy = split_stage(compiled.spec, step), compiled.region.distribute
-        whole, parts = self._stages.split(stage, strategy, frame, work, keep)
-        return (self._mark(whole) if id(frame) in self._from_region else whole), parts
+        with self._jobs.during(f"region {compiled.spec.name}"):
+            whole, parts = self._stages.split(stage, strategy, frame, work, keep)
+        return (self._mark(whole, self._from_region[id(frame)][1]) if id(frame) in self._from_region else whole), parts
 
     def divided(self, compiled: CompiledRegion) -> Mapping[int, Divided]:
         return self._stages.divided(compiled.spec.name)
@@ -234,7 +243,7 @@ class SparkBackend:
             to = F.expr(routing_sql(work.routing, hash_sql(spec)))
             shuffled = to_partitions(never_without_rows(whole), work.workers, to)
         assignment = replace(self._assign(compiled, work), spec=replace(spec, files=self._named))
-        return self._mark(shuffled.mapInArrow(task(assignment, read), spark_schema(spec.out_schema)))
+        return self._mark(shuffled.mapInArrow(task(assignment, read), spark_schema(spec.out_schema)), spec.name)
 
     def _row_times(self, compiled: CompiledRegion, spec: RegionSpec) -> RowTimes | None:
         """What adds the event times to a region's rows, if that is left to its tasks."""
@@ -280,27 +289,30 @@ class SparkBackend:
             ports.append(replace(port, packed=bytes_[0] if few and bytes_ else None))
         return replace(compiled.spec, ports=tuple(ports))
 
-    def _mark(self, frame: DataFrame) -> DataFrame:
-        self._from_region[id(frame)] = frame
+    def _mark(self, frame: DataFrame, region: str) -> DataFrame:
+        self._from_region[id(frame)] = frame, region
         return frame
 
     def _cut(self, frame: DataFrame) -> DataFrame:
         """Run a region's tasks in a stage of their own: in a union a task's number would not be its worker's."""
-        return frame.localCheckpoint(eager=True) if id(frame) in self._from_region else frame
+        if id(frame) not in self._from_region:
+            return frame
+        with self._jobs.during(f"region {self._from_region[id(frame)][1]}"):
+            return frame.localCheckpoint(eager=True)
 
     def part(self, frame: DataFrame, compiled: CompiledRegion, out: int) -> DataFrame:
         if len(compiled.spec.outs) == 1:
             return frame
         prefix = f"{out}."
         columns = [named(n).alias(n[len(prefix) :]) for n in frame.columns if n.startswith(prefix)]
-        return self._mark(frame.where(named(OUT) == out).select(*columns))
+        return self._mark(frame.where(named(OUT) == out).select(*columns), compiled.spec.name)
 
     def keep(self, frame: DataFrame) -> DataFrame:
         # Spark computes kept frames anew that read files of a folder into which the same application writes.
         kept = as_rdd(frame).persist()
         self._kept.append(kept)
         if id(frame) in self._from_region:
-            self._mark(kept)
+            self._mark(kept, self._from_region[id(frame)][1])
         return kept
 
     def force(self, frame: DataFrame) -> None:

@@ -44,6 +44,8 @@ from penstock.spark.dividing import LEAST_ROWS
 from penstock.spark.engine import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import translated
 from penstock.spark.internals.queries import running_query, was_stopped
+from penstock.spark.job_descriptions import JobDescriptions
+from penstock.spark.log_lines import log_end, log_epoch, log_start
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
 from penstock.spark.reading import DriverReading, PlannedLog, Reading, SparkReading, Stopped
 from penstock.spark.session.complaining import complain
@@ -83,8 +85,9 @@ def start(
     audit: bool | int,
     on_step: Callable[[str], None] | None,
     group: Group | None = None,
+    label: str | None = None,
 ) -> Run | GroupRun:
-    """See `Flow.start`."""
+    """See `Flow.start`. `label`: the flow in the log and in Spark's web interface; its name if not given."""
     recompute = recompute_of(*again)
     if not isinstance(drain, bool):
         raise DeclarationError(f"start(drain={drain!r}) must be True or False.")
@@ -96,9 +99,10 @@ def start(
         return _in_group(flow, spark, checkpoint, group, options)
     limits, forgotten = step_limits(step_budget), names_to_forget(forget)
     more = (limits, on_step or (lambda _: None), forgotten, audited, recompute)
-    loop, _ = opened(flow, _session(flow, spark), str(checkpoint), workers, interval, more, complain)
+    loop, engine = opened(flow, _session(flow, spark), str(checkpoint), workers, interval, more, complain)
+    engine.label = label or flow.name
     told = complain if workers is not None else lambda _: None  # where the numbers that the user gave do not count
-    return Run(loop, told, bounded=interval is None, drain=drain)
+    return Run(loop, told, bounded=interval is None, drain=drain, ended=partial(log_end, engine.label))
 
 
 def opened(
@@ -171,8 +175,10 @@ def _in_group(
 
     def begin(number: int) -> Run:
         followed = None if follow is None else {output_name(o, number): f and output_name(f, number) for o, f in follow.items()}
-        mine = (workers, trigger, (recover, since, followed), *rest)
-        run = start(of_partition(flow, number), session, folder.partition(number), *mine)
+        part, label = of_partition(flow, number), f"{flow.name}@{number}"
+        drain, step_budget, forget, audit, on_step = rest
+        mine = drain, step_budget, forget, audit, on_step
+        run = start(part, session, folder.partition(number), workers, trigger, (recover, since, followed), *mine, label=label)
         assert isinstance(run, Run)
         return run
 
@@ -200,8 +206,12 @@ class SparkEngine:
         checkpoint: The checkpoint.
         interval_ms: How often an epoch begins; None: the flow only reads what there is.
         workers: Number of workers that it begins with.
+
+    Attributes:
+        label: The flow in the log and in Spark's web interface; empty: nothing is said of it.
     """
 
+    label: str = ""
     beside: bool = True
     divides_from: int = LEAST_ROWS
     inserts: bool = False
@@ -227,7 +237,7 @@ class SparkEngine:
         self._query: Reading | None = None
         self.stopping: threading.Event = threading.Event()
         self._between, self._busy = threading.Lock(), False
-        self._available, self._cut, self._listed = interval_ms is None, False, False
+        self._available, self._cut, self._listed, self._said = interval_ms is None, False, False, False
 
     def clock_us(self) -> int:
         return time.time_ns() // 1000
@@ -258,6 +268,7 @@ class SparkEngine:
             query.stop()
 
     def copy(self, copy: Copy) -> Copied:
+        JobDescriptions(self.spark.sparkContext, self.label).begin(f"region {copy.region}", "copy of a key on hold")
         return copy_on_executor(self.spark, self._checkpoint.uri, copy)
 
     def files_of(self, source: p.SourceNode) -> Sequence[InputFile] | None:
@@ -288,6 +299,9 @@ class SparkEngine:
 
     def begin(self, loop: Loop, *, available: bool = False) -> None:
         self._available, self._listed = available, False
+        if self.label and not self._said:
+            self._said = True
+            log_start(self.label, loop, self.spark.sparkContext.uiWebUrl)
         planned = [reader_of(source).planned(source) for source in self._flow.plan.sources]
         if all(planned):
             self._query = self._by_driver(loop, [p for p in planned if p is not None])
@@ -295,6 +309,7 @@ class SparkEngine:
         try:
             writer = self._stream().writeStream.foreachBatch(partial(self._batch, loop))
             writer = writer.option("checkpointLocation", self._uri(loop.last.log))
+            writer = writer.queryName(self.label) if self.label.strip() else writer
             trigger = {"availableNow": True} if available else {"processingTime": f"{self._interval_ms} milliseconds"}
             self._query = SparkReading(writer.trigger(**trigger).start())
         except PenstockError:
@@ -361,10 +376,13 @@ class SparkEngine:
             spark.conf.set(SHUFFLE, self._tasks)  # Spark keeps the number of a query's first start
             twice = loop.settings.audits(epoch)
             backend = SparkBackend(
-                spark, slices, epoch, self._checkpoint, loop.last.log, assign, self._alone, kept, twice=twice
+                spark, slices, epoch, self._checkpoint, loop.last.log, assign, self._alone, kept, label=self.label, twice=twice
             )
+            before = loop.last
             if loop.epoch(epoch, backend, available=self._available):
                 self.stopping.set()
+            if self._said and epoch > before.epoch:
+                log_epoch(self.label, before, loop.last)
         except BaseException as error:  # noqa: BLE001  (told to whoever waits, and to Spark)
             find = backend.failing_record if backend is not None else lambda *_: ""
             told = translated(error, plan=self._flow.plan, find=find)  # meanwhile another run may have taken over

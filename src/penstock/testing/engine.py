@@ -101,6 +101,9 @@ class LocalBackend:
     def check_input(self) -> None:
         """It is the caller's."""
 
+    def describe(self, *what: str) -> None:
+        """Nobody looks at it."""
+
     def scan(self, source: p.SourceNode, ordinal: int, state: SourceState, bounds: Bounds | None = None) -> Scan:
         del state
         table, left = self._inputs.get(source.name), False

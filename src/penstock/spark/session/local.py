@@ -25,7 +25,7 @@ from penstock.spark.session.archive import archive_options
 from penstock.spark.session.complaining import complain
 from penstock.spark.session.java import cache_directory, ensure_java
 from penstock.spark.session.pythons import trust
-from penstock.spark.session.settings import ADAPTIVE, BATCH_ROWS, DRIVER_MEMORY, PROGRESS, SHUFFLE, TIME_ZONE
+from penstock.spark.session.settings import ADAPTIVE, BATCH_ROWS, DRIVER_MEMORY, PROGRESS, SHUFFLE, TIME_ZONE, UI
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -185,7 +185,7 @@ def _quiet(given: str) -> dict[str, str]:
     archive = archive_options(cache_directory(), os.environ["JAVA_HOME"], spark_home, os.environ, given)
     return {
         _JAVA_OPTIONS: " ".join((f"-D{_LOG_SETTING}={log.as_uri()}", *archive)),
-        "spark.ui.enabled": "false",
+        UI: "false",
         PROGRESS: "false",
     }
 
