@@ -165,7 +165,7 @@ def test_line_of_an_epoch_says_what_happened_and_nothing_if_that_was_nothing():
         harness.settle()
         assert line() == ""
         before = harness.record
-        assert "2 rows out (counts 2), frontier end of input" in epoch_line(before, harness.finish())
+        assert "2 rows out (counts 2), 1 command, frontier end of input" in epoch_line(before, harness.finish())
 
 
 @pytest.mark.parametrize(
