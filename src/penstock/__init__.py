@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.routing.route import route as route
     from penstock.routing.shuffle import Shuffle as Shuffle
     from penstock.routing.w_choices import WChoices as WChoices
+    from penstock.serve.terminal import watch as watch
     from penstock.sinks import console as console
     from penstock.sinks import foreach_epoch as foreach_epoch
     from penstock.sinks import memory as memory
@@ -92,6 +93,7 @@ _HOME = {
         "operators.windows": "tumbling sliding session",
         "operators.aggregates": "Aggregate approx_count_distinct avg collect count count_distinct first last "
         "max mean min quantile stddev sum",
+        "serve.terminal": "watch",
         "sinks": "console foreach_epoch memory noop parquet redis_stream sql",
         "sources": "files rate read_back redis_streams",
         "spark.state": "read_state",

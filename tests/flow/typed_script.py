@@ -153,4 +153,7 @@ def started(spark: SparkSession, flow: ps.Flow) -> None:
     assert_type((run.active, run.outcome, run.exception), tuple[bool, str, ps.PenstockError | None])
     assert_type((run.progress, run.routing("tails"), run.changes), tuple[dict[str, Any], list[int], tuple[str, ...]])
     assert_type((run.shutdown(drain=False, timeout=1.0), run.await_termination()), tuple[bool, bool])
+    flow.explain()
+    ps.watch(run, every=1.0)
+    assert_type((run.name, run.state, handle.state), tuple[str, str, str])
     assert_type(Harness(flow), Harness)

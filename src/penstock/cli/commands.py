@@ -19,7 +19,7 @@ from penstock.cli.loading import CheckpointOption, load_flow
 from penstock.cli.log_output import log_to_stderr
 from penstock.cli.matching import match, quiet_session
 from penstock.cli.misuse import MisuseError, as_typed
-from penstock.cli.shared_flows import group_folder, group_of, group_shown, show_group
+from penstock.cli.shared_flows import group_folder, group_of, show_group
 from penstock.cli.skewed import skew
 from penstock.errors import CheckpointError, PenstockError
 
@@ -114,7 +114,7 @@ def run(
     from penstock.serve.terminal import watch
 
     try:
-        watch(running, show=None if shared is None else lambda: group_shown(running))
+        watch(running)
     except KeyboardInterrupt:
         print("Stopping after this epoch; start again with the same checkpoint to go on.", file=sys.stderr)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -166,7 +166,7 @@ def status(
     for line in status_lines(progress, about, alive=alive, now=dt.datetime.now(dt.UTC), recovery=recovery):
         print(line)
     if record.epoch >= 0:
-        Console().print(progress_table(progress))
+        Console(markup=False, emoji=False).print(progress_table(progress))
 
 
 def stop(

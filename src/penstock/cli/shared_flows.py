@@ -10,7 +10,6 @@ from penstock.cli.misuse import MisuseError
 
 if TYPE_CHECKING:
     from penstock.checkpoint.group_folder import GroupFolder
-    from penstock.driver.group_run import GroupRun
     from penstock.group.figures import GroupFigures
     from penstock.group.settings import Group
 
@@ -37,17 +36,6 @@ def group_of(name: str | None, redis: str | None, member: str | None, lease: str
     from penstock.group.settings import Group
 
     return Group(redis, name, member=member, **({} if lease is None else {"lease": lease}))
-
-
-def group_shown(run: GroupRun) -> Any:
-    """An application's partitions in the live table."""
-    from penstock.group.figures import FIGURES
-    from penstock.serve.group_table import partitions_table
-
-    of, figures = FIGURES["application"], run.figures
-    table = partitions_table(run.progress)
-    table.title = " · ".join(f"{of[name].title} {of[name].text(v)}" for name, v in figures.items() if v is not None)
-    return table
 
 
 def group_folder(checkpoint: str) -> GroupFolder | None:
@@ -124,4 +112,4 @@ def _owner(about: Mapping[str, Any], running: bool | None) -> str:
     return "nobody" if running is False else who
 
 
-__all__ = ["group_folder", "group_of", "group_shown", "show_group"]
+__all__ = ["group_folder", "group_of", "show_group"]

@@ -45,10 +45,15 @@ class Run:
         self._thread.start()
 
     def __repr__(self) -> str:
-        return f"<{run_line(self._loop.flow.plan.name, self.progress, self.state)}>"
+        return f"<{run_line(self.name, self.progress, self.state)}>"
 
     def _repr_html_(self) -> str:
-        return run_html(self._loop.flow.plan.name, self.progress, self.state)
+        return run_html(self.name, self.progress, self.state)
+
+    @property
+    def name(self) -> str:
+        """The flow's name."""
+        return self._loop.flow.plan.name
 
     @property
     def state(self) -> str:

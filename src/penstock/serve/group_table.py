@@ -8,6 +8,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from penstock.driver.group_run import GroupRun
+from penstock.group.figures import FIGURES
+
 
 def partitions_table(partitions: Mapping[int, Mapping[str, Any]], owners: Mapping[int, str] | None = None) -> Table:
     """One row for each partition.
@@ -31,4 +34,12 @@ def partitions_table(partitions: Mapping[int, Mapping[str, Any]], owners: Mappin
     return table
 
 
-__all__ = ["partitions_table"]
+def member_table(run: GroupRun) -> Table:
+    """An application's partitions, with the figures of its membership above them."""
+    of, figures = FIGURES["application"], run.figures
+    table = partitions_table(run.progress)
+    table.title = " · ".join(f"{of[name].title} {of[name].text(v)}" for name, v in figures.items() if v is not None)
+    return table
+
+
+__all__ = ["member_table", "partitions_table"]

@@ -16,8 +16,11 @@ from rich.table import Table
 
 from penstock.checkpoint.figures import FIGURES
 from penstock.driver.commands import given_at
+from penstock.driver.group_run import GroupRun
 from penstock.driver.last_end import how_it_ended
+from penstock.driver.run import Run
 from penstock.driver.shown import counted, rescale_line
+from penstock.serve.group_table import member_table
 
 _NAMED: Final = 3
 _HOT: Final = 0.05
@@ -25,24 +28,32 @@ _TOLD_FOR: Final = dt.timedelta(hours=1)
 """For so long `penstock status` shows that a command was refused."""
 
 
-def watch(run: Any, *, every: float = 0.5, show: Callable[[], Any] | None = None) -> None:
-    """Show a run's progress until it ends; only waits if the output is no terminal.
+def watch(run: Run | GroupRun, *, every: float = 0.5) -> None:
+    """Wait for the end of a run, and meanwhile show on a terminal how far it is, as a table that is redrawn.
+
+    Where stderr is no terminal nothing is shown; there the log has a line for each epoch, see the reference.
 
     Args:
-        run: The run.
+        run: The run, as `Flow.start` gives it.
         every: Seconds between two updates.
-        show: Renders its progress; None: that of a flow.
+
+    Raises:
+        PenstockError: The flow failed; the error says why.
     """
-    show = show or (lambda: _shown(run.progress, run.recovery))
-    console = Console(file=sys.stderr)
+    console = _console()
     if not console.is_terminal:
         while not run.await_termination(every):
             pass
         return
+    show = (lambda: member_table(run)) if isinstance(run, GroupRun) else (lambda: _shown(run))
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while not run.await_termination(every):
             live.update(show())
         live.update(show())
+
+
+def _console() -> Console:
+    return Console(file=sys.stderr, markup=False, emoji=False)  # names that look like markup are the user's
 
 
 def follow(asked: Any, *, every: float = 0.2, timeout: float | None = None, show: Callable[[], Any] | None = None) -> None:
@@ -54,7 +65,7 @@ def follow(asked: Any, *, every: float = 0.2, timeout: float | None = None, show
         timeout: Seconds after which to return; None: no limit.
         show: Renders the progress; None: that of the command's rescales.
     """
-    console = Console(file=sys.stderr)
+    console = _console()
     if not console.is_terminal:
         asked.wait(timeout)
         return
@@ -64,9 +75,21 @@ def follow(asked: Any, *, every: float = 0.2, timeout: float | None = None, show
             live.update(show() if show else Group(*(rescale_line(name, figures) for name, figures in asked.progress.items())))
 
 
-def _shown(progress: dict[str, Any], recovery: dict[str, Any] | None) -> Group:
-    """What the live table shows."""
-    return Group(progress_table(progress), *recovery_lines(recovery), *balance_lines(progress))
+def _shown(run: Run) -> Group:
+    """What the live table shows of a run."""
+    progress = run.progress
+    lines = [*recovery_lines(run.recovery), *balance_lines(progress), *_stored_line(progress)]
+    return Group(f"flow {run.name}: {run.state}", progress_table(progress), *lines)
+
+
+def _stored_line(progress: dict[str, Any]) -> list[str]:
+    """Rows that each output has stored in the last epoch, and late and malformed records so far; nothing if there are none."""
+    stored = ", ".join(f"{name} {n:,}" for name, n in progress["rows_out"].items() if n)
+    parts = [f"stored in this epoch: {stored}"] if stored else []
+    for what in ("late", "malformed"):
+        n = sum(s[what] for s in progress["sources"].values())
+        parts += [f"{counted(n, 'record')} {what} so far"] if n else []
+    return ["; ".join(parts)] if parts else []
 
 
 def recovery_lines(recovery: dict[str, Any] | None) -> list[str]:
