@@ -120,7 +120,9 @@ def _missing(name: str) -> Any:
     if name in _PLANNED:
         raise AttributeError(f"penstock.{name} is not available in this version.")
     if name not in _HOME:
-        raise AttributeError(f"module 'penstock' has no attribute {name!r}.")
+        from penstock.flow.spellings import MODULE, missing  # noqa: PLC0415  (only where a name is missing)
+
+        raise missing("penstock", name, MODULE, _HOME)
     return getattr(import_module(_HOME[name]), name)
 
 

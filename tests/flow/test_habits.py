@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import pickle
+import sqlite3
 
 import numpy as np
 import pyarrow as pa
@@ -277,3 +279,33 @@ def test_source_when_its_columns_are_named_in_another_case_finds_them():
     assert (flow.plan().sources[0].time, flow.plan().sources[0].position) == ("at", ("p", "o"))
     assert stream.columns == ["p", "o", "at"]
     assert isinstance(stream.schema, pa.Schema)
+
+
+@pytest.mark.parametrize("key", ["K", ["K"], ("k", "K"), iter(["K"])])
+def test_key_of_a_table_is_found_whatever_its_case(key, tmp_path):
+    flow = ps.Flow("f")
+    url = f"sqlite:///{tmp_path}/out.db"
+    events("s", flow).key_by("k").aggregate(n=ps.count()).sink(ps.sql(url, "t", "upsert", key))
+    with Harness(flow) as harness:
+        for n in (1, 2):
+            harness.push("s", [{"k": "a", "at": BEGIN, "v": n, "class": "c", "_x": 1, "a b": 1}])
+            harness.epoch()
+    with contextlib.closing(sqlite3.connect(tmp_path / "out.db")) as database:
+        assert database.execute("SELECT k, n FROM t").fetchall() == [("a", 2)]
+
+
+def test_key_of_a_table_that_is_no_column_is_refused_as_ever(tmp_path):
+    counts = events("s", ps.Flow("f")).key_by("k").aggregate(n=ps.count())
+    with pytest.raises(
+        DeclarationError, match=r"has key \['x'\], but the output's rows are one per \['k'\]: write key=\['k'\]"
+    ):
+        counts.sink(ps.sql(f"sqlite:///{tmp_path}/out.db", "t", "upsert", "x"))
+    with pytest.raises(DeclarationError, match="A key column of sql"):
+        ps.sql(f"sqlite:///{tmp_path}/out.db", "t", "upsert", 5)
+
+
+def test_key_of_a_redis_stream_is_found_whatever_its_case():
+    sink = ps.redis_stream("redis://nobody", "t", 2, key="K")
+    events("s", ps.Flow("f")).sink(sink)
+    with pytest.raises(DeclarationError, match="is placed by column 'x', but the output has only k, at"):
+        events("s", ps.Flow("f")).sink(ps.redis_stream("redis://nobody", "t", 2, key="x"))

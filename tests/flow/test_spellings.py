@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 import penstock as ps
 from penstock.driver.run import Run
 from penstock.errors import DeclarationError, SpellingError
 from penstock.flow.keyed import KeyedStream
-from penstock.flow.spellings import FLOW, RUN, STREAM
+from penstock.flow.spellings import FLOW, MODULE, RUN, STREAM
 from penstock.flow.stream import Stream
 from penstock.flow.windowed import WindowedStream
 
@@ -47,7 +50,7 @@ def test_attribute_that_a_stream_does_not_have_is_answered_in_a_sentence(stream,
     assert isinstance(caught.value, DeclarationError)
 
 
-@pytest.mark.parametrize(("kind", "words"), [(Stream, STREAM), (ps.Flow, FLOW), (Run, RUN)])
+@pytest.mark.parametrize(("kind", "words"), [(Stream, STREAM), (ps.Flow, FLOW), (Run, RUN), (ps, MODULE)])
 def test_word_that_is_answered_is_none_that_there_is(kind, words):
     assert not {w for w in words if hasattr(kind, w)}
     if kind is Stream:
@@ -64,3 +67,31 @@ def test_flow_and_window_answer_as_a_stream_does(flow, stream):
         _ = window.where
     assert not hasattr(window, "match")
     assert not hasattr(flow, "__wrapped__")
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("col", "penstock has no .col; write SQL as text where an expression goes, such as where('delay > 5'), or a Column of"),
+        ("window", "write key_by('column').window(penstock.tumbling('1 hour')).aggregate(n=penstock.count())."),
+        ("hopping", "penstock.sliding('1 hour', '10 minutes')"),
+        ("Application", "penstock has no .Application; write penstock.Flow('name')."),
+        ("median", "penstock has no .median; write quantile('column', 0.5)."),
+        ("readStream", "flow.source('name', penstock.files("),
+        ("tumbing", "penstock has no attribute 'tumbing'; did you mean 'tumbling'?"),
+        ("zzz", "penstock has no attribute 'zzz'."),
+    ],
+)
+def test_name_that_the_module_does_not_have_is_answered_in_a_sentence(word, said):
+    assert not hasattr(ps, word)
+    with pytest.raises(SpellingError) as caught:
+        getattr(ps, word)
+    assert said in str(caught.value)
+
+
+def test_modules_of_penstock_are_imported_as_ever():
+    script = "import penstock as ps; from penstock import errors, flow; import penstock.sinks; print(ps.errors.__name__, flow.__name__)"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == "penstock.errors penstock.flow\n"
+    with pytest.raises(ImportError):
+        exec("from penstock import window")

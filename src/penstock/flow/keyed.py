@@ -28,7 +28,7 @@ from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.windows import Session, Window
 from penstock.sinks.base import Sink
-from penstock.sql_text.given import as_name, as_texts, flat, known_column, spelled_in
+from penstock.sql_text.given import as_name, as_spelled, as_texts, flat, known_column
 from penstock.sql_text.schema import as_function, as_schema, as_text, quoted, unknown_column
 from penstock.types import MASK, PART, PART_BITS, PART_MASK, Duration, duration_us
 
@@ -359,7 +359,7 @@ class KeyedStream(Stream):
         query: str,
         define: Mapping[str, Expression] | None = None,
         *,
-        type: str | None = None,  # noqa: A002  (the public name)
+        type: Expression | None = None,  # noqa: A002  (the public name)
         strategy_scope: str = "end",
         events_window: str = "key",
         on_timeout: str | None = None,
@@ -408,20 +408,20 @@ class KeyedStream(Stream):
             )
         columns, keys, time = self.schema, self._region.keys, self._time_column()
         defined = as_texts(define)
-        type = spelled_in(type, columns.names) or type if isinstance(type, str) else type  # noqa: A001
+        of_type: Any = as_spelled(type, columns.names, "type")
         parsed, pattern = keyed_pattern(
             query,
             columns,
             keys=keys.names,
             time=time,
             define=defined,
-            type_column=type,
+            type_column=of_type,
             scope=strategy_scope,
             most=max_matches_per_event,
         )
         streams = self._streams(parsed)
         read = streams_read(parsed, tuple(streams), _SEVERAL if streams else _ONE)
-        tests = words_sql(pattern.automaton.tests, defined, type, streams)
+        tests = words_sql(pattern.automaton.tests, defined, of_type, streams)
         pattern = replace(pattern, streams=read if parsed.streams else (), evaluated=tuple(tests))
         late = None if on_timeout is None else pattern.timing_out(on_timeout, parsed)
         needed = dict.fromkeys([*keys.names, *pattern.needed, *(late.needed if late else ())])  # the rest need not be shuffled

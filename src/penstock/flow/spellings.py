@@ -87,6 +87,35 @@ RUN: Final[Mapping[str, str]] = {
 }
 """The same for a run."""
 
+MODULE: Final[Mapping[str, str]] = {
+    word: hint
+    for words, hint in {
+        "col column expr lit when udf": "SQL as text where an expression goes, such as where('delay > 5'), or a Column of pyspark.sql.functions",
+        "window Window TumblingWindow tumble": _WINDOW,
+        "hopping hop SlidingWindow": _WINDOW.replace("tumbling('1 hour')", "sliding('1 hour', '10 minutes')"),
+        "session_window SessionWindow": _WINDOW.replace("tumbling('1 hour')", "session('10 minutes')"),
+        "Application Dataflow StreamExecutionEnvironment StreamingContext StreamingQuery Pipeline App Job Topology": "penstock.Flow('name')",
+        "SparkSession": "flow.start(checkpoint='folder'), which makes a session, or from pyspark.sql import SparkSession",
+        "read readStream from_files csv json read_csv read_parquet read_json input source": FLOW["readStream"],
+        "run start run_main cli_main execute": FLOW["run"],
+        "join groupBy group_by key_by stateful_map deduplicate union": "it on a stream: flow.source(…).key_by('column'), then join(other, within='10 minutes') or what else keeps state",
+        "where filter select with_columns withColumn map flat_map": "it on a stream: flow.source(…).where('SQL')",
+        "StatefulProcessor ValueState MapState ProcessFunction transformWithState": _STATE,
+        "average": "mean('column')",
+        "std stdev stddev_samp": "stddev('column')",
+        "median percentile percentile_approx approx_percentile approx_quantile": "quantile('column', 0.5)",
+        "countDistinct n_unique nunique": "count_distinct('column')",
+        "collect_list array_agg collect_set": "collect('column')",
+        "sqlite postgres postgresql duckdb jdbc": "sql('sqlite:///file.db', 'table')",
+        "stdout show": "console()",
+        "redis": "redis_streams(url, 'stream', 4, schema) to read, redis_stream(url, 'stream', 4) to write",
+        "scale": "run.scale('region', workers) of the run that flow.start(…) gives",
+        "Stateful Source Sink": "penstock.Operator for a step; a source extends penstock.sources.base.Source, a sink is penstock.sinks.Sink",
+    }.items()
+    for word in words.split()
+}
+"""The same for the module itself."""
+
 
 def missing(what: str, attribute: str, words: Mapping[str, str], there: Iterable[str]) -> AttributeError:
     """The error for an attribute that does not exist: what penstock calls it, or the nearest that there is.
@@ -112,4 +141,4 @@ def missing(what: str, attribute: str, words: Mapping[str, str], there: Iterable
 
 _TELLING: Final = ("rows of", "a flow's", "nothing", "penstock has")
 
-__all__ = ["FLOW", "RUN", "STREAM", "missing"]
+__all__ = ["FLOW", "MODULE", "RUN", "STREAM", "missing"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -23,15 +23,19 @@ from penstock.redis_client.stored_marks import MOST_COLUMNS, StoredMark
 from penstock.redis_client.stream_log import agreed_partitions
 from penstock.redis_client.values import refusal
 from penstock.sinks import marks
+from penstock.sql_text.given import as_name, spelled_in
 from penstock.sql_text.schema import as_number, as_text
 from penstock.types import Mark, Refusal
+
+if TYPE_CHECKING:
+    from penstock.sql_text.given import Expression
 
 MOST_BYTES: Final = 256 << 20
 _TIMEOUT_S: Final = 60.0
 _SENT_AT_MOST: Final = 5
 
 
-def redis_stream(url: str, stream: str, partitions: int, *, key: str | None = None) -> RedisStreamSink:
+def redis_stream(url: str, stream: str, partitions: int, *, key: Expression | None = None) -> RedisStreamSink:
     """Keep an output's rows as entries of a partitioned stream of Redis or Valkey, exactly once: partition p of ``"orders"`` is the Redis stream ``{orders:p}``.
 
     An entry has a field for each column that is not null, written as `penstock.redis_client.values` has it, so `penstock.redis_streams` with the same
@@ -61,9 +65,7 @@ def redis_stream(url: str, stream: str, partitions: int, *, key: str | None = No
             f"redis_stream({stream!r}) has a brace in its name, which names of keys use: choose another name."
         )
     as_number(partitions, "partitions of redis_stream")
-    if key is not None:
-        as_text(key, "The key of redis_stream")
-    return RedisStreamSink(url, stream, partitions, key)
+    return RedisStreamSink(url, stream, partitions, None if key is None else as_name(key, "The key of redis_stream"))
 
 
 class RedisStreamSink:
@@ -87,6 +89,7 @@ class RedisStreamSink:
             DeclarationError: The output updates, the key is no column, or a column has no name or a type without a text form.
         """
         marks.refuse_updates(updates, target=self._target, key=key)
+        self._key = None if self._key is None else spelled_in(self._key, schema.names) or self._key
         if self._key is not None and self._key not in schema.names:
             raise DeclarationError(
                 f"{self._target} is placed by column {self._key!r}, but the output has only {', '.join(schema.names)}."

@@ -21,7 +21,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -31,11 +31,15 @@ from penstock.sinks.base import Sink
 from penstock.sinks.parts import Part, PartWriter, decoded
 from penstock.sinks.sql_databases import Transaction, database_of, imported, libpq_url, quoted, values_refused
 from penstock.sinks.sql_table import ROW, Mode, SqlSink, listed, numbered, refused
+from penstock.sql_text.given import as_name, is_column
 from penstock.sql_text.schema import as_text
 from penstock.types import Mark
 
+if TYPE_CHECKING:
+    from penstock.sql_text.given import Expression
 
-def sql(url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | None = None) -> Sink:
+
+def sql(url: str, table: str, mode: Mode = "append", key: Expression | Sequence[Expression] | None = None) -> Sink:
     """Keep an output in a database table, exactly once.
 
     The table is created if it is missing; a table that exists must have the output's columns with types that hold them
@@ -47,7 +51,7 @@ def sql(url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | 
         table: The table; ``schema.table`` in PostgreSQL and DuckDB.
         mode: ``append`` adds each epoch's rows. ``upsert`` replaces rows of the same key, the last row of an epoch wins, and
             NULL is a key like any other. ``replace`` keeps the rows of the last epoch that had any.
-        key: The key columns of ``upsert``. A table that the sink creates gets an index on them; give your own table one.
+        key: The key columns of ``upsert``, by name (in any case of letters, as in Spark) or as Spark Columns. A table that the sink creates gets an index on them; give your own table one.
 
     Returns:
         A durable sink. It connects when the flow starts.
@@ -63,9 +67,10 @@ def sql(url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | 
         >>> sql("sqlite:///totals.db", "totals", mode="upsert", key=["customer"])
         sql('sqlite:///totals.db', 'totals', mode='upsert')
     """
-    return (PostgresSink if database_of(as_text(url, "The URL of sql")).name == "postgresql" else SqlSink)(
-        url, table, mode, key
-    )
+    kind = PostgresSink if database_of(as_text(url, "The URL of sql")).name == "postgresql" else SqlSink
+    one = isinstance(key, str) or is_column(key) or not isinstance(key, Iterable)
+    given: Iterable[Any] = () if key is None else [key] if one else key  # type: ignore[assignment]  # then it is iterable
+    return kind(url, table, mode, [as_name(k, "A key column of sql") for k in given])
 
 
 class PostgresSink(SqlSink):

@@ -24,6 +24,7 @@ from penstock.sinks import marks, sql_columns, sql_marks
 from penstock.sinks.base import Sink
 from penstock.sinks.sql_databases import Database, Transaction, database_of, quoted
 from penstock.sinks.sql_rows import TableRows
+from penstock.sql_text.given import spelled_in
 from penstock.sql_text.schema import as_text
 from penstock.types import ORDER, PARTITION, Mark, Refusal
 
@@ -82,7 +83,8 @@ class SqlSink:
         if self._mode == "upsert" and not self._key:
             shown = ", ".join(repr(name) for name in key) or "..."
             raise DeclarationError(f"{self._description} has mode='upsert' but no key: write key=[{shown}].")
-        if updates and key and set(key) != set(self._key):
+        given = tuple(dict.fromkeys(spelled_in(name, schema.names) or name for name in self._key))
+        if updates and key and set(key) != set(given):
             raise DeclarationError(
                 f"{self._description} has key {list(self._key)}, but the output's rows are one per {list(key)}: write key={list(key)}."
             )
@@ -90,7 +92,7 @@ class SqlSink:
             raise DeclarationError(
                 f"{self._description} has mode {self._mode!r}, which takes rows away, and positions=True is for rows that stay: leave out one of them."
             )
-        for name in self._key:
+        for name in given:
             if name not in schema.names:
                 raise DeclarationError(f"{self._description} has key column {name!r}, but the output has only {schema.names}.")
             if pa.types.is_nested(schema.field(name).type):
@@ -103,7 +105,7 @@ class SqlSink:
             if self._database.name == "postgresql" and len(name.encode()) > 63:
                 raise DeclarationError(f"Column {name!r} is longer than the 63 bytes that PostgreSQL keeps: rename it.")
             sql_columns.kind_of(schema.field(index), self._database.name)
-        self.declared = schema
+        self.declared, self._key = schema, given
 
     @property
     def identity(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from penstock.driver.inspect import view_region
 from penstock.spark.columns import spark_schema
 
 
-def read_state(spark: SparkSession, checkpoint: str, region: str, snapshot: str | None = None) -> DataFrame:
+def read_state(spark: SparkSession, checkpoint: str | os.PathLike[str], region: str, snapshot: str | None = None) -> DataFrame:
     """The state of a region.
 
     Args:
@@ -28,7 +29,7 @@ def read_state(spark: SparkSession, checkpoint: str, region: str, snapshot: str 
     Raises:
         CheckpointError: There is no such checkpoint, region or snapshot.
     """
-    view = view_region(checkpoint, region, snapshot)
+    view = view_region(os.fspath(checkpoint), region, snapshot)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -118,6 +118,19 @@ def spelled_in(name: str, names: Iterable[str]) -> str | None:
     return name if name in there else next((n for n in there if n.lower() == name.lower()), None)
 
 
+def as_spelled(value: Any, names: Iterable[str], what: str) -> Any:
+    """The column that a user means, by name or as a Column, as `spelled_in`; what is no column of these, or no column at all, as it is.
+
+    Example:
+        >>> as_spelled("Delay", ["tail", "delay"], "order_by"), as_spelled("at", ["tail"], "order_by"), as_spelled(5, ["tail"], "order_by")
+        ('delay', 'at', 5)
+    """
+    if not (isinstance(value, str) or is_column(value)):
+        return value
+    name = as_name(value, what)
+    return spelled_in(name, names) or name
+
+
 def known_column(name: str, names: Iterable[str], what: str) -> str:
     """As `spelled_in`.
 

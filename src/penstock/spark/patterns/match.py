@@ -46,7 +46,7 @@ from penstock.spark.memory import begin_task
 from penstock.spark.session.connected import check_server
 from penstock.spark.session.own import results_session
 from penstock.spark.session.pythons import check_python
-from penstock.sql_text.given import as_texts
+from penstock.sql_text.given import as_spelled, as_texts, flat
 from penstock.sql_text.schema import as_function, as_text, check_condition, quoted, unknown_column
 from penstock.types import HASH, HIDDEN, MASK
 
@@ -60,8 +60,8 @@ def match(
     df: DataFrame | Mapping[str, DataFrame],
     query: str,
     *,
-    order_by: str | Sequence[str],
-    type: str | None = None,  # noqa: A002  (the public name)
+    order_by: str | Column | Sequence[str | Column],
+    type: str | Column | None = None,  # noqa: A002  (the public name)
     define: Mapping[str, str | Column] | None = None,
     strategy_scope: str = "end",
     events_window: str = "global",
@@ -112,9 +112,10 @@ def match(
     if taken := [name for name in columns if name.lower().startswith(HIDDEN)]:
         raise DeclarationError(f"Column {taken[0]!r} has a name that is penstock's own; rename what begins with {HIDDEN}.")
     order = _order(order_by, schema)
-    check_source_of_types(schema, type, defined)
+    of_type: Any = as_spelled(type, columns, "type")
+    check_source_of_types(schema, of_type, defined)
     for stream in streams:
-        for name in (*order, type):
+        for name in (*order, of_type):
             if name is not None and name not in df[stream].columns:
                 raise DeclarationError(f"Stream {stream!r} has no column {name!r}, which every stream must have.")
     check_query(parsed, schema, types=None if defined is None else dict(defined))
@@ -138,7 +139,7 @@ def match(
     )
     if from_maximal:  # the names that distinguish the parts are not shown
         pattern = replace(pattern, shape=shape_of(parsed, tuple(columns), pattern.automaton.kinds, keys))
-    prepared, sorting, paged = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, defined, type, streams))
+    prepared, sorting, paged = _prepared(events, parsed, pattern, words_sql(pattern.automaton.tests, defined, of_type, streams))
     here = enumerate_with is None and pattern.enumerates_locally and not callable(where)
     found = _found(prepared, sorting, paged, pattern, None if here else by)
     return taken_over(found if where is None else _where(found, where), theirs or found.sparkSession)
@@ -232,7 +233,7 @@ def _events_schema(df: Any) -> pa.Schema:
 
 def _order(order_by: Any, schema: pa.Schema) -> tuple[str, ...]:
     """The columns that order the events."""
-    names = (order_by,) if isinstance(order_by, str) else tuple(order_by) if isinstance(order_by, (list, tuple)) else (None,)
+    names = tuple(as_spelled(name, schema.names, "order_by") for name in flat([order_by]))
     if not names:
         raise DeclarationError("order_by needs a column that orders the events.")
     for name in names:
