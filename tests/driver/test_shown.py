@@ -20,7 +20,7 @@ from penstock.driver.opener import RunOpener
 from penstock.driver.run import Run
 from penstock.driver.shown import epoch_line, start_line
 from penstock.errors import OperatorError
-from penstock.protocol.commands import Scale, Tick
+from penstock.protocol.commands import Scale, Snapshot, Tick
 from penstock.protocol.rescale import STANDARD
 from penstock.testing import Harness
 from penstock.testing.engine import LocalEngine
@@ -164,6 +164,7 @@ def test_line_of_an_epoch_says_what_happened_and_nothing_if_that_was_nothing():
         assert "5 ms, refused: There is no region 'x'" in line(Scale("x", 3))
         harness.settle()
         assert line() == ""
+        assert "epoch 8: 0 rows in, 0 rows out, 1 command, frontier" in line(Snapshot("kept"))
         before = harness.record
         assert "2 rows out (counts 2), 1 command, frontier end of input" in epoch_line(before, harness.finish())
 
