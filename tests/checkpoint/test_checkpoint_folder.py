@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from penstock.checkpoint.folder import Checkpoint, Identity, open_checkpoint
@@ -51,3 +53,13 @@ def test_checkpoint_when_it_cannot_be_written_says_so_in_a_sentence(tmp_path, ac
         CheckpointError, match="is not a checkpoint of penstock; give the folder that the flow was started with"
     ):
         open_checkpoint(uri)
+
+
+@pytest.mark.parametrize("given", [None, 5, "", " ", b"folder", "a\0b", str, ["folder"]])
+def test_location_that_is_no_folder_is_refused_by_name(given):
+    with pytest.raises(CheckpointError, match=re.escape(f"checkpoint={given!r} is no folder; give the path or URI of one")):
+        Checkpoint(given)
+
+
+def test_location_may_be_a_path(tmp_path):
+    assert Checkpoint(tmp_path / "there").uri == str(tmp_path / "there")

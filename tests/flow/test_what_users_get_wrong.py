@@ -47,6 +47,11 @@ DECLARATIONS = {
     "other flow": (lambda s: s.union(events("g")[1]), "union needs streams of the same flow"),
     "no stream": (lambda s: s.union(None), "union needs streams of the same flow"),
     "key twice": (lambda s: s.key_by("k", "k"), "key_by names column 'k' twice"),
+    "all columns as a key": (
+        lambda s: s.key_by("*"),
+        "key_by must be one value, and '\\*' means all columns; name one of k, at, v",
+    ),
+    "all columns as one": (lambda s: s.with_columns(a="*"), "with_columns a must be one value, and '\\*' means all columns"),
     "key replaced": (lambda s: s.key_by("k").with_columns(k="'x'"), "'k' is the key of region 'k' and cannot be replaced"),
     "key selected": (
         lambda s: s.key_by("k").select("upper(k) AS k", "v"),
@@ -181,6 +186,14 @@ def test_declaration_when_it_cannot_work_is_refused_in_one_sentence(case):
 def test_name_that_is_announced_but_not_there_says_so():
     with pytest.raises(AttributeError, match=r"penstock.kafka is not available in this version"):
         _ = ps.kafka
+
+
+def test_key_that_is_null_and_of_no_type_is_refused_before_anything_runs(tmp_path):
+    with pytest.raises(
+        DeclarationError, match=r"Region 'n' cannot be keyed by column 'n', which is NULL and of no type; write CAST"
+    ):
+        run(lambda s: s.key_by("NULL AS n").aggregate(rows=ps.count()), tmp_path)
+    assert run(lambda s: s.key_by("CAST(NULL AS string) AS n").aggregate(rows=ps.count()), tmp_path) == [{"n": None, "rows": 3}]
 
 
 def test_option_of_start_that_is_none_counts_as_not_given(tmp_path):

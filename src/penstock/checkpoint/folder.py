@@ -20,7 +20,16 @@ from penstock.errors import CheckpointError, FencedError, TornFileError
 from penstock.protocol.commands import Command, Load, decode, encode
 from penstock.protocol.reports import WorkerReport, decode_report
 from penstock.state.deltas import FileRef, read_ref
-from penstock.state.files import create_exclusive, delete_quietly, join, list_dir, read_bytes, resolve, write_atomic
+from penstock.state.files import (
+    create_exclusive,
+    delete_quietly,
+    join,
+    list_dir,
+    location_of,
+    read_bytes,
+    resolve,
+    write_atomic,
+)
 
 KEPT_RECORDS: Final = 8
 KEPT_RUNS: Final = 8
@@ -66,14 +75,14 @@ class Checkpoint:
         CheckpointError: It is a file, or cannot be reached.
     """
 
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
+    def __init__(self, uri: str | os.PathLike[str]) -> None:
+        self.uri = location_of(uri)
         self.fs: pafs.FileSystem
         self.root: str
-        self.fs, self.root = resolve(uri)
-        with reached(uri, "read"):
+        self.fs, self.root = resolve(self.uri)
+        with reached(self.uri, "read"):
             if self.fs.get_file_info(self.root).is_file:
-                raise CheckpointError(f"Checkpoint {uri} is a file; give a folder.")
+                raise CheckpointError(f"Checkpoint {self.uri} is a file; give a folder.")
 
     def path(self, *parts: str) -> str:
         """A path below the checkpoint."""
@@ -469,13 +478,14 @@ def _stem(worker: int, epoch: int, run: int) -> str:
     return f"w{worker:04d}-e{epoch:012d}-r{run:06d}"
 
 
-def open_checkpoint(uri: str) -> tuple[Checkpoint, Identity]:
+def open_checkpoint(uri: str | os.PathLike[str]) -> tuple[Checkpoint, Identity]:
     """A checkpoint that must exist.
 
     Raises:
         CheckpointError: There is none.
     """
     checkpoint = Checkpoint(uri)
+    uri = checkpoint.uri
     try:
         identity = checkpoint.identity()
     except (OSError, TornFileError) as error:

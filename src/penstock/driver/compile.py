@@ -139,6 +139,11 @@ def compile_region(
     for field_ in keys:
         if pa.types.is_nested(field_.type):
             raise DeclarationError(f"Region {region.name!r} cannot be keyed by column {field_.name!r} of type {field_.type}.")
+        if pa.types.is_null(field_.type):
+            raise DeclarationError(
+                f"Region {region.name!r} cannot be keyed by column {field_.name!r}, which is NULL and of no type; write CAST(NULL AS string) "
+                "or leave it out."
+            )
     ports: list[Port] = []
     feeds: list[int] = []
     made: dict[tuple[int, str], int] = {}

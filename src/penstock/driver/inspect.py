@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def _entry(sub: bytes) -> str:
     return time_text(int(unbiased([sub])[0])) if len(sub) == 8 else sub.hex()
 
 
-def view_region(uri: str, region: str, snapshot: str | None = None) -> RegionView:
+def view_region(uri: str | os.PathLike[str], region: str, snapshot: str | None = None) -> RegionView:
     """Open a region's state for reading.
 
     Args:

@@ -71,7 +71,6 @@ class Zone:
         return _MODERN_US, math.gcd(*modern, *offsets), math.gcd(*self.changes, *self.offsets)
 
 
-@functools.lru_cache(maxsize=64)
 def zone(name: object) -> Zone:
     """Read a zone's rules.
 
@@ -79,11 +78,16 @@ def zone(name: object) -> Zone:
         DeclarationError: There is no such zone. Nothing was changed.
     """
     try:
-        rules = zoneinfo.ZoneInfo(str(name) if isinstance(name, str) and name else "no zone")
+        return _read(str(name) if isinstance(name, str) and name else "no zone")
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         raise DeclarationError(
             f"zone={name!r} is not the name of a time zone; write for example zone='Europe/Berlin', or offset= for a fixed difference."
         ) from None
+
+
+@functools.lru_cache(maxsize=64)
+def _read(name: str) -> Zone:
+    rules = zoneinfo.ZoneInfo(name)
 
     def offset(moment: dt.datetime) -> int:
         shown = moment.astimezone(rules).utcoffset()

@@ -79,7 +79,7 @@ def hashes_of(keys: Any) -> Hashes:
     else:
         try:
             columns = [pa.array(keys)]
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        except (pa.ArrowException, TypeError) as error:
             raise DeclarationError(f"These keys cannot be read as an array: {error}.") from error
     if not columns:
         raise DeclarationError("Keys need at least one column.")

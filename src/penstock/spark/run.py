@@ -62,6 +62,7 @@ from penstock.spark.sources.slices import Slices, one_stream
 from penstock.spark.sources.unread import unread_files
 from penstock.spark.task import boot_id, local_folder
 from penstock.spark.warm_up import warm_up
+from penstock.state.files import location_of
 from penstock.types import Duration, Refusal
 from penstock.worker.audit import audited_epochs, run_twice
 from penstock.worker.copying import Copy
@@ -92,14 +93,13 @@ def start(
     if not isinstance(drain, bool):
         raise DeclarationError(f"start(drain={drain!r}) must be True or False.")
     interval, audited = interval_ms(trigger), audited_epochs(audit)
-    if not str(checkpoint or ""):
-        raise DeclarationError("start needs checkpoint='folder', where the flow's state is kept.")
+    folder = location_of(checkpoint)
     if group is not None:
         options = (1 if workers is None else workers, trigger, again, drain, step_budget, forget, audit, on_step)
-        return _in_group(flow, spark, checkpoint, group, options)
+        return _in_group(flow, spark, folder, group, options)
     limits, forgotten = step_limits(step_budget), names_to_forget(forget)
     more = (limits, on_step or (lambda _: None), forgotten, audited, recompute)
-    loop, engine = opened(flow, _session(flow, spark), str(checkpoint), workers, interval, more, complain)
+    loop, engine = opened(flow, _session(flow, spark), folder, workers, interval, more, complain)
     engine.label = label or flow.name
     told = complain if workers is not None else lambda _: None  # where the numbers that the user gave do not count
     return Run(loop, told, bounded=interval is None, drain=drain, ended=partial(log_end, engine.label))
@@ -153,9 +153,7 @@ def _session(flow: Flow, spark: SparkSession | None) -> SparkSession:
     return spark
 
 
-def _in_group(
-    flow: Flow, spark: SparkSession | None, checkpoint: str | os.PathLike[str], group: Group, options: tuple[Any, ...]
-) -> GroupRun:
+def _in_group(flow: Flow, spark: SparkSession | None, checkpoint: str, group: Group, options: tuple[Any, ...]) -> GroupRun:
     """Join a group with a flow."""
     from penstock.group.agent import Agent
 
@@ -170,7 +168,7 @@ def _in_group(
         )
     recover, since, follow = again
     session = _session(flow, spark)
-    folder = GroupFolder(str(checkpoint))
+    folder = GroupFolder(checkpoint)
     folder.create(GroupIdentity(flow.name, group.name, shared.stream, shared.partitions))
 
     def begin(number: int) -> Run:

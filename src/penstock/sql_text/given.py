@@ -84,7 +84,7 @@ def as_name(value: Any, what: str) -> str:
 
 
 def without_name(sql: str) -> tuple[str, str]:
-    """An expression that may end in ``AS name``, as (expression, name or empty).
+    """An expression that may end in ``AS name``, as (expression, name or empty). What cannot be parsed comes back as it is.
 
     Example:
         >>> without_name("delay / 60 AS hours"), without_name("delay")
@@ -93,7 +93,10 @@ def without_name(sql: str) -> tuple[str, str]:
     import sqlglot  # noqa: PLC0415
     from sqlglot import exp  # noqa: PLC0415
 
-    parsed: Any = sqlglot.parse_one(f"SELECT {sql}", dialect="spark").expressions[0]
+    try:
+        parsed: Any = sqlglot.parse_one(f"SELECT {sql}", dialect="spark").expressions[0]
+    except Exception:  # noqa: BLE001  (the parser's own, of many kinds; whoever checks the expression says what is wrong)
+        return sql, ""
     return (str(parsed.this.sql("spark")), str(parsed.alias)) if isinstance(parsed, exp.Alias) else (sql, "")
 
 

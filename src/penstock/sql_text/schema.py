@@ -287,6 +287,8 @@ def _checked(sql: str, schema: pa.Schema, what: str) -> tuple[Any, pa.Field[Any]
     if len(parsed.expressions) != 1 or parsed.args.get("from") or parsed.args.get("from_") or parsed.args.get("where"):
         raise DeclarationError(f"{what} must be one SQL expression: {sql!r}.")
     plain = parsed.expressions[0]
+    if isinstance(plain, exp.Star):
+        raise DeclarationError(f"{what} must be one value, and '*' means all columns; name one of {', '.join(schema.names)}.")
     _check_by_row(plain, f"{what} {sql!r}")
     there = {n.lower(): n for n in schema.names}
     bound = {i.name.lower() for lam in parsed.find_all(exp.Lambda) for i in lam.expressions}

@@ -30,6 +30,18 @@ TEMPORARY: Final = ".tmp"
 """Ending of every temporary name; such a file is a leftover of an attempt that died and may be deleted."""
 
 
+def location_of(given: object) -> str:
+    """Where a checkpoint is, as text.
+
+    Raises:
+        CheckpointError: It is neither text nor a path, or no file system can have such a name.
+    """
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise CheckpointError(f"checkpoint={given!r} is no folder; give the path or URI of one, such as checkpoint='state'.")
+    return text
+
+
 def resolve(uri: str) -> tuple[pafs.FileSystem, str]:
     """Find the file system of a path or URI, and the path within it.
 

@@ -12,6 +12,7 @@ Everything but Spark is the real thing: lateness, frontier, state files, sinks, 
 from __future__ import annotations
 
 import datetime as dt
+import os
 import tempfile
 import weakref
 from collections import Counter
@@ -72,7 +73,7 @@ class Harness:
         flow: Flow,
         *,
         workers: int | Mapping[str, int] = 1,
-        checkpoint: str | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
         lmdb: bool = False,
         limits: Limits = STANDARD,
         on_step: Callable[[str], None] = lambda _: None,
