@@ -20,6 +20,7 @@ from penstock.driver.group_run import GroupRun
 from penstock.driver.last_end import how_it_ended
 from penstock.driver.run import Run
 from penstock.driver.shown import counted, rescale_line
+from penstock.errors import DeclarationError
 from penstock.serve.group_table import member_table
 
 _NAMED: Final = 3
@@ -39,7 +40,12 @@ def watch(run: Run | GroupRun, *, every: float = 0.5) -> None:
 
     Raises:
         PenstockError: The flow failed; the error says why.
+        DeclarationError: It is no run, or the pause between two updates is none.
     """
+    if not isinstance(run, (Run, GroupRun)):
+        raise DeclarationError(f"watch({run!r}) needs a run, as flow.start(...) gives it.")
+    if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 < every < math.inf:
+        raise DeclarationError(f"watch(every={every!r}) must be a number of seconds above 0.")
     console = _console()
     if not console.is_terminal:
         while not run.await_termination(every):

@@ -29,7 +29,7 @@ def read_state(spark: SparkSession, checkpoint: str | os.PathLike[str], region: 
     Raises:
         CheckpointError: There is no such checkpoint, region or snapshot.
     """
-    view = view_region(os.fspath(checkpoint), region, snapshot)
+    view = view_region(checkpoint, region, snapshot)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
