@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -13,14 +15,25 @@ import penstock
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-RIGHT, WRONG = HERE / "typed_script.py", HERE / "mistyped_script.py"
+RIGHT, WRONG, FIRST_HOUR = HERE / "typed_script.py", HERE / "mistyped_script.py", HERE / "first_hour_script.py"
 
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory):
     """By script and line, the codes of the errors that ``mypy --strict`` finds without any configuration."""
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", ROOT / ".mypy_cache/users", RIGHT, WRONG],
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--config-file=",
+            "--cache-dir",
+            ROOT / ".mypy_cache/users",
+            RIGHT,
+            WRONG,
+            FIRST_HOUR,
+        ],
         cwd=tmp_path_factory.mktemp("user"),
         capture_output=True,
         text=True,
@@ -35,7 +48,27 @@ def refused(tmp_path_factory):
 
 
 def test_script_that_uses_every_public_name_when_checked_strictly_has_their_types(refused):
-    assert {line: codes for (script, line), codes in refused.items() if script == RIGHT.name} == {}
+    assert {line: codes for (script, line), codes in refused.items() if script in (RIGHT.name, FIRST_HOUR.name)} == {}
+
+
+@pytest.mark.slow
+def test_pyright_in_its_strict_mode_says_the_same(tmp_path):
+    pytest.importorskip("pyright")
+    settings = {"typeCheckingMode": "strict", "include": ["*.py"], "extraPaths": [str(ROOT / "src")]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    for script in (RIGHT, WRONG, FIRST_HOUR):
+        (tmp_path / script.name).write_text(script.read_text())
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
+    env = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    checked = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    report = json.loads(checked.stdout)
+    assert report["summary"]["filesAnalyzed"] == 3
+    found = {(Path(d["file"]).name, d["range"]["start"]["line"] + 1) for d in report["generalDiagnostics"]}
+    marked = {n for n, line in enumerate(WRONG.read_text().splitlines(), 1) if "# refused: " in line}
+    imported = {
+        n for n, line in enumerate(WRONG.read_text().splitlines(), 1) if "ps.import_module" in line
+    }  # it lets that pass
+    assert found == {(WRONG.name, n) for n in marked - imported}
 
 
 def test_misspelt_name_or_option_of_a_wrong_type_when_checked_is_refused(refused):
