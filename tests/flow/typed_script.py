@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +32,14 @@ Row = tuple[str, int]
 def longest(key: str, event: Any, state: int | None) -> tuple[Iterable[Row], int]:
     most = max(state or 0, event.delay)
     return [(key, most)], most
+
+
+def seen(key: str, event: Any, state: int | None) -> tuple[None, int, dt.datetime]:
+    return None, (state or 0) + 1, event.at + dt.timedelta(hours=1)
+
+
+def unseen(key: str, state: int, at: dt.datetime) -> tuple[Row, int, dt.datetime | None]:
+    return (key, state), 0, None if state else at + dt.timedelta(hours=1)
 
 
 class Product(ps.Aggregate):
@@ -88,6 +97,7 @@ def declared(spark: SparkSession, frame: DataFrame) -> ps.Flow:
     assert_type(keyed, ps.KeyedStream)
     assert_type(events.key_by("tail", name="hot", distribute=ps.Isolate(above=0.4, rows=500)), ps.KeyedStream)
     assert_type(keyed.stateful_map(longest, "tail string, most int", "most int", on_error=ps.noop()), ps.KeyedStream)
+    assert_type(keyed.stateful_map(seen, "tail string, n int", ttl="1 day", on_timer=unseen), ps.KeyedStream)
     assert_type(keyed.aggregate(n=ps.count(), name="totals"), ps.KeyedStream)
     assert_type(keyed.window(ps.tumbling("1 hour")), WindowedStream)
     assert_type(keyed.window(ps.session("1 hour")).aggregate(n=ps.sum("delay")), ps.KeyedStream)

@@ -164,16 +164,28 @@ class Oracle(oracle.Oracle):
         versions = [node.kind(node.of, **params) for params in (node.before, node.after)]  # type: ignore[arg-type]
         edge = self._frontiers[oracle.region_of(node.of).name]
 
+        timed = [r.TIMED_FUNCTIONS.get(v.fn) for v in versions]
+        functions = [t[0] if t else r.FUNCTIONS[v.fn] for t, v in zip(timed, versions, strict=True)]
+
         def both(key: Any, event: Any, state: Any) -> Any:
-            return r.FUNCTIONS[versions[event.second].fn](key, event, state)
+            given = functions[event.second](key, event, state)
+            return given if timed[event.second] or not any(timed) else (*given, None)  # who knows of no timers has none
+
+        def both_timers(key: Any, state: Any, at: Any) -> Any:
+            version = timed[oracle.micros(at) >= edge]
+            return version[1](key, state, at) if version else (None, state)
 
         name = f"both of {next(NUMBERS)}"
-        r.FUNCTIONS[name] = both
+        marked = [replace(row, data={**row.data, "second": row.time >= edge}) for row in group]
         try:
-            marked = [replace(row, data={**row.data, "second": row.time >= edge}) for row in group]
+            if any(timed):
+                r.TIMED_FUNCTIONS[name] = both, both_timers
+                return self._timed(replace(versions[0], fn=name), marked, node)
+            r.FUNCTIONS[name] = both
             return oracle.mapped(replace(versions[0], fn=name), marked)
         finally:
-            del r.FUNCTIONS[name]
+            r.FUNCTIONS.pop(name, None)
+            r.TIMED_FUNCTIONS.pop(name, None)
 
     def _distinct(self, node: Changed, rows: list[oracle.Row]) -> list[oracle.Row]:
         edge = self._frontiers[oracle.region_of(node.of).name]

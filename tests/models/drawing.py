@@ -190,9 +190,11 @@ class Drawing:
     def _map(self, node: r.Node, about: About, window: r.Window | None = None) -> None:
         if (about.tied and not self.ties) or about.depth >= 3:
             return self._totals(node, about)
-        fn = self.draw(st.sampled_from([*r.FUNCTIONS]))
+        timed = r.TIMED_FUNCTIONS if self.timed and window is None else ()
+        fn = self.draw(st.sampled_from([*r.FUNCTIONS, *timed]))
         ttl = self.draw(st.sampled_from([None, None, r.SECOND, 3 * r.SECOND])) if self.timed and window is None else None
-        self.add(r.Map(node, fn, window, self.draw(st.booleans()), ttl), about.deeper())
+        origins = about.origins | {object() for _ in (fn,) if fn in timed}  # the frontier triggers what timers give
+        self.add(r.Map(node, fn, window, self.draw(st.booleans()), ttl), replace(about.deeper(), origins=origins))
         return None
 
     def _window_map(self, node: r.Node, about: About) -> None:
@@ -293,9 +295,6 @@ def recipes(
         recipe.nodes.append(late)
         recipe.sinks.append(late)
     return recipe
-
-
-# ------------------------------------------------------------------------------------------------------------------- data
 
 
 PLAIN = [0.1, 1.0, 1e16, -1e16, None, 0.3, -2.5]

@@ -120,7 +120,8 @@ def _change_function(draw: Any, recipe: r.Recipe) -> Change | None:
     node = _some(draw, [n for n in recipe.nodes if isinstance(n, r.Map)])
     if node is None:
         return None
-    fn = draw(st.sampled_from([f for f in r.FUNCTIONS if f != node.fn]))
+    timed = r.TIMED_FUNCTIONS if node.window is None else ()
+    fn = draw(st.sampled_from([f for f in [*r.FUNCTIONS, *timed] if f != node.fn]))
     changed = Changed(node.of, r.Map, params_of(node), {**params_of(node), "fn": fn})
     return Change(_rewired(recipe, node, changed, instead=True), f"{node.fn} becomes {fn}", "goes on")
 

@@ -60,6 +60,7 @@ class Oracle:
     """
 
     def __init__(self, recipe: r.Recipe, records: Records, markers: Mapping[r.Node, int]) -> None:
+        self._recipe = recipe
         self._records = records
         self._markers = markers
         self._ordinals = {s: i for i, s in enumerate(recipe.sources())}
@@ -101,7 +102,8 @@ class Oracle:
                 )
             return [replace(row, key=tuple(one_value(row.data[c]) for c in node.keys)) for row in rows]
         if isinstance(node, r.Map):
-            return [out for group in by_key(rows) for out in mapped(node, group)]
+            step = self._timed if node.fn in r.TIMED_FUNCTIONS else mapped
+            return [out for group in by_key(rows) for out in step(node, group)]
         if isinstance(node, r.Totals):
             return [out for group in by_key(rows) for out in self._totals(node, group)]
         if isinstance(node, r.Distinct):
@@ -143,6 +145,56 @@ class Oracle:
                 data[name] = aggregate(kind, [True if column is None else row.data[column] for row in rows])
             out.append(self._at_frontier(node, key, end - 1, data))
         return out
+
+    def _timed(self, node: r.Map, rows: list[Row], marked: r.Node | None = None) -> list[Row]:
+        """A function with a timer per key, which fires before the first row at or after its time.
+
+        At the end of input it fires up to the greatest time that any record of the region's sources has, then once more.
+        """
+        fn, on_timer = r.TIMED_FUNCTIONS[node.fn]
+        key = rows[0].key if len(rows[0].key) > 1 else rows[0].key[0]
+        out: list[Row] = []
+        state, at, last = None, None, rows[0].time
+
+        def fire() -> None:
+            nonlocal state, at
+            fired = at
+            given, state, *more = on_timer(key, state, r.moment(fired))
+            at = None if not more or more[0] is None else micros(more[0])
+            assert at is None or at > fired
+            out.extend(self._at_frontier(marked or node, rows[0].key, fired, data, n) for n, data in enumerate(_given(given)))
+
+        def lives() -> bool:
+            return at is not None and (node.ttl_us is None or at <= last + node.ttl_us)
+
+        for row in rows:
+            while lives() and at <= row.time:
+                fire()
+            if node.ttl_us is not None and row.time - last >= node.ttl_us:
+                state = at = None
+            given, state, *more = fn(key, SimpleNamespace(**row.data), state)
+            if more:
+                at = None if more[0] is None else max(micros(more[0]), row.time + 1)
+            elif state is None:
+                at = None
+            last = row.time
+            out.extend(row.child(n, data) for n, data in enumerate(_given(given)))
+        while lives() and at <= max(last, self._latest(node)):
+            fire()
+        if lives():
+            fire()
+        return out
+
+    def _latest(self, node: r.Node) -> int:
+        """The greatest time of all records of the sources that feed a node's region."""
+        found: list[Any] = [node]
+        for one in found:  # grows
+            befores = one.of if isinstance(one, r.Union) else [getattr(one, "of", None), getattr(one, "other", None)]
+            joins = [n for n in self._recipe.nodes if isinstance(n, r.Join) and region_of(n) is one]
+            found += [n for n in [*befores, *(n.other for n in joins)] if n is not None and not any(n is f for f in found)]
+        sources = [n.name for n in found if isinstance(n, r.Source)]
+        times = (record["at"] for name in sources for _, record in self._records[name])
+        return max((micros(at) for at in times if at is not None), default=-(1 << 63))
 
     def _joined(self, node: r.Join, lefts: list[Row]) -> list[Row]:
         keys = region_of(node).keys
@@ -251,6 +303,12 @@ def mapped(node: r.Map, rows: list[Row]) -> list[Row]:
                 out.append(row.child(n, one if isinstance(one, dict) else dict(zip(r.STANDARD, one, strict=True))))
                 n += 1
     return out
+
+
+def _given(given: Any) -> list[Mapping[str, Any]]:
+    """The rows that a function returns."""
+    rows = [] if given is None else given if isinstance(given, list) else [given]
+    return [one if isinstance(one, dict) else dict(zip(r.STANDARD, one, strict=True)) for one in rows]
 
 
 def distinct(node: r.Distinct, rows: list[Row]) -> list[Row]:

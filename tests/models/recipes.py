@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 from spelled import SECOND, Spelling, duration, moment, plainly, spelled_aggregate, spelled_how, spelled_names, standard
+from user_functions import FUNCTIONS, TIMED_FUNCTIONS
 
 import penstock as ps
 from penstock.operators.calendar import Calendar
@@ -198,34 +199,6 @@ def repeat(batch: pa.RecordBatch) -> pa.RecordBatch:
     out = [dict(r, s=f"{r['s']}/{n}", _row=i) for i, r in enumerate(rows) for n in range(1 if r["v"] is None else r["v"] % 3)]
     schema = batch.schema.append(pa.field("_row", pa.int64()))
     return pa.RecordBatch.from_pylist(out, schema=schema)
-
-
-def count(key: Any, event: Any, state: Any) -> Any:
-    """One row per event: how many the key had."""
-    n = (0 if state is None else state[0]) + 1
-    return (event.k, event.j, n, event.x, _text(key)), (n, "")
-
-
-def history(key: Any, event: Any, state: Any) -> Any:
-    """The last events in their order; no row, one, or several; forgets the key at v = 5."""
-    n, told = (0, "") if state is None else (state[0], state[1])
-    told = (told + f"{event.v},{event.s};")[-30:]
-    rows = [{"k": event.k, "j": event.j, "v": i, "x": event.x, "s": told} for i in range(0 if event.v is None else event.v % 4)]
-    return rows, (None if event.v == 5 else (n + 1, told))
-
-
-def renamed(key: Any, event: Any, state: Any) -> Any:
-    """Changes the key's columns, which must not change the key; a row for every second event."""
-    n = (0 if state is None else state[0]) + 1
-    given = ("other", (event.j or 0) % 2, n, event.x, f"{event.s}") if n % 2 else None
-    return given, (n, "") if n < 7 else None
-
-
-def _text(key: Any) -> str:
-    return str(key)[:20]
-
-
-FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {"count": count, "history": history, "renamed": renamed}
 
 
 class Concat(ps.Aggregate):
@@ -477,7 +450,9 @@ def declare_node(
     if isinstance(node, Map):
         within = stream if node.window is None else stream.window(node.window.declared())
         more = {"ttl": dt.timedelta(microseconds=node.ttl_us)} if node.ttl_us else {}
-        return within.stateful_map(FUNCTIONS[node.fn], STANDARD_SCHEMA, "n long, told string" if node.compact else None, **more)
+        fn, *on_timer = TIMED_FUNCTIONS.get(node.fn) or (FUNCTIONS[node.fn],)
+        more |= {"on_timer": on_timer[0]} if on_timer else {}
+        return within.stateful_map(fn, STANDARD_SCHEMA, "n long, told string" if node.compact else None, **more)
     if isinstance(node, Totals):
         aggregates = {
             name: spelled_aggregate(kinds[kind](column), kind, column, spelling) for name, kind, column in node.aggregates

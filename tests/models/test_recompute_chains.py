@@ -1,4 +1,4 @@
-"""Sessions, `deduplicate(within=)` and `stateful_map(ttl=)` whose state is computed anew from the middle of the log: a chain of records that reaches further back is noticed.
+"""Sessions, `deduplicate(within=)` and `stateful_map(ttl=)`, also with timers, whose state is computed anew from the middle of the log: a chain of records that reaches further back is noticed.
 
 A replay begins some links back from what is needed. Where a result hangs on older records, it begins anew, from further back, and no sink was given anything.
 
@@ -28,12 +28,13 @@ from penstock.operators import lifetimes, stateful_map
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
+from penstock.operators.timed_calls import Timers
 from penstock.testing import Harness
 from penstock.types import MAX_TIME, MIN_TIME
 
 NUMBERS = itertools.count()
 COUNTED: Counter[str] = Counter()
-KINDS = ("sessions", "distinct", "distinct, sessions", "lives", "distinct, lives")
+KINDS = ("sessions", "distinct", "distinct, sessions", "lives", "distinct, lives", "timers")
 
 
 def a_flow(dice: random.Random, kinds: tuple[str, ...]) -> r.Recipe:
@@ -51,8 +52,14 @@ def a_flow(dice: random.Random, kinds: tuple[str, ...]) -> r.Recipe:
         columns = (("v", "sum", "v"), ("j", "max", "j"), ("x", "max", "x"), ("s", "max", "s"))
         last = r.Totals(keyed, columns, r.Window("session", dice.choice([2, 3]) * r.SECOND))
         nodes, sinks = [*nodes, *([keyed] if keyed not in nodes else []), last], [*sinks, last]
-    if "lives" in kind:
-        last = r.Map(keyed, "history", None, dice.choice([True, False]), dice.choice([2, 3]) * r.SECOND)
+    if "lives" in kind or kind == "timers":
+        last = r.Map(
+            keyed,
+            "history" if kind != "timers" else dice.choice(["quiet", "often"]),
+            None,
+            dice.choice([True, False]),
+            dice.choice([2, 3]) * r.SECOND,
+        )
         nodes, sinks = [*nodes, *([keyed] if keyed not in nodes else []), last], [*sinks, last]
     if dice.random() < 0.5 and not isinstance(last, r.Map):
         again = r.KeyBy(last, ("k",), "second")
@@ -163,10 +170,16 @@ def first_records_of_a_replay_are_taken_to_be_the_first_of_all(patch: pytest.Mon
     patch.setattr(stateful_map, "living", living)
 
 
+def what_timers_give_is_taken_to_be_sure(patch: pytest.MonkeyPatch) -> None:
+    of = Timers.of
+    patch.setattr(Timers, "of", staticmethod(lambda *given: replace(of(*given), doubt=given[3] & False)))
+
+
 MUTANTS = {
     state_of_sessions_is_taken_to_be_sure: ("sessions", "distinct, sessions"),
     state_of_deduplication_is_taken_to_be_sure: ("distinct", "distinct, sessions"),
     states_with_a_time_to_live_are_taken_to_be_sure: ("lives",),
+    what_timers_give_is_taken_to_be_sure: ("timers",),
     first_records_of_a_replay_are_taken_to_be_the_first_of_all: ("lives",),
 }
 

@@ -267,7 +267,9 @@ class EpochDriver:
                 w: [*state.acquired.get(w, ()), *(f.path for f in fresh.get(w, ()))] for w in {**state.acquired, **fresh}
             }
             missing = missing_in(region, self.last.recovery, decision.recovery)
-            frontier = Frontier(state.frontier, self._frontier(region, decision, state.frontier), missing)
+            reached = self._frontier(region, decision, state.frontier)
+            latest = _latest(region, decision.sources, state.frontier) if region.timed and reached == MAX_TIME else MIN_TIME
+            frontier = Frontier(state.frontier, reached, missing, latest)
             told = messages(
                 control,
                 self._settings.limits,
@@ -447,6 +449,12 @@ def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:
 def _named(root: p.Node) -> str:
     """A source, or the region of an output, for people."""
     return f"region {root.region.name}" if isinstance(root, p.RegionOutput) else f"source {getattr(root, 'name', '')}"
+
+
+def _latest(region: p.Region, sources: Mapping[str, SourceState], before: int) -> int:
+    """The greatest event time of all input of a region, or its frontier `before` the end, if that was greater."""
+    feeding = [sources[s.name] for s in p.upstream_of(p.SourceNode, *region.inputs)]
+    return max(before, *(k.latest for state in feeding for k in state.partitions.values()), MIN_TIME)
 
 
 def _given(

@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.aggregating import named_aggregates, with_operands
+from penstock.flow.mapping import Mapper, OnTimer, mapping
 from penstock.flow.steps import StatelessStep, Where
 from penstock.flow.stream import Stream, updating
 from penstock.flow.windowed import WindowedStream
@@ -25,11 +26,10 @@ from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.join import IntervalJoin
 from penstock.operators.migration import as_migrations
 from penstock.operators.session import SessionStep
-from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.windows import Session, Window
 from penstock.sinks.base import Sink
 from penstock.sql_text.given import as_name, as_spelled, as_texts, flat, known_column
-from penstock.sql_text.schema import as_function, as_schema, as_text, quoted, unknown_column
+from penstock.sql_text.schema import as_text, quoted, unknown_column
 from penstock.types import MASK, PART, PART_BITS, PART_MASK, Duration, duration_us
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class KeyedStream(Stream):
 
     def stateful_map(
         self,
-        fn: Callable[[Any, Any, Any], tuple[Any, Any]],
+        fn: Mapper,
         schema: Schema,
         state: Schema | None = None,
         *,
@@ -175,6 +175,7 @@ class KeyedStream(Stream):
         name: str | None = None,
         migrate: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] = (),
         ttl: Duration | None = None,
+        on_timer: OnTimer | None = None,
     ) -> KeyedStream:
         """A Python function per event with a state per key: ``fn(key, event, state) -> (outputs, state)``.
 
@@ -185,29 +186,30 @@ class KeyedStream(Stream):
                 in place: with on_error="skip" a change made before the function raised would stay.
             schema: Columns of the output.
             state: Schema of the state (compact, checked), or None: any picklable value.
-            on_error: What to do with a record that `fn` raises on: ``"fail"``, ``"skip"``, or a sink.
+            on_error: What to do with a record or timer that a function raises on: ``"fail"``, ``"skip"``, or a sink.
             name: The step's name; see `process`.
             migrate: Functions from the state of an earlier version of the flow to that of the next one; see `process`. Each gets
                 a state as `fn` of that version did, or what the function before it returned.
             ttl: How long after a key's last event, by event time, its state is forgotten, and None given instead; None: never.
+            on_timer: ``on_timer(key, state, at) -> (outputs, state, timer)`` for each timer that fires; see "Timers" in the reference. A key has
+                at most one: `fn` returns it as a third value, a datetime (without a zone: UTC), or None for none. Without a third value the
+                key's timer stays. Its rows have the time `at`. None: there are no timers.
 
         Raises:
-            DeclarationError: `fn` takes other arguments, a schema cannot be read, or `ttl` is not positive or without an event time.
+            DeclarationError: A function takes other arguments, a schema cannot be read, or `ttl` or a timer is without an event time.
         """
-        return self._mapped(fn, schema, state, None, on_error, name, migrate, ttl)
+        given: dict[str, Any] = {
+            "fn": fn,
+            "schema": schema,
+            "state": state,
+            "migrate": migrate,
+            "ttl": ttl,
+            "on_timer": on_timer,
+        }
+        return self._mapped(None, on_error, name, **given)
 
-    def _mapped(
-        self, fn: Any, schema: Any, state: Any, window: Any, on_error: Any, name: str | None, migrate: Any, ttl: Any
-    ) -> KeyedStream:
-        as_function(fn, "stateful_map", "fn(key, event, state)", 3)
-        out = as_schema(schema, "the schema of stateful_map")
-        kept = None if state is None else as_schema(state, "the state of stateful_map")
-        lives_us = None if ttl is None else duration_us(ttl, "ttl")
-        if lives_us is not None and lives_us <= 0:
-            raise DeclarationError(f"stateful_map(ttl={ttl!r}) would forget everything at once; give a positive duration.")
-        if lives_us is not None and not self._node.timed:
-            raise DeclarationError("ttl= needs an event time; declare it: flow.source(..., time='column').")
-        step = StatefulMap(fn, out, kept, window, "fail" if on_error == "fail" else "skip", as_migrations(migrate), lives_us)
+    def _mapped(self, window: Any, on_error: Any, name: str | None, **given: Any) -> KeyedStream:
+        step = mapping(window=window, skips=on_error != "fail", timed=self._node.timed, **given)
         return self._step(step, [self._input], [self.schema], on_error, name)
 
     def aggregate(

@@ -68,7 +68,7 @@ class WindowedStream:
             raise DeclarationError(
                 "stateful_map cannot follow a session window, whose extent is not known while events come; use aggregate."
             )
-        return self._stream._mapped(fn, schema, state, self._window, on_error, name, migrate, None)
+        return self._stream._mapped(self._window, on_error, name, fn=fn, schema=schema, state=state, migrate=migrate)
 
     def _missing(self, attribute: str) -> Any:
         if attribute == "match":

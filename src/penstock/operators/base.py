@@ -44,6 +44,7 @@ class StateView(Protocol):
     """State of one worker in one epoch, see `penstock.state.worker.WorkerState`."""
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]: ...
+    def get_timed(self, keys: list[bytes]) -> tuple[list[bytes | None], Ints]: ...
     def put_many(self, keys: list[bytes], values: list[bytes], timers: Ints | None = None) -> None: ...
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]: ...
     def delete_many(self, keys: list[bytes]) -> None: ...
@@ -63,6 +64,8 @@ class Context:
         inputs: Schema of each input.
         output: Schema of the output.
         frontier: Frontier (µs) of this epoch: all earlier records have arrived.
+        before: Frontier of the epoch before.
+        latest: Greatest event time (µs) of all input, once that has ended (``frontier`` is `MAX_TIME`).
         sources: Names of the flow's sources by ordinal, to name positions in errors.
         timed: Whether rows have an event time. If not, the time in their order is the number of epochs since they arrived.
         skipped: Records that were left out because a function raised, as (key, position, error, record as text).
@@ -88,6 +91,8 @@ class Context:
     missing: int = MIN_TIME
     needed: int = MIN_TIME
     unsure: bool = False
+    before: int = MIN_TIME
+    latest: int = MIN_TIME
 
     def position_text(self, order: Order, row: int) -> str:
         """A row's origin for people: ``source/partition @ offset``, or ``source: file row n``, from 1."""
@@ -194,6 +199,10 @@ class KeyedState:
     def get(self, names: list[bytes]) -> list[bytes | None]:
         """Values of entries; None for missing ones."""
         return self._view.get_many(names)
+
+    def get_timed(self, names: list[bytes]) -> tuple[list[bytes | None], Ints]:
+        """Values of entries, and their timers (int64 µs, `MAX_TIME`: none)."""
+        return self._view.get_timed(names)
 
     def put(self, names: list[bytes], values: list[bytes], timers: Ints | None = None) -> None:
         """Store entries. Entries with `timers` (int64 µs) are `due` once the frontier has passed these; None: never."""

@@ -1,8 +1,11 @@
 """State with a time to live: forgotten when its key has had no event for that long, by event time.
 
 An event at or after the last one's time plus `ttl` finds no state, whether or not the frontier has passed meanwhile, so epochs do not matter. What is
-stored is deleted when no such event can come any more. A stored value begins with the time of the key's last event, and whether that state
-may hang on records that a replay has not read.
+stored is deleted when no such event can come any more. A timer fires if it is at most `ttl` after the last event before it: it belongs to the state,
+and does not make it live longer.
+
+A stored value begins with the time of the key's last event, a byte of flags (whether that state may hang on records that a replay has not
+read, whether there is a timer), and the timer.
 
 Read next: `penstock.operators.stateful_map`.
 """
@@ -10,17 +13,19 @@ Read next: `penstock.operators.stateful_map`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from penstock.operators.base import Context, KeyedState
 from penstock.rows.keys import Ints, biased, unbiased
-from penstock.rows.rows import Rows
+from penstock.rows.rows import Keys, Rows
 from penstock.types import MAX_TIME, MIN_TIME
 
 _HEAD: Final = 9
+_DOUBT: Final = 1
+_TIMER: Final = 2
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,29 @@ class Lives:
     first: Any
     last: Any
     until: Ints
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What a function runs over: rows of a key that follow one another, with the state and the timer that they begin with.
+
+    Attributes:
+        keys: The keys.
+        lives: Which rows, and whose.
+        names: n names of state.
+        stored: n values as they are stored, or None.
+        held: n states at the start; None or empty: there is none.
+        at: int64, n: their timers (µs); `MAX_TIME`: none.
+        doubt: bool, n: whether they may hang on records that a replay has not read.
+    """
+
+    keys: Keys
+    lives: Lives
+    names: list[bytes]
+    stored: Sequence[bytes | None]
+    held: list[bytes | None]
+    at: Ints
+    doubt: Any
 
 
 def lives(rows: Rows, ttl_us: int) -> Lives:
@@ -70,26 +98,138 @@ def living(
     used = unbiased([value[:8] for e in at.tolist() if (value := stored[e]) is not None])
     for e in at[begins[at] - used < ttl_us].tolist():
         value = stored[e] or b""
-        held[e], doubt[e] = value[_HEAD:], value[8] != 0
+        held[e], doubt[e] = body(value), in_doubt(value)
     context.unsure |= bool((doubt & (found.until >= context.needed)).any())
     return held, doubt
 
 
-def store(names: Sequence[bytes], values: Sequence[bytes], until: Ints, doubt: Any, ttl_us: int, state: KeyedState) -> None:
-    """Store states with when they were last used, and have them deleted in time."""
-    heads = biased(until)
-    whole = [head + bytes([d]) + value for head, d, value in zip(heads, doubt.tolist(), values, strict=True)]
-    state.put(list(names), whole, np.minimum(until, MAX_TIME - ttl_us) + ttl_us - 1)
+def with_timers(entries: Entries, begins: Ints, ttl_us: int) -> Entries:
+    """Entries with their timers. A stored state that has expired, and whose timer has not fired, becomes an entry without rows.
+
+    Args:
+        entries: Bursts of rows, from `living`; those that are not the first of their key have nothing stored.
+        begins: int64, n: the time of each one's first row.
+        ttl_us: The time to live.
+    """
+    at = np.full(len(begins), MAX_TIME)
+    expired, used, timer, flags = [], [], [], []
+    for e in np.flatnonzero(entries.lives.first).tolist():
+        value = entries.stored[e]
+        if value is None or not value[8] & _TIMER:
+            continue
+        last, fires = unbiased([value[:8], value[_HEAD : _HEAD + 8]]).tolist()
+        if begins[e] - last < ttl_us:
+            at[e] = fires
+        elif fires <= last + ttl_us:
+            expired.append(e)
+            used.append(last)
+            timer.append(fires)
+            flags.append(in_doubt(value))
+    if not expired:
+        return replace(entries, at=at)
+    found, before = entries.lives, np.array(expired)
+    more = Lives(
+        np.insert(found.starts, before, found.starts[before]),
+        np.insert(found.owner, before, found.owner[before]),
+        np.insert(found.first, before + 1, False),
+        np.insert(found.last, before, False),
+        np.insert(found.until, before, used),
+    )
+    names, stored, held = list(entries.names), list(entries.stored), list(entries.held)
+    for e in reversed(expired):
+        value = stored[e] or b""
+        names.insert(e, names[e])
+        stored.insert(e, value)
+        held.insert(e, body(value))
+    return Entries(
+        entries.keys, more, names, stored, held, np.insert(at, before, timer), np.insert(entries.doubt, before, flags)
+    )
+
+
+def due_entries(names: list[bytes], values: list[bytes], keys: Keys) -> Entries:
+    """Stored states whose timer or end has come, as entries without rows."""
+    until = unbiased([value[:8] for value in values])
+    timers = [value[_HEAD : _HEAD + 8] if value[8] & _TIMER else None for value in values]
+    at = np.full(len(values), MAX_TIME)
+    there = [i for i, timer in enumerate(timers) if timer is not None]
+    at[there] = unbiased([timer for timer in timers if timer is not None])
+    doubt = np.fromiter(map(in_doubt, values), bool, len(values))
+    return Entries(keys, without_rows(until), names, values, list(map(body, values)), at, doubt)
+
+
+def without_rows(until: Ints) -> Lives:
+    """Entries of keys that have no rows, each key's only one.
+
+    Args:
+        until: int64, n: the time of each one's last row.
+    """
+    every = np.ones(len(until), bool)
+    return Lives(np.zeros(len(until) + 1, np.int64), np.arange(len(until)), every, every, until)
+
+
+def forget(t: int, ttl_us: int, state: KeyedState) -> None:
+    """Delete states that no event at or after `t` can find. A step that has no timers any more drops those that it had."""
+    due = state.due(t)
+    until = unbiased([value[:8] for _, value in due])
+    over = (np.minimum(until, MAX_TIME - ttl_us) + ttl_us <= t).tolist()
+    state.delete([name for (name, _), o in zip(due, over, strict=True) if o])
+    kept = [i for i, o in enumerate(over) if not o]
+    if kept:
+        doubt = np.fromiter((in_doubt(due[i][1]) for i in kept), bool, len(kept))
+        store([due[i][0] for i in kept], [body(due[i][1]) for i in kept], until[kept], doubt, ttl_us, state)
+
+
+def store(
+    names: Sequence[bytes],
+    values: Sequence[bytes],
+    until: Ints,
+    doubt: Any,
+    ttl_us: int,
+    state: KeyedState,
+    at: Ints | None = None,
+) -> None:
+    """Store states with when they were last used, and have them deleted in time.
+
+    Args:
+        names: Where. Likewise the ``values``, when they were used, and whether they are in doubt.
+        values: See there.
+        until: See there.
+        doubt: See there.
+        ttl_us: The time to live.
+        state: The step's state.
+        at: Their timers, `MAX_TIME`: none; None: none has one.
+    """
+    heads, flags = biased(until), doubt.tolist()
+    ends = np.minimum(until, MAX_TIME - ttl_us) + ttl_us - 1
+    if at is None:
+        state.put(list(names), [h + bytes([d]) + v for h, d, v in zip(heads, flags, values, strict=True)], ends)
+        return
+    none = (at == MAX_TIME).tolist()
+    middle = [bytes([d]) if n else bytes([d | _TIMER]) + t for d, n, t in zip(flags, none, biased(at), strict=True)]
+    whole = [h + m + v for h, m, v in zip(heads, middle, values, strict=True)]
+    state.put(list(names), whole, np.where(at <= ends + 1, at, ends))
 
 
 def body(value: bytes) -> bytes:
-    """A stored value without when it was last used."""
-    return value[_HEAD:]
+    """A stored value without what stands before the state."""
+    return value[_HEAD + 8 :] if value[8] & _TIMER else value[_HEAD:]
 
 
 def in_doubt(value: bytes) -> bool:
     """Whether a stored value may hang on records that a replay has not read."""
-    return value[8] != 0
+    return value[8] & _DOUBT != 0
 
 
-__all__ = ["Lives", "body", "in_doubt", "lives", "living", "store"]
+__all__ = [
+    "Entries",
+    "Lives",
+    "body",
+    "due_entries",
+    "forget",
+    "in_doubt",
+    "lives",
+    "living",
+    "store",
+    "with_timers",
+    "without_rows",
+]

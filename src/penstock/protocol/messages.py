@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, get_args
 
+from penstock.types import MIN_TIME
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -33,11 +35,13 @@ class Frontier:
 
     Attributes:
         missing: Where a replay began in the middle of the log, what steps must tell of that.
+        latest: Greatest event time (µs) of all input, if that has ended and `now` is the greatest of all.
     """
 
     before: int
     now: int
     missing: tuple[Missing, ...] = ()
+    latest: int = MIN_TIME
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,9 @@ class Snapshot(Protocol):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values in the order of the keys, None where there is none."""
 
+    def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
+        """Values as `get_many`, and timers, `MAX_TIME` where there is none."""
+
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
         """Keys with the prefix, their values and timers, sorted by key."""
 
@@ -146,6 +149,15 @@ class Layered:
             for i, value in zip(missing, self._below.get_many([keys[i] for i in missing]), strict=True):
                 found[i] = value
         return found
+
+    def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
+        """As `Snapshot.get_timed`."""
+        values, timers = self._below.get_timed(keys)
+        changed = self._layer.values
+        for i, key in enumerate(keys) if changed else ():
+            if key in changed:
+                values[i], timers[i] = changed[key], self._layer.timers.get(key, MAX_TIME)
+        return values, timers
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
         """As `Snapshot.entries`."""

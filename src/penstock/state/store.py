@@ -280,6 +280,13 @@ class _LmdbSnapshot:
         values = dict(found)
         return [raw[8:] if (raw := values.get(key)) is not None else None for key in keys]
 
+    def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
+        with self._reading():
+            found = dict(self._txn.cursor(self._env.state).getmulti(keys))
+        raws = list(map(found.get, keys))
+        timers = [MAX_TIME if raw is None else int.from_bytes(raw[:8], "big", signed=True) for raw in raws]
+        return [None if raw is None else raw[8:] for raw in raws], timers
+
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
         found = []
         with self._reading(), self._txn.cursor(self._env.state) as cursor:

@@ -68,6 +68,22 @@ class WorkerState:
         _check_keys(keys)
         return self._view.get_many(keys)
 
+    def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], np.typing.NDArray[np.int64]]:
+        """As `get_many`, with the entries' timers.
+
+        Args:
+            keys: The keys; may repeat.
+
+        Returns:
+            Values, None for missing ones; timers in µs, `MAX_TIME` for none.
+
+        Raises:
+            StateError: A key is too long or too short. Nothing was changed.
+        """
+        _check_keys(keys)
+        values, timers = self._view.get_timed(keys)
+        return values, np.array(timers, np.int64)
+
     def put_many(
         self, keys: Sequence[bytes], values: Sequence[bytes], timers: np.typing.NDArray[np.int64] | None = None
     ) -> None:
@@ -163,6 +179,10 @@ class _MemorySnapshot:
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         entries = self.entries_by_key
         return [entries[key][0] if key in entries else None for key in keys]
+
+    def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
+        found = list(map(self.entries_by_key.get, keys, repeat((None, MAX_TIME))))
+        return [value for value, _ in found], [timer for _, timer in found]
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
         after = map(self.keys.__getitem__, range(bisect.bisect_left(self.keys, prefix), len(self.keys)))

@@ -138,7 +138,8 @@ class _Share:
 
     def __init__(self, view: StateView, share: int) -> None:
         self._view, self._share = view, share
-        self.get_many, self.put_many, self.delete_many = view.get_many, view.put_many, view.delete_many
+        self.get_many, self.get_timed = view.get_many, view.get_timed
+        self.put_many, self.delete_many = view.put_many, view.delete_many
 
     def scan(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         return [entry for entry in self._view.scan(prefix) if entry[0][1] % 2 == self._share]
@@ -162,6 +163,10 @@ class _OfParent:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         found: list[bytes | None] = self._ask("get_many", list(keys))
+        return found
+
+    def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
+        found: tuple[list[bytes | None], list[int]] = self._ask("get_timed", list(keys))
         return found
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:

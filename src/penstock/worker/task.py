@@ -151,6 +151,8 @@ class RegionTask:
                 *about,
                 layouts=s.layouts,
                 files=spec.files,
+                before=frontier.before,
+                latest=frontier.latest,
             )
             for s in spec.steps
         ]

@@ -1,0 +1,291 @@
+"""A function per event and one for timers: each key has at most one timer, which is part of what its state is.
+
+Per key, events and timers come in one order of event time: a timer fires after all events before its time, and before those at its
+time or later. So it does not matter when an epoch ends. A time that is not after the event's own counts as the next microsecond. At the end of
+input timers fire up to the greatest time that the input had, then each key's last one: one that sets the next without end would never be done.
+
+Read next: `penstock.operators.calls`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import OperatorError, raised
+from penstock.operators.base import Context, KeyedState
+from penstock.operators.calls import Calls, Spread
+from penstock.rows.keys import Ints
+from penstock.rows.returned import Unfit
+from penstock.rows.rows import Emitted, Keys
+from penstock.types import MAX_TIME, MIN_TIME, time_text
+
+if TYPE_CHECKING:
+    from penstock.operators.timed_map import TimedMap
+
+_ZERO: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_ZERO_NAIVE: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001  (times without a zone are UTC, as those of columns)
+_MICRO: Final = dt.timedelta(microseconds=1)
+_MOST_ROWS: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Timers:
+    """The timers of some entries (see `Calls`).
+
+    Attributes:
+        at: int64, n: each one's timer (µs) before its rows; `MAX_TIME`: none.
+        upto: int64, n: up to when its timers fire after its rows.
+        once: int64, n: up to when one more of them fires then; `MIN_TIME`: none.
+        doubt: bool, n: whether its state may hang on records that a replay has not read.
+    """
+
+    at: Ints
+    upto: Ints
+    once: Ints
+    doubt: Any
+
+    @staticmethod
+    def of(at: Ints, until: Ints, last: Any, doubt: Any, ttl_us: int | None, context: Context) -> Timers:
+        """How far the timers of entries go.
+
+        Args:
+            at: Each one's timer; those of a flow that had none for a while may be past.
+            until: int64, n: the time of its last row, or of the last before it if it has none.
+            last: bool, n: whether it is the last of its key.
+            doubt: See `Timers`.
+            ttl_us: How long it lives after that; None: for ever.
+            context: What the step knows of its task.
+        """
+        lives = np.full(len(at), MAX_TIME - 1) if ttl_us is None else np.minimum(until, MAX_TIME - 1 - ttl_us) + ttl_us
+        ended = context.frontier == MAX_TIME
+        reached = np.maximum(until, context.latest) if ended else np.full(len(at), context.frontier - 1)
+        return Timers(
+            np.maximum(at, context.before),
+            np.where(last, np.minimum(lives, reached), lives),
+            np.where(last & ended, lives, MIN_TIME),
+            doubt,
+        )
+
+
+class TimedCalls(Calls):
+    """The calls of both functions, by entry.
+
+    Attributes:
+        fired: Rows that timers gave.
+        firing: The entry and the time (µs) that gave each of them; ascending.
+        at: Each entry's timer afterwards; `MAX_TIME`: none.
+    """
+
+    def __init__(
+        self, step: TimedMap, keys: list[Any], spread: Spread, events: list[Any], held: Sequence[Any], timers: Timers
+    ) -> None:
+        super().__init__(step, keys, spread, events, held)
+        self._on_timer = step.on_timer
+        self._time = spread.order.time.tolist()
+        self._timers = timers
+        self._at, self._upto, self._once = timers.at.tolist(), timers.upto.tolist(), timers.once.tolist()
+        self._untold: dict[tuple[int, int], tuple[str, str, str, str]] = {}
+        self._unfit: set[tuple[int, int]] = set()
+        self.fired: list[Any] = []
+        self.firing: list[tuple[int, int]] = []
+        self.at: list[int] = []
+        self._given = self._returned.batch(())
+
+    def run(self) -> tuple[pa.RecordBatch, list[Any]]:
+        batch, after = super().run()
+        self._step.context.skipped += [about for _, about in sorted(self._untold.items())]
+        return batch, after
+
+    def emit(self, keys: Keys, state: KeyedState) -> Emitted | None:
+        """The rows that timers gave; tells the context of those that hang on records that are missing."""
+        if not self.fired:
+            return None
+        entry, time = np.array(self.firing, np.int64).T
+        context = self._step.context
+        context.unsure |= bool((self._timers.doubt[entry] & (time >= context.needed)).any())
+        first = np.flatnonzero(np.concatenate(([True], (np.diff(entry) != 0) | (np.diff(time) != 0))))
+        nth = np.arange(len(time)) - np.repeat(first, np.diff(np.append(first, len(time))))
+        return state.emit(self._given, keys, time, self._spread.owner[entry], nth)
+
+    def _call(self) -> None:
+        fn, settle, rows, load = self._step.fn, self._codec.settle, self._returned.rows, self._codec.load
+        keys, owner, starts, events, times = self._keys, self._owner, self._starts, self._events, self._time
+        out, trigger, plain, fire = self.out, self.trigger, self._returned.plain, self._fire
+        for g, (raw, timer_at, upto, once) in enumerate(zip(self.held, self._at, self._upto, self._once, strict=True)):
+            key, now, at = keys[owner[g]], load(raw) if raw else None, timer_at
+            begin, fired, i = len(out), len(self.fired), -1
+            try:
+                for i in range(starts[g], starts[g + 1]):
+                    if at <= times[i]:
+                        now, at = fire(g, key, now, at, times[i])
+                    outputs, after, *timer = fn(key, events[i], now)
+                    given = (outputs,) if plain and type(outputs) is tuple else rows(outputs)
+                    now = None if after is None else settle(after)
+                    if timer or after is None:
+                        at = wanted(timer, times[i])
+                    if given:
+                        out += given
+                        trigger += [i] * len(given)
+                if at <= upto:
+                    now, at = fire(g, key, now, at, upto)
+                if at <= once:
+                    now, at = fire(g, key, now, at, at)[0], MAX_TIME
+            except _TimerFailed as failed:
+                self._timer_failed(g, failed.at, failed.error)
+            except Exception as error:  # noqa: BLE001  (the user's code may raise anything)
+                self._failed(i, error)
+            else:
+                self._after.append(now)
+                self.at.append(at)
+                continue
+            del out[begin:], trigger[begin:], self.fired[fired:], self.firing[fired:]
+            more, now = self._with_care(g)  # the function may have changed its state before it raised
+            out += [row for _, row in more]
+            trigger += [at for at, _ in more]
+            self._after.append(now)
+
+    def _fire(self, g: int, key: Any, now: Any, at: int, upto: int) -> tuple[Any, int]:
+        """Fire an entry's timers up to a time; the state and the timer after them."""
+        while at <= upto:
+            try:
+                given, after, later = self._of_timer(key, now, at)
+                now = None if after is None else self._codec.settle(after)
+            except Exception as error:
+                raise _TimerFailed(at, error) from error
+            self.fired += given
+            self.firing += [(g, at)] * len(given)
+            at = later
+        return now, at
+
+    def _of_timer(self, key: Any, now: Any, at: int) -> tuple[Sequence[Any], Any, int]:
+        """What the function for timers gives: rows, state, the next timer."""
+        outputs, after, *timer = self._on_timer(key, now, _ZERO + at * _MICRO)
+        given, later = self._returned.rows(outputs), wanted(timer, MIN_TIME)
+        if later <= at:
+            raise Unfit(f"set the next timer to {time_text(later)}, which is not after the one that fired, {time_text(at)}")
+        if len(given) > _MOST_ROWS:
+            raise Unfit(f"returned {len(given):,} rows, more than {_MOST_ROWS:,}")
+        return given, after, later
+
+    def _batch(self) -> pa.RecordBatch:
+        for attempt in range(3):
+            batch = super()._batch()
+            try:
+                self._given = self._returned.batch(self.fired)
+            except Unfit:
+                places = {self.firing[i] for i in self._returned.unfit(self.fired)}
+            else:
+                return batch
+            self._unfit |= places
+            for g in sorted({g for g, _ in places}):
+                self._again(g, everything=attempt > 0)
+        return super()._batch()
+
+    def _again(self, g: int, *, everything: bool) -> None:
+        a, b = bisect_left(self.firing, (g, MIN_TIME)), bisect_left(self.firing, (g + 1, MIN_TIME))
+        fired, firing = self.fired[b:], self.firing[b:]
+        del self.fired[a:], self.firing[a:]
+        super()._again(g, everything=everything)
+        self.fired += fired
+        self.firing += firing
+
+    def _with_care(self, g: int, *, everything: bool = False) -> tuple[list[tuple[int, Any]], Any]:
+        """As that of `Calls`; appends what timers give, and notes the timer."""
+        key, held, out, codec = self._keys[self._owner[g]], self.held[g], [], self._codec
+        for place in [p for p in self._untold if p[0] == g]:
+            del self._untold[place]
+
+        def fire(held: Any, at: int) -> tuple[Any, int]:
+            try:
+                given, after, later = self._of_timer(key, codec.load(held) if held else None, at)
+                if everything or (g, at) in self._unfit:
+                    self._returned.batch(given)
+                held = None if after is None else codec.dump(after)
+            except Exception as error:  # noqa: BLE001
+                self._timer_failed(g, at, error)
+                return held, MAX_TIME
+            self.fired += given
+            self.firing += [(g, at)] * len(given)
+            return held, later
+
+        at = self._at[g]
+        for i in range(self._starts[g], self._starts[g + 1]):
+            self._skipped.pop(i, None)
+            while at <= self._time[i]:
+                held, at = fire(held, at)
+            try:
+                outputs, after, *timer = self._step.fn(key, self._events[i], codec.load(held) if held else None)
+                given = self._returned.rows(outputs)
+                if everything or i in self._suspects:
+                    self._returned.batch(given)
+                now = None if after is None else codec.dump(after)
+                at = wanted(timer, self._time[i]) if timer or after is None else at
+            except Exception as error:  # noqa: BLE001
+                self._failed(i, error)
+                continue
+            held = now
+            out += [(i, row) for row in given]
+        while at <= self._upto[g]:
+            held, at = fire(held, at)
+        if at <= self._once[g]:
+            held, at = fire(held, at)[0], MAX_TIME
+        self.at[g : g + 1] = [at]
+        return out, codec.load(held) if held else None
+
+    def _timer_failed(self, g: int, at: int, error: Exception) -> None:
+        """Raise a timer's error, or leave the timer out."""
+        key, step = repr(self._keys[self._owner[g]]), self._step
+        text = f"it {error}" if isinstance(error, Unfit) else raised(error) if step.on_error == "fail" else ""
+        if step.on_error == "fail":
+            raise OperatorError(
+                f"{step.name} of region {step.context.region!r} failed on key {key} at its timer of {time_text(at)}: "
+                f'{text}; fix on_timer, or leave such timers out with on_error="skip".'
+            ) from error
+        self._untold[g, at] = key, f"timer of {time_text(at)}", text or f"{type(error).__name__}: {error}", ""
+
+
+class _TimerFailed(Exception):  # noqa: N818  (told as the user's error)
+    """The function for timers raised."""
+
+    def __init__(self, at: int, error: Exception) -> None:
+        super().__init__(at)
+        self.at, self.error = at, error
+
+
+def wanted(timer: Sequence[Any], time: int) -> int:
+    """The timer (µs) that a function asks for; `MAX_TIME`: none.
+
+    Args:
+        timer: What it returned after outputs and state: nothing, None, or a time.
+        time: When it was called; an earlier timer counts as the next microsecond.
+
+    Raises:
+        Unfit: It is not a time, or there are several.
+    """
+    if not timer:
+        return MAX_TIME
+    at, *more = timer
+    if more:
+        raise Unfit(f"returned {2 + len(timer)} values; return (outputs, state), or (outputs, state, timer)")
+    if at is None:
+        return MAX_TIME
+    try:
+        since = at - (_ZERO if at.tzinfo else _ZERO_NAIVE)
+        us: Any = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    except (AttributeError, TypeError) as error:
+        raise Unfit(
+            f"returned the timer {at!r}, which is not a datetime; return event time + datetime.timedelta(...)"
+        ) from error
+    if not isinstance(us, int):  # pandas' NaT
+        raise Unfit(f"returned the timer {at!r}, which is no time; return None for none")
+    return us if us > time else time + 1
+
+
+__all__ = ["TimedCalls", "Timers", "wanted"]

@@ -1,0 +1,116 @@
+"""Timers of `stateful_map` against the oracle: flows of timers only, so that a small search finds what is broken.
+
+Read next: `test_against_oracle`, `penstock.operators.timed_calls`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import drawing
+import numpy as np
+import pytest
+import recipes as r
+from hypothesis import given
+from hypothesis import strategies as st
+from test_against_oracle import always_the_same, check, examples
+
+from penstock.errors import PenstockError
+from penstock.operators.base import KeyedState
+from penstock.operators.timed_calls import TimedCalls, Timers
+from penstock.types import MAX_TIME, MIN_TIME
+from penstock.worker import collect_state
+
+
+@st.composite
+def timed_flows(draw):
+    """One or two steps with timers behind one another, in one region or in two, and a window that reads what they give."""
+    source = r.Source("a", True, draw(st.sampled_from([0, 2])) * r.SECOND, (0, 1))
+    keyed = r.KeyBy(source, ("k",), "first")
+
+    def timed(of: r.Node) -> r.Map:
+        ttl = draw(st.sampled_from([None, None, r.SECOND, 3 * r.SECOND, 5 * r.SECOND]))
+        return r.Map(of, draw(st.sampled_from([*r.TIMED_FUNCTIONS])), None, draw(st.booleans()), ttl)
+
+    first = timed(keyed)
+    nodes = [source, keyed, first]
+    again = r.KeyBy(first, ("s",), "second") if draw(st.booleans()) else first
+    second = timed(again) if draw(st.booleans()) else r.Map(again, "count")
+    totals = r.Totals(first, (("v", "sum", "v"), ("s", "collect", "s")), r.Window("tumbling", 4 * r.SECOND))
+    nodes += [*([again] if again is not first else []), second, totals]
+    return r.Recipe(nodes, [first, second, totals])
+
+
+def search(n: int) -> None:
+    @always_the_same(n)
+    @given(st.data())
+    def compare(data):
+        recipe = data.draw(timed_flows())
+        check(recipe, data.draw(drawing.records(recipe, most=45)), data.draw(drawing.courses))
+
+    compare()
+
+
+@examples(60)
+@given(data=st.data())
+def test_timers_when_anything_happens_fire_as_in_one_sequential_pass(data):
+    recipe = data.draw(timed_flows())
+    check(recipe, data.draw(drawing.records(recipe, most=45)), data.draw(drawing.courses))
+
+
+# ------------------------------------------------------------------------------------------------------------- broken variants
+
+
+def timers_fire_after_the_events_of_their_time(patch):
+    with_times(patch, lambda t: t - 1)
+
+
+def timers_of_keys_with_events_fire_after_all_of_an_epoch(patch):
+    """As an operator would have it that handles its rows, then the frontier."""
+    with_times(patch, lambda _: MIN_TIME)
+
+
+def with_times(patch, change):
+    begin = TimedCalls.__init__
+
+    def other(self, *given):
+        begin(self, *given)
+        self._time = [change(t) for t in self._time]
+
+    patch.setattr(TimedCalls, "__init__", other)
+
+
+def timers_at_the_end_fire_from_the_last_frontier_on(patch):
+    of = Timers.of
+    patch.setattr(Timers, "of", staticmethod(lambda *given: of(*given[:-1], replace(given[-1], latest=given[-1].before))))
+
+
+def timers_make_a_state_live_longer(patch):
+    of = Timers.of
+    patch.setattr(Timers, "of", staticmethod(lambda *given: of(*given[:4], None, given[5])))
+
+
+def timers_do_not_move_with_their_keys(patch):
+    patch.setattr(collect_state, "_batch", lambda entries, b=collect_state._batch: b([(n, v, MAX_TIME) for n, v, _ in entries]))
+
+
+def timers_of_the_epoch_before_are_lost_with_an_event(patch):
+    patch.setattr(KeyedState, "get_timed", lambda self, names: (self.get(names), np.full(len(names), MAX_TIME)))
+
+
+MUTANTS = [
+    timers_fire_after_the_events_of_their_time,
+    timers_of_keys_with_events_fire_after_all_of_an_epoch,
+    timers_at_the_end_fire_from_the_last_frontier_on,
+    timers_make_a_state_live_longer,
+    timers_do_not_move_with_their_keys,
+    timers_of_the_epoch_before_are_lost_with_an_event,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
+def test_search_when_timers_are_broken_finds_a_difference(monkeypatch, mutant):
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, PenstockError)):
+        search(60)
