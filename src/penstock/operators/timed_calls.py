@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from penstock.arrow.columns import UTC, values_of
 from penstock.errors import OperatorError, raised
 from penstock.operators.base import Context, KeyedState
 from penstock.operators.calls import Calls, Spread
+from penstock.operators.zones import EPOCH
 from penstock.rows.keys import Ints
 from penstock.rows.returned import Unfit
 from penstock.rows.rows import Emitted, Keys
@@ -29,9 +31,9 @@ from penstock.types import MAX_TIME, MIN_TIME, time_text
 if TYPE_CHECKING:
     from penstock.operators.timed_map import TimedMap
 
-_ZERO: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _ZERO_NAIVE: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001  (times without a zone are UTC, as those of columns)
-_MICRO: Final = dt.timedelta(microseconds=1)
+_NO_TIMER: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
+_TICK: Final = dt.timedelta(microseconds=1)
 _MOST_ROWS: Final = 1 << 16
 
 
@@ -115,50 +117,58 @@ class TimedCalls(Calls):
         return state.emit(self._given, keys, time, self._spread.owner[entry], nth)
 
     def _call(self) -> None:
+        """Times are compared as Python has them, and become numbers once per entry. What fails is run again with care, which finds out why."""
         fn, settle, rows, load = self._step.fn, self._codec.settle, self._returned.rows, self._codec.load
-        keys, owner, starts, events, times = self._keys, self._owner, self._starts, self._events, self._time
-        out, trigger, plain, fire = self.out, self.trigger, self._returned.plain, self._fire
-        for g, (raw, timer_at, upto, once) in enumerate(zip(self.held, self._at, self._upto, self._once, strict=True)):
-            key, now, at = keys[owner[g]], load(raw) if raw else None, timer_at
-            begin, fired, i = len(out), len(self.fired), -1
+        keys, owner, starts, events, never = self._keys, self._owner, self._starts, self._events, _NO_TIMER
+        moments: list[Any] = values_of(pa.array(self._time, UTC)) if self._time else []
+        out, trigger, plain = self.out, self.trigger, self._returned.plain
+        for g, (raw, stored, upto, once) in enumerate(zip(self.held, self._at, self._upto, self._once, strict=True)):
+            key, now, begin, fired = keys[owner[g]], load(raw) if raw else None, len(out), len(self.fired)
             try:
+                timer: Any = never if stored == MAX_TIME else EPOCH + stored * _TICK
                 for i in range(starts[g], starts[g + 1]):
-                    if at <= times[i]:
-                        now, at = fire(g, key, now, at, times[i])
-                    outputs, after, *timer = fn(key, events[i], now)
+                    moment = moments[i]
+                    if timer <= moment:
+                        now, at = self._fire(g, key, now, wanted((timer,), MIN_TIME), self._time[i])
+                        timer = never if at == MAX_TIME else EPOCH + at * _TICK
+                    result = fn(key, events[i], now)
+                    if len(result) == 3:
+                        outputs, after, timer = result
+                        if timer is None:
+                            timer = never
+                        else:
+                            if timer.tzinfo is None:
+                                timer = timer.replace(tzinfo=dt.UTC)
+                            if timer <= moment:
+                                timer = moment + _TICK
+                    else:
+                        outputs, after = result
+                        if after is None:
+                            timer = never
                     given = (outputs,) if plain and type(outputs) is tuple else rows(outputs)
                     now = None if after is None else settle(after)
-                    if timer or after is None:
-                        at = wanted(timer, times[i])
                     if given:
                         out += given
                         trigger += [i] * len(given)
+                at = MAX_TIME if timer is never else wanted((timer,), MIN_TIME)
                 if at <= upto:
-                    now, at = fire(g, key, now, at, upto)
+                    now, at = self._fire(g, key, now, at, upto)
                 if at <= once:
-                    now, at = fire(g, key, now, at, at)[0], MAX_TIME
-            except _TimerFailed as failed:
-                self._timer_failed(g, failed.at, failed.error)
-            except Exception as error:  # noqa: BLE001  (the user's code may raise anything)
-                self._failed(i, error)
+                    now, at = self._fire(g, key, now, at, at)[0], MAX_TIME
+            except Exception:  # noqa: BLE001  (the user's code may raise anything; it may have changed its state before)
+                del out[begin:], trigger[begin:], self.fired[fired:], self.firing[fired:]
+                more, now = self._with_care(g)
+                out += [row for _, row in more]
+                trigger += [i for i, _ in more]
             else:
-                self._after.append(now)
                 self.at.append(at)
-                continue
-            del out[begin:], trigger[begin:], self.fired[fired:], self.firing[fired:]
-            more, now = self._with_care(g)  # the function may have changed its state before it raised
-            out += [row for _, row in more]
-            trigger += [at for at, _ in more]
             self._after.append(now)
 
     def _fire(self, g: int, key: Any, now: Any, at: int, upto: int) -> tuple[Any, int]:
         """Fire an entry's timers up to a time; the state and the timer after them."""
         while at <= upto:
-            try:
-                given, after, later = self._of_timer(key, now, at)
-                now = None if after is None else self._codec.settle(after)
-            except Exception as error:
-                raise _TimerFailed(at, error) from error
+            given, after, later = self._of_timer(key, now, at)
+            now = None if after is None else self._codec.settle(after)
             self.fired += given
             self.firing += [(g, at)] * len(given)
             at = later
@@ -166,7 +176,7 @@ class TimedCalls(Calls):
 
     def _of_timer(self, key: Any, now: Any, at: int) -> tuple[Sequence[Any], Any, int]:
         """What the function for timers gives: rows, state, the next timer."""
-        outputs, after, *timer = self._on_timer(key, now, _ZERO + at * _MICRO)
+        outputs, after, *timer = self._on_timer(key, now, EPOCH + at * _TICK)
         given, later = self._returned.rows(outputs), wanted(timer, MIN_TIME)
         if later <= at:
             raise Unfit(f"set the next timer to {time_text(later)}, which is not after the one that fired, {time_text(at)}")
@@ -251,14 +261,6 @@ class TimedCalls(Calls):
         self._untold[g, at] = key, f"timer of {time_text(at)}", text or f"{type(error).__name__}: {error}", ""
 
 
-class _TimerFailed(Exception):  # noqa: N818  (told as the user's error)
-    """The function for timers raised."""
-
-    def __init__(self, at: int, error: Exception) -> None:
-        super().__init__(at)
-        self.at, self.error = at, error
-
-
 def wanted(timer: Sequence[Any], time: int) -> int:
     """The timer (µs) that a function asks for; `MAX_TIME`: none.
 
@@ -277,7 +279,7 @@ def wanted(timer: Sequence[Any], time: int) -> int:
     if at is None:
         return MAX_TIME
     try:
-        since = at - (_ZERO if at.tzinfo else _ZERO_NAIVE)
+        since = at - (EPOCH if at.tzinfo else _ZERO_NAIVE)
         us: Any = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
     except (AttributeError, TypeError) as error:
         raise Unfit(

@@ -24,7 +24,7 @@ _FIRST: Final = dt.datetime(1900, 1, 1, tzinfo=dt.UTC)
 _LAST: Final = dt.datetime(2200, 1, 1, tzinfo=dt.UTC)
 _LOOK: Final = dt.timedelta(days=7)  # no zone has put its clock forth and back within a week
 _MODERN_US: Final = 2 * 365 * DAY_US  # 1972: since then zones differ from UTC by quarters of an hour
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ def _read(name: str) -> Zone:
                 middle = low + (high - low) // 2
                 middle = middle.replace(microsecond=0)
                 low, high = (middle, high) if offset(middle) == offsets[-1] else (low, middle)
-            changes.append((high - _EPOCH) // dt.timedelta(microseconds=1))
+            changes.append((high - EPOCH) // dt.timedelta(microseconds=1))
             offsets.append(new)
         before = after
     return Zone(rules.key, tuple(changes), tuple(offsets))
 
 
-__all__ = ["Zone", "zone"]
+__all__ = ["EPOCH", "Zone", "zone"]
