@@ -6,6 +6,7 @@ import pytest
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.errors import PenstockError
+from penstock.spark import logs
 from penstock.spark.reading import PlannedLog
 
 
@@ -43,3 +44,11 @@ def test_old_epochs_leave_the_log(tmp_path):
     names = {int(path.name) for path in (tmp_path / "spark" / "offsets").iterdir()}
     assert names == set(range(30, 130))
     assert log.pending(129) == ([{"0": 129}], None)
+
+
+def test_old_epochs_that_a_query_has_left_leave_the_log_when_it_is_opened(tmp_path):
+    checkpoint = Checkpoint(str(tmp_path))
+    for epoch in range(130):
+        logs.plan(checkpoint, "spark", epoch, [{"0": epoch}])
+    assert PlannedLog(checkpoint, "spark", 1).pending(129) == ([{"0": 129}], None)
+    assert {int(path.name) for path in (tmp_path / "spark" / "offsets").iterdir()} == set(range(30, 130))
