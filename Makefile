@@ -19,7 +19,7 @@ VERSION_TESTS ?= $(VERSION_QUICK) tests/spark/test_match_spark.py tests/spark/te
   tests/faults/test_driver_killed.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports docs test test-fast test-versions test-oldest soak demo bench bench-rescale bench-timers bench-skew bench-skewed-flows bench-recovery bench-redis bench-group bench-group-flows bench-cer bench-flink lock clean
+.PHONY: help setup lint format types imports docs test test-fast test-versions test-oldest soak demo bench bench-rescale bench-timers bench-skew bench-skewed-flows bench-recovery bench-redis bench-group bench-group-flows bench-latency bench-cer bench-flink lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -109,6 +109,9 @@ bench-group: $(STAMP)  ## Measure how long groups over Redis take to join, leave
 
 bench-group-flows: $(STAMP)  ## Measure how long partitions of a flow stand still when applications come and go (four minutes)
 	$(PY) benchmarks/group_flows.py
+
+bench-latency: $(STAMP)  ## Measure from a file that appears to its rows in SQLite, beside Spark's own stateful queries (five minutes)
+	$(PY) benchmarks/latency.py
 
 bench-cer: $(STAMP)  ## Measure pattern recognition (several minutes)
 	$(PY) benchmarks/cer.py
