@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -24,11 +24,10 @@ from penstock.operators.base import PANE, Partials, parts_schema, position_text
 from penstock.progress.lateness import Base, ChunkId
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command
-from penstock.routing.table import SUBS, Routing
 from penstock.rows.rows import with_order
 from penstock.sinks.base import Stager
 from penstock.spark.audit import step_twice
-from penstock.spark.columns import array_sql, arrow_schema, empty_frame, named, spark_schema, to_utc
+from penstock.spark.columns import arrow_schema, empty_frame, named, spark_schema, to_utc
 from penstock.spark.dividing import LEAST_ROWS, SplitStages
 from penstock.spark.exchange import fits_pages, in_pages
 from penstock.spark.failures import plain
@@ -36,6 +35,7 @@ from penstock.spark.internals.plans import as_rdd, never_without_rows, select_sq
 from penstock.spark.internals.shuffle import to_partitions
 from penstock.spark.job_descriptions import JobDescriptions
 from penstock.spark.logs import again, input_of
+from penstock.spark.routed import hash_sql, routing_of, routing_sql
 from penstock.spark.sources.failing_record import failing_record
 from penstock.spark.sources.file_times import JudgedFile
 from penstock.spark.sources.kept_input import KeptInput
@@ -50,7 +50,7 @@ from penstock.types import HIDDEN, MASK, OFFSET, ORDER, PART_BITS, SUB, TIME
 from penstock.worker.audit import map_twice
 from penstock.worker.batches import map_batch
 from penstock.worker.run import Assignment
-from penstock.worker.spec import OUT, PACKED_BITS, Port, RegionSpec, epoch_ports, key_columns, key_hashes, split_stage
+from penstock.worker.spec import OUT, PACKED_BITS, Port, RegionSpec, epoch_ports, split_stage
 
 Assign = Callable[[CompiledRegion, EpochOrders], Assignment]
 _BACKENDS: Final = count()
@@ -58,6 +58,8 @@ _NAMED_FILES: Final = 10_000
 """Of so many files tasks know the names, for messages."""
 PAGED_ROWS: Final = 1 << 19
 """From so many records of an epoch on, its rows are shuffled in pages."""
+FEW_ROWS, FEW_FILES, FEW_BYTES = 5_000, 16, 1 << 20
+"""No more records, files and bytes of files than these are read by one task, where another stage would cost more than they do."""
 
 
 class SparkBackend:
@@ -100,12 +102,12 @@ class SparkBackend:
         self._alone = alone
         self._kept_input = kept
         self._twice = twice
-        self._counted_as = (
-            f"{next(_BACKENDS)} "  # not by the epoch: a failed one may have left counts of what is another file now
-        )
+        # Not by the epoch: a failed one may have left counts of what is another file now.
+        self._counted_as = f"{next(_BACKENDS)} "
         self._readers: dict[str, Reader] = {}
         self._malformed: dict[str, int] = {}
         self._rows: dict[str, int] = {}
+        self._few, self._few_of_driver = set[str](), set[str]()
         self._named: dict[int, dict[int, str]] = {}
         self._kept: list[DataFrame] = []
         counts = counts_of(spark.sparkContext)
@@ -142,7 +144,11 @@ class SparkBackend:
         if told and source.position is None:
             end = state.files + len(found.names)
             self._named[ordinal] = dict(enumerate(told, end - len(told)))
-        self._rows[source.name] = found.rows or sum(chunk.rows for chunk in found.chunks)
+        self._rows[source.name] = rows = found.rows or sum(chunk.rows for chunk in found.chunks)
+        if 0 < rows <= FEW_ROWS and 0 < len(found.sizes) <= FEW_FILES and sum(found.sizes) <= FEW_BYTES:
+            self._few.add(source.name)
+        if self._slices.few(ordinal + 1) is not None:
+            self._few_of_driver.add(source.name)
         return found
 
     def read_again(self) -> str:
@@ -203,9 +209,8 @@ class SparkBackend:
         node = compiled.region.inputs[compiled.feeds[compiled.spec.steps[step].inputs[0][1]]]
         if self._most_rows(node) < LEAST_ROWS:
             return frame, None
-        keep = (
-            (lambda rows: rows) if p.by_sql(node) else self.keep
-        )  # what users' functions and regions' tasks give is made once
+        # What users' functions and regions' tasks give is made once.
+        keep = (lambda rows: rows) if p.by_sql(node) else self.keep
         stage, strategy = split_stage(compiled.spec, step), compiled.region.distribute
         with self._jobs.during(f"region {compiled.spec.name}"):
             whole, parts = self._stages.split(stage, strategy, frame, work, keep)
@@ -223,7 +228,9 @@ class SparkBackend:
         spec, frames = epoch_ports(
             self._packed(compiled), inputs, lambda: empty_frame(self._spark, parts), releases=work.releases
         )
-        if len(spec.ports) > 1:
+        if few := self._few_rows(compiled):  # so Spark need not shuffle them to compute partial results
+            frames = [frame.coalesce(1) for frame in frames]
+        elif len(spec.ports) > 1:
             frames = [self._cut(i) for i in frames]
         times = self._row_times(compiled, spec)
         without = None if times is None else times.column
@@ -237,7 +244,7 @@ class SparkBackend:
         elif times is not None or self._in_pages(compiled, spec):  # what runs in Python is left in by Spark, rows or not
             shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers, times)
             read = partial(decode_pages, schema=spec.in_schema)
-        elif work.workers == 1 and self._in_one_task(compiled):
+        elif few and work.workers == 1:
             shuffled = never_without_rows(whole).coalesce(1)
         else:
             to = F.expr(routing_sql(work.routing, hash_sql(spec)))
@@ -262,14 +269,16 @@ class SparkBackend:
             spec.in_schema.names.index(timed_by),
         )
 
-    def _in_one_task(self, compiled: CompiledRegion) -> bool:
-        """Whether all that comes to a region are few rows of the driver's: a shuffle, and the stage that it ends, would only cost time."""
+    def _few_rows(self, compiled: CompiledRegion) -> bool:
+        """Whether one task reads all that comes to a region: then a shuffle, and the stage that it ends, would only cost time.
+
+        Not what other regions make, whose tasks must be as many as their workers, nor what users' functions make of several files: they may take long.
+        """
         inputs = [compiled.region.inputs[feed] for feed in compiled.feeds]
-        if p.upstream_of(p.RegionOutput, *inputs):  # tasks of another region must be as many as its workers
+        if p.upstream_of(p.RegionOutput, *inputs):
             return False
-        names = [*self._readers]  # in the order of their tags
-        sources = p.upstream_of(p.SourceNode, *inputs)
-        return all(self._slices.few(names.index(source.name) + 1) is not None for source in sources)
+        few = self._few_of_driver | (self._few if all(map(p.by_sql, inputs)) else set())
+        return few.issuperset(source.name for source in p.upstream_of(p.SourceNode, *inputs))
 
     def _in_pages(self, compiled: CompiledRegion, spec: RegionSpec) -> bool:
         """Whether rows go to the workers in pages in this epoch: to cut them costs a visit to Python, which pays for many."""
@@ -336,31 +345,6 @@ class SparkBackend:
             frame.unpersist()
         for reader in self._readers.values():
             reader.done()
-
-
-def routing_sql(table: Routing, hashed: str) -> str:
-    """The table as Spark SQL over a key's hash.
-
-    An even table is an array too, as other code would have to be compiled in the epoch in which bins begin to move.
-    """
-    at = f"pmod({hashed}, {len(table.owners)})"
-    out = f"element_at({array_sql(table.owners, 'int')}, cast({at} as int) + 1)"
-    if table.splits:
-        cases = " ".join(
-            f"when {b}L then if(shiftright({hashed}, 12) & {SUBS - 1}L < {s.upto}L, {s.to}, {table.owners[b]})"
-            for b, s in table.splits.items()
-        )
-        out = f"case {at} {cases} else {out} end"
-    if table.pinned_keys:
-        found = f"array_position({array_sql(table.pinned_keys)}, {hashed})"
-        out = f"coalesce(get({array_sql(table.pinned_keys.values(), 'int')}, cast({found} as int) - 1), {out})"
-    return out
-
-
-def routing_of(spec: RegionSpec, table: Routing) -> Callable[[pa.RecordBatch], Any]:
-    """Gives the worker of each row, as `routing_sql`, of batches in the columns of `port_frame`."""
-    ports = key_columns(spec)
-    return lambda rows: table.workers_of(key_hashes(ports, rows))
 
 
 def apply_step(node: p.StepNode, inputs: Sequence[DataFrame], mapped: Callable[..., pa.RecordBatch] = map_batch) -> DataFrame:
@@ -432,15 +416,6 @@ def by_sql(spec: RegionSpec, port: int) -> bool:
     """Whether what comes by a port are partial results that Spark's SQL has computed."""
     of = spec.ports[port].partial_of
     return of is not None and spec.steps[of].parts != port
-
-
-def hash_sql(spec: RegionSpec) -> str:
-    """SQL of the hash of a row's key, over columns as of `port_frame`."""
-    ports = key_columns(spec)
-    hashes = [f"xxhash64({', '.join(f'c{i}' for i in columns)})" for columns in ports]
-    if len(ports) == 1:
-        return hashes[0]
-    return f"case c0 {' '.join(f'when {port} then {sql}' for port, sql in enumerate(hashes))} end"
 
 
 def partial_frame(partials: Partials, frame: DataFrame, keys: Sequence[str]) -> DataFrame:
