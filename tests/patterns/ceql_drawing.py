@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from penstock.patterns import algebra as s
 from penstock.patterns.reference import Seen
-from penstock.patterns.scopes import may_be_empty, steps_of, subformulas
+from penstock.patterns.scopes import MOST_RELATIONS, may_be_empty, relations_in, relations_of, steps_of, subformulas
 
 TYPES, NAMES = "ABC", "xyz"
 
@@ -47,6 +47,8 @@ def draw(seed: int, *, keyed: bool | None = None, needs_global_order: bool = Tru
         ),
         consume,
     )
+    query = related(query, random.Random(f"relations {seed}"))
+    query = with_gaps(query, random.Random(f"gaps {seed}"))
     events = _events(rng, rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 10]))
     cuts = tuple(sorted(rng.sample(range(1, len(events) + 1), rng.randint(0, min(3, len(events))))))
     return Case(query, events, cuts, rng.choice(["end", "end", "interval"]), rng.choice(["global", "key"]))
@@ -96,6 +98,61 @@ def _quantified(formula: s.Formula, rng: random.Random) -> s.Formula:
     least = rng.choice([0, 0, 1, 1, 2, 2, 3])
     most = rng.choice([None, max(1, least), least + 1, least + 1, least + 2])
     return s.Times(formula, least, most, rng.random() < 0.3)
+
+
+def related(query: s.Query, rng: random.Random) -> s.Query:
+    """The query with conditions between events somewhere in its formula, in every fourth or so."""
+    if rng.random() < 0.7:
+        return query
+    formula = _related(query.formula, rng)
+    if not any(isinstance(part, s.Filtered) and list(relations_in(part)) for part in subformulas(formula)):
+        return query
+    if relations_of(formula) > MOST_RELATIONS or may_be_empty(formula):
+        return query
+    strict = query.strategy == "STRICT" and not isinstance(query.projection, s.Everything)
+    return replace(query, formula=formula, consume="NONE", strategy="ALL" if strict else query.strategy)
+
+
+def with_gaps(query: s.Query, rng: random.Random) -> s.Query:
+    """The query with longest gaps between neighbours, in every fifth or so."""
+    if rng.random() < 0.8 or query.strategy == "STRICT":
+        return query
+    formula = _with_gaps(query.formula, rng, [s.Window("time", rng.randint(0, 5)) for _ in range(2)])
+    return query if formula == query.formula else replace(query, formula=formula, consume="NONE")
+
+
+def _with_gaps(formula: s.Formula, rng: random.Random, gaps: list[s.Window]) -> s.Formula:
+    names = [name for name in ("inner", "left", "right") if hasattr(formula, name)]
+    formula = replace(formula, **{name: _with_gaps(getattr(formula, name), rng, gaps) for name in names})
+    if isinstance(formula, s.Plus | s.Times | s.Then) and rng.random() < 0.6:
+        return replace(formula, gap=rng.choice(gaps))
+    return formula
+
+
+def _related(formula: s.Formula, rng: random.Random) -> s.Formula:
+    if isinstance(formula, s.Plus) or (isinstance(formula, s.Times) and formula.most is None):
+        inner = formula
+    else:
+        names = [name for name in ("inner", "left", "right") if hasattr(formula, name)]
+        inner = replace(formula, **{name: _related(getattr(formula, name), rng) for name in names if rng.random() < 0.6})
+    names = _bound(inner)
+    if len(names) < 2 or rng.random() < 0.4:
+        return inner
+    condition: s.Filter = _relation(rng, names)
+    if rng.random() < 0.4:
+        other = rng.choice([_relation(rng, names), s.Bound(rng.choice(names), _predicate(rng, 0))])
+        condition = rng.choice([s.AllOf, s.AnyOf])(condition, other)
+    return s.Filtered(inner, condition)
+
+
+def _relation(rng: random.Random, names: list[str]) -> s.Relation:
+    one, other = rng.sample(names, 2)
+    if rng.random() < 0.15:
+        return s.Relation(rng.choice(["=", "!=", "<"]), s.Of(one, "t"), s.Of(other, "t"))
+    side = s.Of(other, rng.choice("vwn"))
+    if rng.random() < 0.3:
+        side = replace(side, op=rng.choice("+-*"), number=s.Number(rng.choice(["0", "1", "2", "0.5", "1e0"])))
+    return s.Relation(rng.choice(["<", "<=", ">", ">=", "=", "!="]), s.Of(one, rng.choice("vw")), side)
 
 
 def _bound(formula: s.Formula) -> list[str]:

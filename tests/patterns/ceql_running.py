@@ -110,7 +110,7 @@ def table_of(case: Case, pattern: Pattern) -> pa.RecordBatch:
     data |= {f"{MASK}{i}": pa.array([r[3][i] for r in rows], pa.int64()) for i in range(pattern.words)}
     data |= {pattern.key_columns[i]: pa.array([r[0][i] for r in rows], pa.int64()) for i in range(len(pattern.keys))}
     data[WHEN] = pa.array([r[4] for r in rows], pa.int64())
-    for name in set(pattern.shape.attributes) - data.keys():
+    for name in set(pattern.needed) - data.keys():
         data[name] = pa.array([case.events[r[1]].values[name] for r in rows], SCHEMA.field(name).type)
     return pa.RecordBatch.from_pydict(data)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.patterns import algebra as s
 from penstock.patterns.ceql.parsing import parse
-from penstock.patterns.scopes import may_be_empty
+from penstock.patterns.scopes import bounds, may_be_empty, subformulas
 
 PLAIN = st.sampled_from(["v", "w_1", "`", "a b", "select", "Or", "é", "1st", "IN", "none", "x.y", "-- c"])
 TYPES = st.sampled_from(["A", "B", "NOT", "new type", "Events"])
@@ -43,9 +43,23 @@ PREDICATES = st.recursive(
 )
 
 
-def filters(variables):
-    """Filters that speak of those variables, which are (name, stream)."""
+GAPS = st.one_of(st.none(), st.none(), st.builds(s.Window, st.just("time"), st.integers(0, 2**62 - 1)))
+
+
+def relations(variables):
+    """Comparisons of two of those variables."""
+    number = st.one_of(st.tuples(st.none(), st.none()), st.tuples(st.sampled_from("+-*"), NUMBERS))
+    pair = st.lists(st.sampled_from(sorted(variables, key=str)), min_size=2, max_size=2, unique=True)
+    side = lambda v, attribute, shift: s.Of(v[0], attribute, v[1], *shift)  # noqa: E731
+    op = st.sampled_from(["<", "<=", ">", ">=", "=", "!="])
+    compared = lambda op, pair, one, other, shift, more: s.Relation(op, side(pair[0], one, shift), side(pair[1], other, more))  # noqa: E731
+    return st.builds(compared, op, pair, PLAIN, PLAIN, number, number)
+
+
+def filters(variables, *, between=False):
+    """Filters that speak of those variables, which are (name, stream); ``between``: also of two of them."""
     one = st.builds(lambda v, p: s.Bound(v[0], p, v[1]), st.sampled_from(sorted(variables, key=str)), PREDICATES)
+    one = st.one_of(one, relations(variables)) if between and len(variables) > 1 else one
     return st.recursive(
         one, lambda inner: st.one_of(st.builds(s.AllOf, inner, inner), st.builds(s.AnyOf, inner, inner)), max_leaves=3
     )
@@ -66,15 +80,15 @@ def formulas(draw, depth=3):
         name = draw(NAMES)
         return s.As(inner, name), bound | {(name, None)}
     if kind == 3:
-        return s.Plus(inner, draw(st.booleans())), bound
+        return s.Plus(inner, draw(st.booleans()), draw(GAPS)), bound
     if kind == 4:
         return (s.Filtered(inner, draw(filters(bound))) if bound else inner), bound
     if kind == 8:
         least, more = draw(st.integers(0, 4)), draw(st.one_of(st.none(), st.integers(0, 3)))
         most = None if more is None else max(1, least + more)
-        return s.Times(inner, least, most, draw(st.booleans())), bound
+        return s.Times(inner, least, most, draw(st.booleans()), draw(GAPS)), bound
     right, more = draw(formulas(depth=depth - 1))
-    join = s.Or(inner, right) if kind == 5 else s.Then(inner, right, draw(st.booleans()))
+    join = s.Or(inner, right) if kind == 5 else s.Then(inner, right, draw(st.booleans()), draw(GAPS))
     return join, bound | more
 
 
@@ -83,13 +97,17 @@ def queries(draw):
     formula, bound = draw(formulas())
     if may_be_empty(formula):
         formula = s.Then(formula, s.Not("C"), contiguous=False)
+    gaps = any(getattr(part, "gap", None) is not None for part in subformulas(formula))
+    if bound and not gaps and draw(st.booleans()):
+        formula = s.Filtered(formula, draw(filters(bound, between=True)))
+    judged = gaps or (isinstance(formula, s.Filtered) and any(isinstance(b, s.Of) for b in bounds(formula.filter)))
     attributes = st.lists(PLAIN, max_size=2, unique=True).map(tuple)
     chosen = draw(st.lists(st.sampled_from(sorted(bound, key=str)), min_size=1, unique=True)) if bound else []
     items = tuple(s.Item(name, stream, draw(attributes)) for name, stream in chosen)
     keys = draw(st.lists(PLAIN, max_size=3, unique=True))
     cut = draw(st.integers(0, len(keys)))
     return s.Query(
-        draw(st.sampled_from(["ALL", "NEXT", "LAST", "MAX", "STRICT", "ANY"])),
+        draw(st.sampled_from(["ALL", "NEXT", "LAST", "MAX", *([] if judged else ["STRICT"]), "ANY"])),
         draw(st.sampled_from([s.Everything(), s.Nothing(), s.CountAll(), *([s.Chosen(items)] if items else [])])),
         draw(st.sampled_from([(), ("S", "from")])),
         formula,
@@ -103,7 +121,7 @@ def queries(draw):
                 ),
             )
         ),
-        draw(st.sampled_from(["NONE", "PARTITION", "ANY"])),
+        "NONE" if judged else draw(st.sampled_from(["NONE", "PARTITION", "ANY"])),
         draw(st.one_of(st.none(), st.integers(1, 2**62 - 1))),
     )
 

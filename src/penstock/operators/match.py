@@ -26,7 +26,7 @@ from penstock.patterns.plan import Pattern, check_source_of_types, ready
 from penstock.patterns.predicates import check_query, expressions_of
 from penstock.patterns.recogniser.recogniser import Batch, Recogniser
 from penstock.patterns.recogniser.tables import Tables
-from penstock.patterns.result_columns import summed
+from penstock.patterns.relations import blocks_of, counts_of, recogniser_of
 from penstock.patterns.source_locations import error_in_clause
 from penstock.patterns.windows import earliest, step_back_text, steps_back, times, without_text
 from penstock.rows.keys import Ints
@@ -195,16 +195,7 @@ class Match(Operator):
         return describe(value, self._forms)
 
     def _recogniser(self) -> Recogniser:
-        p = self.pattern
-        return Recogniser(
-            tables_of(p),
-            strategy=p.strategy,
-            consume=p.consume,
-            limit=p.limit,
-            scope=p.scope,
-            max_matches_per_event=p.max_matches_per_event,
-            room=1 << 17,
-        )
+        return recogniser_of(self.pattern, tables_of(self.pattern), room=1 << 17)
 
     def _measured(
         self, rows: Rows, places_before: Ints, stored: Sequence[bytes | None]
@@ -240,11 +231,10 @@ class Match(Operator):
         order = self.pattern.order[0]
         out = []
         if self.pattern.shape.counts:
-            for counts in recogniser.count(batch):
-                ends, totals = summed(counts.ends, counts.words)
+            for ends, totals in counts_of(self.pattern, recogniser, batch, events):
                 out.append(self._row(rows, events, ends, first, [totals]))
         else:
-            for block in recogniser.feed(batch):
+            for block in blocks_of(self.pattern, recogniser, batch, events):
                 start = events.column(order).take(to_indices(block.starts))
                 out.append(self._row(rows, events, block.ends, first, [start, *self.pattern.shape.arrays(block, events)]))
         if not out:

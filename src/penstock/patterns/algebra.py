@@ -170,6 +170,33 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class Of:
+    """An attribute of the events bound to a variable, alone or with a number: ``a.price``, ``a.price * 1.05``."""
+
+    variable: str
+    attribute: str
+    stream: str | None = None
+    op: str | None = None
+    number: Number | None = None
+
+    def __str__(self) -> str:
+        shown = f"{variable_text(self.variable, self.stream)}.{name_text(self.attribute)}"
+        return shown if self.op is None else f"{shown} {self.op} {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """``b.price > a.price``: true of every pair of an event bound to the one and an event bound to the other."""
+
+    op: str
+    left: Of
+    right: Of
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.op} {self.right}"
+
+
+@dataclass(frozen=True, slots=True)
 class AllOf:
     """Both filters."""
 
@@ -191,7 +218,7 @@ class AnyOf:
         return f"({self.left} OR {self.right})"
 
 
-Filter = Bound | AllOf | AnyOf
+Filter = Bound | Relation | AllOf | AnyOf
 
 # ----------------------------------------------------------------------------------------------------------------- formulas
 
@@ -235,9 +262,10 @@ class Plus:
 
     inner: Formula
     contiguous: bool
+    gap: Window | None = None
 
     def __str__(self) -> str:
-        return f"({self.inner}){':+' if self.contiguous else '+'}"
+        return f"({self.inner}){':+' if self.contiguous else '+'}{gap_text(self.gap)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,25 +276,27 @@ class Times:
     least: int
     most: int | None
     contiguous: bool
+    gap: Window | None = None
 
     def __str__(self) -> str:
-        bounds = {(0, None): "*", (0, 1): "" if self.contiguous else "?"}.get((self.least, self.most))
+        bounds = {(0, None): "*", (0, 1): "" if self.contiguous or self.gap else "?"}.get((self.least, self.most))
         if not bounds:
             most = "" if self.most is None else self.most
             bounds = f"{{{self.least}}}" if self.least == self.most else f"{{{self.least},{most}}}"
-        return f"({self.inner}){':' if self.contiguous else ''}{bounds}"
+        return f"({self.inner}){':' if self.contiguous else ''}{bounds}{gap_text(self.gap)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """One after the other: ``;`` with a gap allowed, ``:`` without."""
+    """One after the other: ``;`` with other events allowed between, ``:`` without; ``gap``: the longest time between the two."""
 
     left: Formula
     right: Formula
     contiguous: bool
+    gap: Window | None = None
 
     def __str__(self) -> str:
-        return f"({self.left} {':' if self.contiguous else ';'} {self.right})"
+        return f"({self.left} {':' if self.contiguous else ';'}{gap_text(self.gap)} {self.right})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,6 +445,11 @@ _KEYWORDS = (
     "HOURS HOUR MINUTES MINUTE SECONDS SECOND CONSUME LIMIT"
 )
 KEYWORDS = frozenset(_KEYWORDS.split())
+
+
+def gap_text(gap: Window | None) -> str:
+    """The longest time between neighbours, as CEQL text."""
+    return "" if gap is None else f"[WITHIN {gap}]"
 
 
 def name_text(name: str) -> str:

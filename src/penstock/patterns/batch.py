@@ -21,9 +21,9 @@ from penstock.errors import RecordError
 from penstock.patterns.enumeration.maximal import ID, Maximal, MaximalDisjoint, Share, share, spread
 from penstock.patterns.enumeration.work import CountedSplit, EnumerationTask, load_work, split
 from penstock.patterns.plan import WHEN, Pattern
-from penstock.patterns.recogniser.recogniser import Batch, Block, Recogniser, walk
+from penstock.patterns.recogniser.recogniser import Batch, Block, walk
 from penstock.patterns.recogniser.tables import Tables
-from penstock.patterns.result_columns import summed
+from penstock.patterns.relations import blocks_of, counts_of, recogniser_of
 from penstock.patterns.sorting import LEAST, different
 from penstock.patterns.windows import earliest, step_back_text, steps_back, times, without_text
 from penstock.types import HASH, MASK
@@ -148,15 +148,7 @@ class _Worker:
 
     def __post_init__(self) -> None:
         p = self.pattern
-        self.recogniser = Recogniser(
-            Tables(p.follower()),
-            strategy=p.strategy,
-            consume=p.consume,
-            limit=p.limit,
-            scope=p.scope,
-            max_matches_per_event=p.max_matches_per_event,
-            block_matches=RESULT_ROWS,
-        )
+        self.recogniser = recogniser_of(p, Tables(p.follower()), block_matches=RESULT_ROWS)
         fields = [pa.field(name, self.columns.field(own).type) for name, own in zip(p.keys, p.key_columns, strict=True)]
         self.result = p.result(pa.schema([self.columns.field(name) for name in p.needed]), fields)
         if self.spread is not None and isinstance(self.spread.split, Maximal):
@@ -226,11 +218,10 @@ class _Worker:
     def _results(self, batch: Batch, events: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         p = self.pattern
         if p.shape.counts:
-            for counts in self.recogniser.count(batch):
-                ends, totals = summed(counts.ends, counts.words)
+            for ends, totals in counts_of(p, self.recogniser, batch, events):
                 yield _row_of(p, self.result, events, ends, [], [totals])
         elif self.spread is None:
-            for block in self.recogniser.feed(batch):
+            for block in blocks_of(p, self.recogniser, batch, events):
                 yield _rows_of(p, self.result, block, events)
         elif isinstance(self.spread.split, CountedSplit):
             for closings, lows in self.recogniser.closings(batch):

@@ -57,6 +57,8 @@ def checksum(pattern: Pattern, needed: tuple[str, ...] | None = None) -> int:
         pattern.window,
         pattern.needed if needed is None else needed,
         *pattern.streams,
+        *automaton.relations,
+        *automaton.gaps,
     )
     return zlib.crc32(repr(described).encode())
 

@@ -23,7 +23,7 @@ from penstock.patterns.predicates import filter_sql, predicate_sql, text_sql
 from penstock.patterns.recogniser.tables import BITS
 from penstock.patterns.result_columns import Shape, shape_of
 from penstock.patterns.scopes import subformulas
-from penstock.patterns.source_locations import error_in_clause
+from penstock.patterns.source_locations import error_in, error_in_clause
 from penstock.sql_text.schema import as_number, as_text, quoted, unknown_column
 from penstock.types import MASK
 
@@ -70,7 +70,12 @@ class Pattern:
     evaluated: tuple[str, ...] = ()
 
     def follower(self) -> Determiniser | Stopping:
-        return Stopping.of(self.automaton, self.stops_at) if self.stops_at else Determiniser(self.automaton, self.strategy)
+        return Stopping.of(self.automaton, self.stops_at) if self.stops_at else Determiniser(self.automaton, self.followed)
+
+    @property
+    def followed(self) -> str:
+        """The strategy by which runs are dropped before they are matches: none if conditions between events choose first."""
+        return self.strategy if not self.automaton.judges or self.strategy == "STRICT" else "ALL"
 
     def timing_out(self, variable: str, query: Query) -> Pattern:
         """The pattern of a query's runs that have bound a variable and time out.
@@ -86,6 +91,13 @@ class Pattern:
                 query,
                 "strategy" if self.strategy == "STRICT" else "consume",
                 "on_timeout cannot be combined with CONSUME BY or STRICT, under which runs end before their window does.",
+            )
+        if self.automaton.judges:
+            raise error_in(
+                query.text,
+                self.automaton.relations[0].op if self.automaton.relations else None,
+                "on_timeout cannot be combined with a condition between events or a gap, which only whole matches satisfy or not; compare "
+                "them after the match, with .where.",
             )
         if self.shape.counts:
             raise error_in_clause(
@@ -139,7 +151,7 @@ class Pattern:
     def spreads(self) -> bool:
         """Whether the matches of a closing event can be enumerated in parts: they are not compared, limited or only counted."""
         alone = {"ALL", "STRICT"} if self.scope == "end" else {"ALL", "STRICT", "NEXT", "LAST", "MAX"}
-        return self.strategy in alone and self.limit is None and not self.shape.counts
+        return self.strategy in alone and self.limit is None and not self.shape.counts and not self.automaton.judges
 
     @property
     def enumerates_locally(self) -> bool:
@@ -150,7 +162,8 @@ class Pattern:
     @property
     def needed(self) -> tuple[str, ...]:
         """The event columns that a worker needs."""
-        return tuple(dict.fromkeys((*self.order, *self.shape.attributes)))
+        compared = (side.attribute for relation in self.automaton.relations for side in (relation.left, relation.right))
+        return tuple(dict.fromkeys((*self.order, *self.shape.attributes, *compared)))
 
     def result(self, columns: pa.Schema, keys: list[pa.Field[Any]]) -> pa.Schema:
         """The result's schema, given the events' columns and the key fields."""
@@ -265,7 +278,8 @@ def ready(
     as_number(max_matches_per_event, "max_matches_per_event")
     automaton = build(query)
     shape = shape_of(query, columns, automaton.kinds, keys)
-    shown = {*order, *shape.attributes} & {group[0] for group in query.partition_by if len(group) == 1}
+    compared = {side.attribute for relation in automaton.relations for side in (relation.left, relation.right)}
+    shown = {*order, *shape.attributes, *compared} & {group[0] for group in query.partition_by if len(group) == 1}
     if shape.counts and query.limit is not None:
         raise error_in_clause(
             query, "limit", "LIMIT has no meaning with COUNT(*), which gives one row per closing event; leave it out."

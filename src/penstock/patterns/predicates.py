@@ -56,6 +56,8 @@ def filter_sql(condition: s.Filter) -> str:
             return f"({filter_sql(left)} AND {filter_sql(right)})"
         case s.AnyOf(left=left, right=right):
             return f"({filter_sql(left)} OR {filter_sql(right)})"
+        case s.Relation():
+            raise AssertionError(condition)  # refused inside NOT
 
 
 def text_sql(value: str) -> str:
@@ -100,7 +102,11 @@ def check_query(query: s.Query, columns: pa.Schema, *, types: Mapping[str, str] 
 
 
 def check_time(query: s.Query, name: str, kind: pa.DataType) -> None:
-    """Check that the order column can measure a window of time."""
+    """Check that the order column can measure a window of time, and gaps."""
+    for part in subformulas(query.formula):
+        gap = part.gap if isinstance(part, s.Plus | s.Times | s.Then) else None
+        if gap is not None and not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            raise QueryError(f"{s.gap_text(gap)} needs events ordered by a time, but {name!r} is {kind}.")
     if query.window is not None and query.window.kind == "time" and not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise error_in_clause(
             query,
@@ -174,9 +180,25 @@ class _Check:
     def _filter(self, condition: s.Filter) -> None:
         if isinstance(condition, s.Bound):
             self._predicate(condition.predicate, f"the filter {condition}")
+        elif isinstance(condition, s.Relation):
+            self._relation(condition)
         else:
             self._filter(condition.left)
             self._filter(condition.right)
+
+    def _relation(self, relation: s.Relation) -> None:
+        where = f"the filter {relation}"
+        sides = relation.left, relation.right
+        one, two = kinds = [self._kind(s.Attribute(side.attribute), where) for side in sides]
+        for side, kind in zip(sides, kinds, strict=True):
+            if side.op is not None and kind not in {None, "number"}:
+                raise self._fail(side.attribute, f"{where} calculates with {side}, which is a {kind}, not a number.")
+            if pa.types.is_nested(self._type(side.attribute, where)):
+                raise self._fail(
+                    side.attribute, f"{where} compares a {kind}; compare one of its fields, as a column of its own."
+                )
+        if one is not None and two is not None and one != two:
+            raise self._fail(relation.op, f"{where} compares a {one} with a {two}.")
 
     def _predicate(self, predicate: s.Predicate, where: str) -> None:
         match predicate:

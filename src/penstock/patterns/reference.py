@@ -171,14 +171,14 @@ def valuations(formula: s.Formula, events: Sequence[Seen]) -> set[Valuation]:
             }
         case s.As(inner=inner, name=name):
             return {(a, b, bound | {(name, p) for _, p in bound}) for a, b, bound in valuations(inner, events)}
-        case s.Plus(inner=inner, contiguous=contiguous):
+        case s.Plus(inner=inner, contiguous=contiguous, gap=gap):
             once = valuations(inner, events)
             found, more = set(once), set(once)
             while more:
-                more = _joined(once, more, contiguous=contiguous) - found
+                more = _joined(once, more, events, gap, contiguous=contiguous) - found
                 found |= more
             return found
-        case s.Times(inner=inner, least=least, most=most, contiguous=contiguous):
+        case s.Times(inner=inner, least=least, most=most, contiguous=contiguous, gap=gap):
             once = valuations(inner, events)
             repeated, found = {EMPTY}, set()
             for n in itertools.count():
@@ -187,22 +187,29 @@ def valuations(formula: s.Formula, events: Sequence[Seen]) -> set[Valuation]:
                 found |= repeated if n >= least else set()
                 if n == most:
                     break
-                repeated = _joined(once, repeated, contiguous=contiguous)
+                repeated = _joined(once, repeated, events, gap, contiguous=contiguous)
             return found
-        case s.Then(left=left, right=right, contiguous=contiguous):
-            return _joined(valuations(left, events), valuations(right, events), contiguous=contiguous)
+        case s.Then(left=left, right=right, contiguous=contiguous, gap=gap):
+            return _joined(valuations(left, events), valuations(right, events), events, gap, contiguous=contiguous)
         case s.Or(left=left, right=right):
             return valuations(left, events) | valuations(right, events)
         case s.Filtered(inner=inner, filter=condition):
             return _filtered(valuations(inner, events), condition, events)
 
 
-def _joined(first: set[Valuation], second: set[Valuation], *, contiguous: bool) -> set[Valuation]:
-    """One after the other. Nothing before or after a valuation leaves it as it is, whatever the operator."""
-    out = (second if EMPTY in first else set()) | (first if EMPTY in second else set())
-    first, second = first - {EMPTY}, second - {EMPTY}
-    pairs = ((one, two) for one in first for two in second if (two[0] == one[1] + 1 if contiguous else two[0] > one[1]))
-    return out | {(one[0], two[1], one[2] | two[2]) for one, two in pairs}
+def _joined(
+    first: set[Valuation], second: set[Valuation], events: Sequence[Seen], gap: s.Window | None, *, contiguous: bool
+) -> set[Valuation]:
+    """One after the other, not longer than ``gap`` apart. Nothing before or after a valuation leaves it as it is, whatever the operator."""
+    out: set[Valuation] = set()
+    out |= second if EMPTY in first else set()
+    out |= first if EMPTY in second else set()
+    for a, b, bound in first - {EMPTY}:
+        for c, d, more in second - {EMPTY}:
+            near = gap is None or (c > b and events[c].at - events[b].at <= gap.size)
+            if near and (c == b + 1 if contiguous else c > b):
+                out.add((a, d, bound | more))
+    return out
 
 
 def _filtered(found: set[Valuation], condition: s.Filter, events: Sequence[Seen]) -> set[Valuation]:
@@ -214,6 +221,21 @@ def _filtered(found: set[Valuation], condition: s.Filter, events: Sequence[Seen]
         case s.Bound(variable=variable, predicate=predicate, stream=stream):
             name = label_of(variable, stream)
             return {v for v in found if all(holds(predicate, events[p]) for n, p in v[2] if n == name)}
+        case s.Relation():
+            return {v for v in found if _related(condition, v[2], events)}
+
+
+def _related(relation: s.Relation, bound: frozenset[tuple[str, int]], events: Sequence[Seen]) -> bool:
+    """Whether the relation is true of every pair of bound events."""
+    left, right = relation.left, relation.right
+    ones = [_value(_operand(left), events[p]) for name, p in bound if name == label_of(left.variable, left.stream)]
+    others = [_value(_operand(right), events[p]) for name, p in bound if name == label_of(right.variable, right.stream)]
+    return all(_compared(one, relation.op, other) is True for one in ones for other in others)
+
+
+def _operand(side: s.Of) -> s.Operand:
+    alone = s.Attribute(side.attribute)
+    return alone if side.op is None or side.number is None else s.Arithmetic(side.op, alone, side.number)
 
 
 # --------------------------------------------------------------------------------------------------- conditions on one event
@@ -228,6 +250,8 @@ def passes(condition: s.Filter, event: Seen) -> bool:
             return passes(left, event) and passes(right, event)
         case s.Bound(predicate=predicate):
             return holds(predicate, event)
+        case s.Relation():
+            raise AssertionError(condition)  # not about one event
 
 
 def holds(predicate: s.Predicate, event: Seen) -> bool:

@@ -11,10 +11,11 @@ MOST_TIMES = 100  # of a quantifier
 MOST_STEPS = (
     150  # of a formula whose quantifiers are written out; with MAX or LAST the automaton has as many nodes as pairs of them
 )
+MOST_RELATIONS = 16  # each makes two more kinds of marks, and every step of the automaton is kept for each kind
 FEWER_STEPS = "repeat with + or {n,}, or count the events before, in a window or with stateful_map"
 
 
-def complaints(query: s.Query) -> Iterator[tuple[str, str]]:
+def complaints(query: s.Query) -> Iterator[tuple[object, str]]:
     """What is wrong with a query's names.
 
     A filter may name only what its formula binds. About anything else it would always be true, so it can only be a mistake.
@@ -48,12 +49,81 @@ def complaints(query: s.Query) -> Iterator[tuple[str, str]]:
                 yield from _unbound(f, "filtered", "the formula before FILTER", variables(part.inner))
         elif isinstance(part, s.Not) and part.condition is not None:
             for f in bounds(part.condition):
-                if (f.variable, f.stream) != (part.type, None):
+                if isinstance(f, s.Of):
+                    yield f.variable, f"the filter inside NOT({part.type} ...) is about one event; it cannot compare {f}."
+                elif (f.variable, f.stream) != (part.type, None):
                     shown = s.variable_text(f.variable, f.stream)
                     yield f.variable, f"the filter inside NOT({part.type} ...) may use only {part.type}, not {shown}."
+    yield from _relation_complaints(query)
 
 
-def _unbound(node: s.Item | s.Bound, how: str, where: str, there: set[Variable]) -> Iterator[tuple[str, str]]:
+def _relation_complaints(query: s.Query) -> Iterator[tuple[object, str]]:
+    """What is wrong with conditions between events: where they stand, and what they cannot be combined with."""
+    relations = [relation for part in subformulas(query.formula) for relation in relations_in(part)]
+    gaps = [
+        part.gap for part in subformulas(query.formula) if isinstance(part, s.Plus | s.Times | s.Then) and part.gap is not None
+    ]
+    if not relations and not gaps:
+        return
+    if gaps and query.strategy == "STRICT":
+        yield (
+            query.clauses.get("strategy", ""),
+            "SELECT STRICT cannot be combined with a gap, [WITHIN …]; write : or :+ for what follows directly.",
+        )
+    for part in subformulas(query.formula):
+        if isinstance(part, s.Plus) or (isinstance(part, s.Times) and part.most is None):
+            for inner in (relation for sub in subformulas(part) for relation in relations_in(sub)):
+                yield (
+                    inner.op,
+                    f"{inner} stands inside a repetition without end; put the filter behind the whole pattern, or repeat with {{n,m}}.",
+                )
+    if (copies := relations_of(query.formula)) > MOST_RELATIONS:
+        yield (
+            relations[0].op,
+            f"the pattern has {copies:,} conditions between events with its quantifiers written out, of at most {MOST_RELATIONS}.",
+        )
+    if query.consume != "NONE":
+        such = relations[0] if relations else s.gap_text(gaps[0])
+        why = f"a condition between events, such as {such}, because such conditions are evaluated when matches are enumerated"
+        way = "choose with NEXT, LAST, MAX or LIMIT, or leave out CONSUME BY."
+        yield query.clauses.get("consume", ""), f"CONSUME BY cannot be combined with {why}; {way}"
+    if query.strategy == "STRICT" and not isinstance(query.projection, s.Everything | s.CountAll):
+        shown = {(i.variable, i.stream) for i in query.projection.items} if isinstance(query.projection, s.Chosen) else set()
+        for side in (side for relation in relations for side in (relation.left, relation.right)):
+            if (side.variable, side.stream) not in shown:
+                name = s.variable_text(side.variable, side.stream)
+                yield side.variable, f"SELECT STRICT with the condition on {side} needs {name} to be selected, too."
+
+
+def relations_in(part: s.Formula) -> Iterator[s.Relation]:
+    """The conditions between events of a filter, if the formula is one; not of its parts."""
+    if isinstance(part, s.Filtered):
+        yield from _relations(part.filter)
+
+
+def _relations(condition: s.Filter) -> Iterator[s.Relation]:
+    if isinstance(condition, s.Relation):
+        yield condition
+    elif isinstance(condition, s.AllOf | s.AnyOf):
+        yield from _relations(condition.left)
+        yield from _relations(condition.right)
+
+
+def relations_of(formula: s.Formula) -> int:
+    """The number of conditions between events in a formula whose quantifiers are written out."""
+    own = len(list(relations_in(formula)))
+    match formula:
+        case s.Times(inner=inner, least=least, most=most):
+            return relations_of(inner) * (max(least, 1) if most is None else most)
+        case s.As(inner=inner) | s.Plus(inner=inner) | s.Filtered(inner=inner):
+            return own + relations_of(inner)
+        case s.Then(left=left, right=right) | s.Or(left=left, right=right):
+            return relations_of(left) + relations_of(right)
+        case _:
+            return own
+
+
+def _unbound(node: s.Item | s.Bound | s.Of, how: str, where: str, there: set[Variable]) -> Iterator[tuple[str, str]]:
     if (node.variable, node.stream) not in there:
         binds = ", ".join(sorted(s.variable_text(*variable) for variable in there)) or "nothing"
         shown = s.variable_text(node.variable, node.stream)
@@ -110,10 +180,13 @@ def variables(formula: s.Formula) -> set[Variable]:
     return found
 
 
-def bounds(condition: s.Filter) -> Iterator[s.Bound]:
-    """A filter's conditions on single variables."""
+def bounds(condition: s.Filter) -> Iterator[s.Bound | s.Of]:
+    """A filter's conditions on single variables, and what others compare."""
     if isinstance(condition, s.Bound):
         yield condition
+    elif isinstance(condition, s.Relation):
+        yield condition.left
+        yield condition.right
     else:
         yield from bounds(condition.left)
         yield from bounds(condition.right)

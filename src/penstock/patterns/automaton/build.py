@@ -11,7 +11,7 @@ Source: Bucchi, Grez, Quintana, Riveros and Vansummeren, "CORE: a complex event 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.patterns.algebra import (
     AllOf,
@@ -31,10 +31,14 @@ from penstock.patterns.algebra import (
     Predicate,
     Projection,
     Query,
+    Relation,
     Then,
     Times,
+    Window,
 )
 
+SIDE = "__ps_side"  # hidden variables begin so
+UNBOUND = f"{SIDE}_of_none"  # of events that only a gap marks: those of a NOT
 SKIP = 0  # every greater number is a kind of mark
 
 
@@ -81,6 +85,8 @@ class Automaton:
         kinds: the output variables that each kind of mark binds; preferred kinds first.
         initial: the set in which the first event of a match is read.
         final: the set of states in which a match is complete.
+        relations: conditions between events, each for one place of the pattern: the events to compare are those of `side_of`.
+        gaps: the longest times between neighbours, each wherever the pattern has it: the events are those of `gap_of`, in turn.
     """
 
     tests: tuple[Test, ...]
@@ -88,6 +94,13 @@ class Automaton:
     kinds: tuple[tuple[str, ...], ...]
     initial: int
     final: int
+    relations: tuple[Relation, ...] = ()
+    gaps: tuple[Window, ...] = ()
+
+    @property
+    def judges(self) -> bool:
+        """Whether conditions are evaluated when matches are enumerated."""
+        return bool(self.relations or self.gaps)
 
     @property
     def most_matches(self) -> int | None:
@@ -118,13 +131,14 @@ class _Fragment:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """A transition before the projection; it still has every variable."""
+    """A transition before the projection; it still has every variable. ``links``: hidden ones, of gaps, which events of NOT have, too."""
 
     source: int
     needs: int
     refuses: int
     labels: frozenset[str]
     target: int
+    links: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -132,7 +146,8 @@ class _Builder:
     tests: dict[Test, int] = field(default_factory=dict)
     readings: list[_Reading] = field(default_factory=list)
     empty: dict[int, set[int]] = field(default_factory=dict)
-    names: dict[str, None] = field(default_factory=dict)  # AS-names in order of appearance
+    relations: list[Relation] = field(default_factory=list)
+    gaps: dict[Window, int] = field(default_factory=dict)
     count: int = 0
 
     def bit(self, test: Test) -> int:
@@ -160,14 +175,14 @@ class _Builder:
                 return self.read(0, self.bit(Excluded(name, condition)), frozenset())
             case As(inner=inner, name=name):
                 return self.relabel(self.part(inner), name)
-            case Plus(inner=inner, contiguous=contiguous):
+            case Plus(inner=inner):
                 part = self.part(inner)
-                self.chain(part.final, part.initial, contiguous=contiguous, states=part.states)
+                self.chain(part, part, formula, part.states)
                 return part
-            case Then(left=left, right=right, contiguous=contiguous):
-                return self.then(self.part(left), self.part(right), contiguous=contiguous)
-            case Times(inner=inner, least=least, most=most, contiguous=contiguous):
-                return self.times(inner, least, most, contiguous=contiguous)
+            case Then(left=left, right=right):
+                return self.then(self.part(left), self.part(right), formula)
+            case Times():
+                return self.times(formula)
             case Or(left=left, right=right):
                 first, second = self.part(left), self.part(right)
                 initial, final = first.initial | second.initial, first.final | second.final
@@ -180,33 +195,40 @@ class _Builder:
         self.readings.append(_Reading(source, needs, refuses, labels, target))
         return _Fragment({source}, {target}, {source, target})
 
-    def then(self, first: _Fragment, second: _Fragment, *, contiguous: bool) -> _Fragment:
+    def then(self, first: _Fragment, second: _Fragment, by: Then) -> _Fragment:
         states = first.states | second.states
-        self.chain(first.final, second.initial, contiguous=contiguous, states=states)
+        self.chain(first, second, by, states)
         # No transition stands for a part that is left out: it would also be taken in the middle of a match.
         initial = first.initial | second.initial if first.empty else first.initial
         final = first.final | second.final if second.empty else second.final
         return _Fragment(initial, final, states, first.empty and second.empty)
 
-    def times(self, inner: Formula, least: int, most: int | None, *, contiguous: bool) -> _Fragment:
+    def times(self, by: Times) -> _Fragment:
         """A copy for each time, each linked to the next, in the order of the pattern written out."""
-        copies = max(least, 1) if most is None else most
+        copies = max(by.least, 1) if by.most is None else by.most
         parts: list[_Fragment] = []
-        for nth in range(1, copies + 1):
-            part = self.part(inner)
-            if most is None and nth == copies:
-                self.chain(part.final, part.initial, contiguous=contiguous, states=part.states)
+        states: set[int] = set()
+        for _ in range(copies):
+            part = self.part(by.inner)
+            states |= part.states
             if parts:
-                self.chain(parts[-1].final, part.initial, contiguous=contiguous, states=part.states)
+                self.chain(parts[-1], part, by, states)
             parts.append(part)
-        if parts[0].empty:  # so can be any number of the copies; those that are not are the first
-            least = 0
+        if by.most is None:
+            self.chain(parts[-1], parts[-1], by, states)
+        least = 0 if parts[0].empty else by.least  # if one can be empty, any number can; those that are not are the first
         final = set().union(*(part.final for part in parts[max(least, 1) - 1 :]))
-        return _Fragment(parts[0].initial, final, set().union(*(part.states for part in parts)), least == 0)
+        return _Fragment(parts[0].initial, final, states, least == 0)
 
-    def chain(self, finals: set[int], initials: set[int], *, contiguous: bool, states: set[int]) -> None:
+    def chain(self, first: _Fragment, second: _Fragment, by: Plus | Times | Then, states: set[int]) -> None:
+        """Let the one follow the other; ``states`` gets the states that this needs."""
+        finals, initials = first.final, second.initial
+        if by.gap is not None:
+            nth = self.gaps.setdefault(by.gap, len(self.gaps))
+            initials = self.entries(initials, gap_of(nth, 1), states)
+            finals = self.exits(finals, gap_of(nth, 0))
         # The loop never sits on a state that reads events: it would let gaps into a contiguous repetition that follows.
-        if contiguous:
+        if by.contiguous:
             self.link(finals, initials)
         else:
             wait = self.wait()
@@ -214,11 +236,34 @@ class _Builder:
             self.link(finals, {wait})
             self.link({wait}, initials)
 
+    def entries(self, initials: set[int], label: str, states: set[int]) -> set[int]:
+        """Another way into a part, on which its first event gets a label."""
+        other = {state: self.state() for state in sorted(initials)}
+        for t in list(self.readings):
+            if t.source in other:
+                self.readings.append(replace(t, source=other[t.source], links=t.links | {label}))
+        states.update(other.values())
+        return set(other.values())
+
+    def exits(self, finals: set[int], label: str) -> set[int]:
+        """Another way out of a part, on which its last event gets a label."""
+        other = {state: self.state() for state in sorted(finals)}
+        for t in list(self.readings):
+            if t.target in other:
+                self.readings.append(replace(t, target=other[t.target], links=t.links | {label}))
+        return set(other.values())
+
     def relabel(self, part: _Fragment, name: str) -> _Fragment:
         for index, t in enumerate(self.readings):
             if t.source in part.states and t.labels:
-                self.readings[index] = _Reading(t.source, t.needs, t.refuses, t.labels | {name}, t.target)
+                self.readings[index] = replace(t, labels=t.labels | {name})
         return part
+
+    def mark(self, part: _Fragment, label: str, also: str) -> None:
+        """Give the events of a variable another label."""
+        for index, t in enumerate(self.readings):
+            if t.source in part.states and label in t.labels:
+                self.readings[index] = replace(t, labels=t.labels | {also})
 
     def filtered(self, inner: Formula, condition: Filter) -> _Fragment:
         match condition:
@@ -226,13 +271,20 @@ class _Builder:
                 return self.part(Or(Filtered(inner, left), Filtered(inner, right)))
             case AllOf(left=left, right=right):
                 return self.filtered(Filtered(inner, left), right)
+            case Relation(left=left_side, right=right_side):
+                part, nth = self.part(inner), len(self.relations)
+                self.relations.append(condition)
+                for which, side in enumerate((left_side, right_side)):
+                    label = label_of(side.variable, side.stream)
+                    self.mark(part, label, side_of(nth, which))
+                return part
             case Bound(variable=variable, predicate=predicate, stream=stream):
                 part = self.part(inner)
                 label = label_of(variable, stream)
                 bit = self.bit(predicate)
                 for index, t in enumerate(self.readings):
                     if t.source in part.states and label in t.labels:
-                        self.readings[index] = _Reading(t.source, t.needs | bit, t.refuses, t.labels, t.target)
+                        self.readings[index] = replace(t, needs=t.needs | bit)
                 return part
 
 
@@ -255,7 +307,12 @@ def build(query: Query) -> Automaton:
             back.setdefault(target, set()).add(t.source)
     useful = _closure(initial, ahead) & _closure(final, back)
     number = {state: index for index, state in enumerate(sorted(useful))}
-    variables = outputs(query)
+    sides = (side_of(nth, which) for nth in range(len(builder.relations)) for which in (0, 1))
+    ends = (gap_of(nth, which) for nth in range(len(builder.gaps)) for which in (0, 1))
+    variables = (*outputs(query), *sides, *ends, UNBOUND)
+    for index, t in enumerate(builder.readings):
+        if t.links:
+            builder.readings[index] = replace(t, labels=t.labels | t.links | (frozenset() if t.labels else {UNBOUND}))
     kinds = _kinds(query.projection, variables, builder.readings)
     rows: list[dict[Transition, None]] = [{} for _ in useful]
     for t in builder.readings:
@@ -268,6 +325,8 @@ def build(query: Query) -> Automaton:
         kinds=tuple(dict(sorted(k for k in kinds.values() if k[0] != SKIP)).values()),
         initial=_bits(number[state] for state in initial & useful),
         final=_bits(number[state] for state in final & useful),
+        relations=tuple(builder.relations),
+        gaps=tuple(builder.gaps),
     )
 
 
@@ -306,6 +365,16 @@ def _kinds(
         labels: (order[marks[labels]], tuple(variables[i] for i in marks[labels])) if labels in marks else (SKIP, ())
         for labels in {t.labels for t in readings}
     }
+
+
+def gap_of(nth: int, which: int) -> str:
+    """The hidden variable of the events before (0) and after (1) the nth gap; every gap that is passed has one of each."""
+    return f"{SIDE}_gap{nth}.{which}"
+
+
+def side_of(nth: int, which: int) -> str:
+    """The hidden variable of what the nth condition between events compares: 0 on its left, 1 on its right."""
+    return f"{SIDE}{nth}.{which}"
 
 
 def label_of(variable: str, stream: str | None) -> str:

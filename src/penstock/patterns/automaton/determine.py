@@ -96,6 +96,8 @@ class Determiniser:
     def moved(self, here: int, preferred: int, mask: int, choice: int) -> tuple[int, int]:
         """The states after a choice, and those after the same marks of preferred kinds."""
         after = self.move(here, mask, choice)
+        if self.automaton.judges:  # any way to bind the same events may be the one that satisfies the conditions
+            return after, 0
         if choice == SKIP:
             return after, self.move(preferred, mask, SKIP)
         preferred = self._marked(preferred, mask)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.patterns.algebra import name_text, variable_text
-from penstock.patterns.automaton.build import SKIP, Automaton, Excluded, Test, Transition, TypeIs, build
+from penstock.patterns.algebra import Relation, gap_text, name_text, variable_text
+from penstock.patterns.automaton.build import SIDE, SKIP, Automaton, Excluded, Test, Transition, TypeIs, build
 from penstock.patterns.ceql.parsing import parse
 
 
@@ -43,7 +43,20 @@ def explain(query: str) -> str:
         if automaton.final >> state & 1:
             parts.insert(0, "a match ends")
         lines.append(f"  {state}: {'; '.join(parts)}")
+    for relation in automaton.relations:
+        lines.append(f"when enumerated, for each candidate: {relation}{_hint(relation)}")
+    lines += [f"when enumerated, for each candidate: neighbours {gap_text(gap)}" for gap in automaton.gaps]
     return "\n".join(lines)
+
+
+def _hint(relation: Relation) -> str:
+    """Advice: what is equal in all events can be the key, which costs nothing."""
+    left, right = relation.left, relation.right
+    if relation.op != "=" or left.op or right.op or left.attribute != right.attribute:
+        return ""
+    return (
+        f"; if it is so for all events of a match, PARTITION BY [{name_text(left.attribute)}] (in a flow, key_by) costs nothing"
+    )
 
 
 def _test(test: Test) -> str:
@@ -60,7 +73,7 @@ def _transition(automaton: Automaton, t: Transition) -> str:
     if t.choice == SKIP:
         does = "skip"
     else:
-        bound = automaton.kinds[t.choice - 1]
+        bound = [name for name in automaton.kinds[t.choice - 1] if not name.startswith(SIDE)]
         does = "mark" + (f" [{', '.join(bound)}]" if bound else "")
     tests = [f"t{i}" for i in range(len(automaton.tests)) if t.needs >> i & 1]
     tests += [f"not t{i}" for i in range(len(automaton.tests)) if t.refuses >> i & 1]

@@ -248,6 +248,24 @@ class _Reader(Transformer[Token, Any]):
     def bound(self, variable: tuple[Name, Name | None], predicate: s.Predicate) -> s.Bound:
         return s.Bound(variable[0], predicate, variable[1])
 
+    def of(self, variable: tuple[Name, Name | None], attribute: Name) -> s.Of:
+        return s.Of(variable[0], attribute, variable[1])
+
+    def shift(self, token: Token) -> str:
+        return str(token)
+
+    def shifted(self, variable: tuple[Name, Name | None], attribute: Name, op: str, number: Token) -> s.Of:
+        return s.Of(variable[0], attribute, variable[1], op, s.Number(self._number(number)))
+
+    def relation(self, left: s.Of, op: Token, right: s.Of) -> s.Relation:
+        plain = {"==": "=", "<>": "!="}.get(str(op), str(op))
+        if (left.variable, left.stream) == (right.variable, right.stream):
+            shown = s.variable_text(left.variable, left.stream)
+            raise self._fail(
+                op, f"a condition on one event stands in brackets, as in {shown}[v < w]; this form compares two variables."
+            )
+        return s.Relation(_placed(plain, op), left, right)
+
     # formulas
 
     def event(self, variable: tuple[Name, Name | None]) -> s.Event:
@@ -259,17 +277,22 @@ class _Reader(Transformer[Token, Any]):
     def as_(self, inner: s.Formula, name: Name) -> s.As:
         return s.As(inner, self._plain(name))
 
-    def plus(self, inner: s.Formula) -> s.Plus:
-        return s.Plus(inner, contiguous=False)
+    def plus(self, inner: s.Formula, gap: s.Window | None = None) -> s.Plus:
+        return s.Plus(inner, contiguous=False, gap=gap)
 
-    def adjacent_plus(self, inner: s.Formula) -> s.Plus:
-        return s.Plus(inner, contiguous=True)
+    def adjacent_plus(self, inner: s.Formula, gap: s.Window | None = None) -> s.Plus:
+        return s.Plus(inner, contiguous=True, gap=gap)
 
-    def star(self, inner: s.Formula) -> s.Times:
-        return s.Times(inner, 0, None, contiguous=False)
+    def star(self, inner: s.Formula, gap: s.Window | None = None) -> s.Times:
+        return s.Times(inner, 0, None, contiguous=False, gap=gap)
 
-    def adjacent_star(self, inner: s.Formula) -> s.Times:
-        return s.Times(inner, 0, None, contiguous=True)
+    def adjacent_star(self, inner: s.Formula, gap: s.Window | None = None) -> s.Times:
+        return s.Times(inner, 0, None, contiguous=True, gap=gap)
+
+    def gap(self, within: Token, window: s.Window) -> s.Window:
+        if window.kind != "time":
+            raise self._fail(within, "a gap between neighbours is a time, such as [WITHIN 5 MINUTES].")
+        return window
 
     def optional(self, inner: s.Formula, mark: Token) -> s.Times:
         before = self._text[: mark.start_pos].rstrip()
@@ -281,11 +304,11 @@ class _Reader(Transformer[Token, Any]):
             )
         return s.Times(inner, 0, 1, contiguous=False)
 
-    def repeated_times(self, inner: s.Formula, bounds: tuple[int, int | None]) -> s.Times:
-        return s.Times(inner, *bounds, contiguous=False)
+    def repeated_times(self, inner: s.Formula, bounds: tuple[int, int | None], gap: s.Window | None = None) -> s.Times:
+        return s.Times(inner, *bounds, contiguous=False, gap=gap)
 
-    def adjacent_times(self, inner: s.Formula, bounds: tuple[int, int | None]) -> s.Times:
-        return s.Times(inner, *bounds, contiguous=True)
+    def adjacent_times(self, inner: s.Formula, bounds: tuple[int, int | None], gap: s.Window | None = None) -> s.Times:
+        return s.Times(inner, *bounds, contiguous=True, gap=gap)
 
     def exactly(self, number: Token) -> tuple[int, int | None]:
         return self.from_to(number, number)
@@ -314,11 +337,11 @@ class _Reader(Transformer[Token, Any]):
             )
         return int(number)
 
-    def sequence(self, left: s.Formula, right: s.Formula) -> s.Then:
-        return s.Then(left, right, contiguous=False)
+    def sequence(self, left: s.Formula, *rest: Any) -> s.Then:
+        return s.Then(left, rest[-1], contiguous=False, gap=rest[0] if rest[1:] else None)
 
-    def adjacent(self, left: s.Formula, right: s.Formula) -> s.Then:
-        return s.Then(left, right, contiguous=True)
+    def adjacent(self, left: s.Formula, *rest: Any) -> s.Then:
+        return s.Then(left, rest[-1], contiguous=True, gap=rest[0] if rest[1:] else None)
 
     # clauses
 

@@ -30,7 +30,7 @@ from penstock.patterns.automaton.build import Automaton
 from penstock.patterns.enumeration.parts import DONE, MARKS, MATCHES, TOO_MANY, configurations, counters_of, submatches
 from penstock.patterns.enumeration.work import LIGHT
 from penstock.patterns.recogniser.recogniser import Block, too_many_matches
-from penstock.patterns.scopes import bounds, subformulas
+from penstock.patterns.scopes import bounds, relations_in, subformulas
 from penstock.patterns.source_locations import error_in
 
 ITEM: Final = "__ps_item"
@@ -106,9 +106,13 @@ def _label(formula: s.Formula, items: list[Any], names: tuple[str, ...], refuse:
         case s.As(inner=inner, name=name):
             return replace(formula, inner=_label(inner, items, (*names, name), refuse, repeated=repeated))
         case s.Filtered(inner=inner, filter=condition):
+            if (relation := next(relations_in(formula), None)) is not None:
+                raise refuse(f"it compares events: {relation}", relation.op)
             if _has_or(condition):
                 raise refuse("its filter has an OR between variables", next(bounds(condition)).variable)
             return replace(formula, inner=_label(inner, items, names, refuse, repeated=repeated))
+        case s.Plus(gap=s.Window()) | s.Then(gap=s.Window()):
+            raise refuse(f"neighbours have a longest gap: {formula}", _first_word(formula))
         case s.Plus(inner=inner, contiguous=False):
             return replace(formula, inner=_label(inner, items, names, refuse, repeated=True))
         case s.Then(left=left, right=right, contiguous=False) if not repeated:
@@ -124,7 +128,7 @@ def _first_word(formula: s.Formula) -> str:
 
 
 def _has_or(condition: s.Filter) -> bool:
-    if isinstance(condition, s.Bound):
+    if isinstance(condition, s.Bound | s.Relation):
         return False
     return isinstance(condition, s.AnyOf) or _has_or(condition.left) or _has_or(condition.right)
 

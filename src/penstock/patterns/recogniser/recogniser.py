@@ -26,7 +26,7 @@ ARRAYS = ("pos", "prev", "left", "right", "kind", "rank", "key")  # in the kerne
 COMPARED = 1 << 22  # most matches of one event that are compared, though fewer may remain
 _NO_LIMIT = np.iinfo(np.int64).max
 _CONSUME = {"NONE": kernel.KEEP, "PARTITION": kernel.CONSUME_KEY, "ANY": kernel.CONSUME_ALL, "EXPIRED": kernel.EXPIRE}
-_BEST = {"NEXT": choosing.NEXT, "LAST": choosing.LAST}
+BEST = {"NEXT": choosing.NEXT, "LAST": choosing.LAST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,10 +340,10 @@ class Recogniser:
             self.heads[self._seen != self._counters[kernel.GENERATION]] = -1
 
     def _emit_matches(self, closings: NDArray[np.int32], lows: NDArray[np.int64]) -> Iterator[Block]:
-        if self._scope == "end" and self._strategy in _BEST:
+        if self._scope == "end" and self._strategy in BEST:
             yield from self._best(closings, lows)
         elif self._strategy == ("MAX" if self._scope == "end" else "ANY"):
-            block = self._chosen(_joined(list(self._walk(closings, lows, None, max(self._too_many, COMPARED)))))
+            block = self._chosen(joined(list(self._walk(closings, lows, None, max(self._too_many, COMPARED)))))
             check_number(block.ends, self._too_many)
             yield block
         else:
@@ -360,7 +360,7 @@ class Recogniser:
 
         def fill(*block: np.ndarray) -> int:
             nonlocal todo, path
-            strategy, arena = _BEST[self._strategy], self.arena.arrays
+            strategy, arena = BEST[self._strategy], self.arena.arrays
             while True:
                 code = choosing.choose(closings, lows, strategy, arena, firsts, known, heaps, todo, path, *block, counters)
                 if code != matches.PATH_FULL:
@@ -377,7 +377,7 @@ class Recogniser:
         else:
             matches.maximal(block.ends, block.offsets, block.positions, keep)
         if self._limit is not None:
-            keep &= _place_in_group(block.ends, keep) < self._limit
+            keep &= place_in_group(block.ends, keep) < self._limit
         return filtered(block, keep)
 
 
@@ -466,7 +466,8 @@ def too_many_matches(limit: int) -> OperatorError:
     )
 
 
-def _joined(blocks: list[Block]) -> Block:
+def joined(blocks: list[Block]) -> Block:
+    """Blocks as one."""
     if len(blocks) == 1:
         return blocks[0]
     lengths = np.concatenate([np.diff(block.offsets) for block in blocks])
@@ -487,7 +488,7 @@ def filtered(block: Block, keep: NDArray[np.bool_]) -> Block:
     return Block(block.starts[keep], block.ends[keep], offsets, block.positions[marks], block.kinds[marks])
 
 
-def _place_in_group(groups: NDArray[np.int64], keep: NDArray[np.bool_]) -> NDArray[np.int64]:
+def place_in_group(groups: NDArray[np.int64], keep: NDArray[np.bool_]) -> NDArray[np.int64]:
     """For each match, the number of kept ones before it in its group."""
     before: NDArray[np.int64] = np.cumsum(keep) - keep
     first = np.concatenate([[True], groups[1:] != groups[:-1]])

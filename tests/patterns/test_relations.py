@@ -1,0 +1,242 @@
+"""Conditions between the events of a match: what they mean, of which values, and with which other clauses."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from decimal import Decimal
+
+import pytest
+from ceql_running import complaint, in_batch, in_epochs
+from test_small_checks import case, data, of_one_key, reference
+
+import penstock as ps
+from penstock.errors import OperatorError, QueryError
+from penstock.patterns import relations
+from penstock.patterns.memory import checksum
+from penstock.patterns.plan import ready
+from penstock.testing import Harness
+
+NUMBERS = itertools.count()
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("text", "events", "found"),
+    [
+        ("A ; B FILTER B.v > A.v", "A2 A1 B1 B2 B3", [(0, 4), (1, 3), (1, 4)]),
+        ("A ; B FILTER B.v = A.v", "A2 A1 B1 B2 B", [(0, 3), (1, 2)]),
+        ("A ; B FILTER B.v != A.v", "A2 A B1 B2 B", [(0, 2)]),
+        ("A ; B FILTER B.v >= A.v * 2", "A1 B1 B2 B3", [(0, 2), (0, 3)]),
+        ("A ; B FILTER B.v >= A.v + 1.5", "A1 B2 B3", [(0, 2)]),
+        # several events: every pair
+        ("A ; B+ ; C FILTER B.v > A.v", "A1 B2 B1 B3 C", [(0, 1, 3, 4), (0, 1, 4), (0, 3, 4)]),
+        ("A+ ; B FILTER B.v > A.v", "A1 A3 B2 B4", [(0, 1, 3), (0, 2), (0, 3), (1, 3)]),
+        ("A+ ; B+ ; C FILTER B.v > A.v", "A1 A2 B2 B3 C", [(0, 1, 3, 4), (0, 2, 3, 4), (0, 2, 4), (0, 3, 4), (1, 3, 4)]),
+        # nothing bound: true
+        ("A ; B? ; C FILTER B.v > A.v", "A2 B1 C", [(0, 2)]),
+        ("A ; B OR A ; C FILTER B.v > A.v", "A2 B1 C1", [(0, 2)]),
+        # where it stands: about the events of its own formula
+        ("A AS x ; (A AS y ; B FILTER B.v > y.v)", "A9 A1 B2", [(0, 1, 2)]),
+        ("(A AS x ; B FILTER B.v > x.v) ; A AS x", "A1 B2 A9", [(0, 1, 2)]),
+        ("(A ; B FILTER B.v > A.v){2}", "A1 B2 A8 B9 A8 B7", [(0, 1, 2, 3)]),
+        ("(A ; B FILTER B.v > A.v) OR (A ; B FILTER B.v < A.v)", "A2 B1 B2 B3", [(0, 1), (0, 3)]),
+        # with conditions on one event
+        ("A ; B FILTER B.v > A.v AND A[v=1]", "A1 A2 B3", [(0, 2)]),
+        ("A ; B FILTER B.v > A.v OR A[v=1]", "A1 A5 B3 B0", [(0, 2), (0, 3)]),
+        ("A ; B FILTER B.v > A.v OR B.v < A.v", "A1 B1 B2 B0", [(0, 2), (0, 3)]),
+    ],
+)
+def test_condition_between_events_is_true_of_every_pair_of_events_of_its_formula(text, events, found):
+    assert data(f"SELECT * WHERE {text}", events) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        # one event a second; "gap" events do not matter to the patterns
+        ("A ;[WITHIN 0.000002 SECONDS] B", [(2, 4), (3, 4), (3, 5)]),
+        ("A+[WITHIN 0.000001 SECONDS]", [(0,), (2,), (2, 3), (3,)]),
+        ("A{2,}[WITHIN 0.000002 SECONDS]", [(0, 2), (0, 2, 3), (2, 3)]),
+        ("A{2}[WITHIN 0.000002 SECONDS]", [(0, 2), (2, 3)]),
+        ("A{2} ;[WITHIN 0.000001 SECONDS] B", [(0, 3, 4), (2, 3, 4)]),
+        ("A ;[WITHIN 0.000001 SECONDS] B{2}[WITHIN 0.000001 SECONDS]", [(3, 4, 5)]),
+        ("A ;[WITHIN 0.000003 SECONDS] (C? ; B)", [(0, 1, 4), (0, 1, 5), (2, 4), (2, 5), (3, 4), (3, 5)]),
+        ("A :[WITHIN 0.000001 SECONDS] (NOT(A)):* :[WITHIN 0.000001 SECONDS] B", [(3, 4), (3, 5)]),
+        ("(A ;[WITHIN 0.000001 SECONDS] A) ; B", [(2, 3, 4), (2, 3, 5)]),
+        ("A ;[WITHIN 0 SECONDS] B", []),
+    ],
+)
+def test_neighbours_are_not_further_apart_than_their_gap(text, found):
+    assert data(f"SELECT * WHERE {text}", "A C A A B B") == found
+
+
+def test_what_only_a_gap_marks_is_not_shown():
+    text = "SELECT * WHERE A :[WITHIN 0.000001 SECONDS] NOT(A) :[WITHIN 0.000001 SECONDS] B"
+    assert data(text, "A C B") == [(0, 2)]
+    assert data(text.replace("*", "A"), "A C B") == [(0,)]
+    assert data(text.replace("NOT(A)", "(NOT(A) : C) AS x"), "A B C B") == [(0, 2, 3)]
+
+
+def test_strategy_and_limit_choose_among_the_matches_that_satisfy_the_condition():
+    text, events = "* WHERE A ; B FILTER B.v > A.v", "A9 A1 A2 A3 B3"
+    assert data(f"SELECT ALL {text}", events) == [(1, 4), (2, 4)]
+    assert data(f"SELECT NEXT {text}", events) == [(1, 4)]
+    assert data(f"SELECT LAST {text}", events) == [(2, 4)]
+    assert data("SELECT MAX * WHERE A+ ; B FILTER B.v > A.v", "A9 A1 A2 B3") == [(1, 2, 3)]
+    assert data(f"SELECT STRICT {text}", "A1 C B2 A1 B2") == [(3, 4)]
+    for query in (f"SELECT ANY {text}", f"SELECT {text} LIMIT 1"):
+        assert len(in_batch(case(query, events))) == 1
+        assert data(query, events)
+
+
+def test_one_binding_of_the_same_events_is_enough_and_the_preferred_of_those_is_shown():
+    text = "SELECT x, y WHERE A AS x ; A AS y OR A AS y ; A AS x FILTER x.v > y.v"
+    assert data(text, "A1 A2") == [(0, 1)]
+    (answer,) = in_batch(case(text, "A1 A2"))
+    assert answer[1].bound == (("y",), ("x",))
+
+
+def test_what_is_not_selected_is_compared_and_equal_matches_are_one():
+    assert data("SELECT B WHERE A ; B FILTER B.v > A.v", "A1 B2") == [(1,)]
+    asked = case("SELECT C WHERE A ; B ; C FILTER B.v > A.v", "A1 B2 B3 B0 C")
+    assert reference(asked) == {(0, 4, (4,))}
+    assert len(in_batch(asked)) == 1
+    assert data("SELECT NONE WHERE A ; B+ FILTER B.v > A.v", "A1 B2 B3") == [(), ()]
+
+
+def test_matches_that_satisfy_the_condition_are_counted():
+    asked = case("SELECT COUNT(*) WHERE A+ ; B FILTER B.v > A.v", "A1 A3 B2 B4")
+    assert complaint(asked, in_batch(asked)) is None
+    assert [(told.end, told.matches) for _, told in in_batch(asked)] == [(2, 1), (3, 3)]
+    keyed = of_one_key(asked)
+    assert complaint(keyed, in_epochs(keyed)[0]) is None
+
+
+def test_many_pairs_are_compared_in_parts(monkeypatch):
+    monkeypatch.setattr(relations, "PAIRS", 7)
+    text = "SELECT * WHERE A+ ; B+ ; C FILTER B.v > A.v"
+    events = "A1 A2 A3 B2 B9 B9 B3 B4 C"
+    assert data(text, events)
+    assert data(text.replace("*", "MAX *"), events)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "condition", "found"),
+    [
+        ("double", [NAN, -0.0, 0.0, NAN, None], "A.x = B.x", [(0, 3), (1, 2)]),
+        ("double", [NAN, 1.0, 2.0, NAN, None], "A.x < B.x", [(1, 2), (1, 3)]),
+        ("double", [NAN, 1.0, 2.0, NAN, None], "A.x != B.x", [(0, 2), (1, 2), (1, 3)]),
+        ("double", [0.1, 0.1, 0.3, 0.2, 0.0], "B.x > A.x * 3", []),  # 0.1 * 3 is 0.30000000000000004
+        (
+            "decimal(10, 2)",
+            [Decimal("0.10"), Decimal("0.10"), Decimal("0.31"), Decimal("0.30"), None],
+            "B.x > A.x * 3",
+            [(0, 2), (1, 2)],
+        ),
+        ("decimal(10, 2)", [Decimal("1.00"), None, Decimal("1.50"), Decimal("1.49"), None], "B.x >= A.x * 1.5", [(0, 2)]),
+        ("long", [2**62, None, 2**62 + 1, 2**62, None], "B.x > A.x", [(0, 2)]),
+        ("long", [2**62, None, 2**62 + 1, 2**62, None], "B.x > A.x * 1e0", []),  # as doubles they are equal
+        ("int", [1, None, 2, 1, None], "B.x > A.x * 1.5", [(0, 2)]),
+        ("string", ["a", "b", "a", "c", None], "A.x = B.x", [(0, 2)]),
+        ("string", ["a", "b", "a", "c", None], "A.x < B.x", [(0, 3), (1, 3)]),
+        ("boolean", [True, False, True, None, None], "A.x = B.x", [(0, 2)]),
+        ("date", [dt.date(2024, 1, 1), None, dt.date(2024, 1, 2), dt.date(2023, 1, 1), None], "A.x < B.x", [(0, 2)]),
+        ("string", ["a"] * 5, "A.at >= B.at", []),
+    ],
+)
+def test_values_are_compared_as_spark_compares_them(kind, values, condition, found):
+    assert asked(f"SELECT * WHERE A ; B FILTER {condition}", kind, zip("AABBB", values, strict=True)) == found
+
+
+def asked(query, kind, events, **how):
+    """The positions of each match, epoch by epoch."""
+    flow, out = ps.Flow(f"values{next(NUMBERS)}"), ps.memory(f"values{next(NUMBERS)}")
+    source = flow.source(
+        "events", ps.files("unused", f"k int, kind string, p int, at timestamp, x {kind}, y double"), time="at"
+    )
+    source.key_by("k").match(query, type="kind", **how).sink(out)
+    with Harness(flow) as harness:
+        for p, (name, value) in enumerate(events):
+            at = dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=p)
+            harness.push("events", [{"k": 0, "kind": name, "p": p, "at": at, "x": value, "y": 1.0}])
+            harness.epoch()
+        harness.finish()
+    return sorted(tuple(event["p"] for event in row["events"]) for row in out.rows())
+
+
+def test_value_that_does_not_fit_stops_the_flow_with_the_condition():
+    with pytest.raises(
+        OperatorError, match=r"In the condition B.x > A.x \* 4 the value of A.x \* 4 does not fit its type; cast x to double\."
+    ):
+        asked("SELECT * WHERE A ; B FILTER B.x > A.x * 4", "long", [("A", 2**62), ("B", 1)])
+
+
+@pytest.mark.parametrize(
+    ("query", "column", "message"),
+    [
+        ("A ; B FILTER B.v > B.w", 33, "a condition on one event stands in brackets, as in B[v < w]; this form compares two variables."),
+        ("A ; B FILTER C.v > A.v", 29, "C is filtered, but the formula before FILTER binds no such variable; it binds A, B."),
+        ("A ; NOT(B FILTER A.v < B.v)", 33, "the filter inside NOT(B ...) is about one event; it cannot compare A.v."),
+        ("(A ; B FILTER A.v < B.v)+", 34, ("A.v < B.v stands inside a repetition without end; put the filter behind the whole "
+         "pattern, or repeat with {n,m}.")),
+        ("(A ; B FILTER A.v < B.v){2,}", 34, ("A.v < B.v stands inside a repetition without end; put the filter behind the whole "
+         "pattern, or repeat with {n,m}.")),
+        ("(A ; B FILTER A.v < B.v){17}", 34, ("the pattern has 17 conditions between events with its quantifiers written out, of at "
+         "most 16.")),
+        ("A ; B FILTER A.v < B.v CONSUME BY PARTITION", 39, ("CONSUME BY cannot be combined with a condition between events, such as "
+         "A.v < B.v, because such conditions are evaluated when matches are enumerated; choose with NEXT, LAST, MAX or LIMIT, or "
+         "leave out CONSUME BY.")),
+        ("A ;[WITHIN 1 MINUTE] B CONSUME BY PARTITION", 39, ("CONSUME BY cannot be combined with a condition between events, such as "
+         "[WITHIN 60 SECONDS], because such conditions are evaluated when matches are enumerated; choose with NEXT, LAST, MAX or "
+         "LIMIT, or leave out CONSUME BY.")),
+        ("A ;[WITHIN 5 EVENTS] B", 20, "a gap between neighbours is a time, such as [WITHIN 5 MINUTES]."),
+    ],
+)  # fmt: skip
+def test_condition_that_cannot_be_evaluated_is_refused_with_its_place(query, column, message):
+    with pytest.raises(QueryError) as refused:
+        ps.parse(f"SELECT * WHERE {query}")
+    assert str(refused.value).startswith(f"line 1, column {column}: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("query", "how", "message"),
+    [
+        ("SELECT * WHERE A ; B FILTER A.x < B.p", {}, "the filter A.x < B.p compares a string with a number."),
+        ("SELECT * WHERE A ; B FILTER A.x + 1 < B.p", {}, "the filter A.x + 1 < B.p calculates with A.x + 1, which is a string, not a"),
+        ("SELECT * WHERE A ; B FILTER A.z < B.p", {}, "the filter A.z < B.p names column 'z', which does not exist;"),
+        ("SELECT STRICT B WHERE A ; B FILTER A.p < B.p", {}, "SELECT STRICT with the condition on A.p needs A to be selected, too."),
+        ("SELECT * WHERE A AS a ; B FILTER a.p < B.p WITHIN 1 MINUTE", {"on_timeout": "a"}, "on_timeout cannot be combined with a "),
+        ("SELECT * WHERE A AS a ;[WITHIN 1 SECOND] B WITHIN 1 MINUTE", {"on_timeout": "a"}, "on_timeout cannot be combined with a "),
+        ("SELECT STRICT * WHERE A ;[WITHIN 1 SECOND] B", {}, "SELECT STRICT cannot be combined with a gap"),
+    ],
+)  # fmt: skip
+def test_condition_that_does_not_fit_the_stream_is_refused(query, how, message):
+    with pytest.raises(QueryError, match=message.replace("+", r"\+")):
+        asked(query, "string", [], **how)
+
+
+def test_state_of_another_condition_is_another_patterns():
+    def check(condition):
+        pattern = ready(ps.parse(f"SELECT * WHERE A ; B{condition}"), ("at", "v"), order=("at",), keys=("k",))
+        return checksum(pattern, ("at", "v"))
+
+    others = (
+        "",
+        " FILTER B.v > A.v",
+        " FILTER B.v < A.v",
+        " FILTER B.v > A.v + 1",
+        "+[WITHIN 1 SECOND]",
+        "+[WITHIN 2 SECONDS]",
+    )
+    assert len({check(text) for text in others}) == 6
+
+
+def test_explain_tells_conditions_between_events_and_that_an_equal_attribute_could_be_the_key():
+    explained = ps.explain("SELECT * WHERE A AS a ; B AS b FILTER b.v > a.v * 1.05 AND a.k = b.k").splitlines()
+    key = "if it is so for all events of a match, PARTITION BY [k] (in a flow, key_by) costs nothing"
+    assert explained[-2:] == [
+        "when enumerated, for each candidate: b.v > a.v * 1.05",
+        f"when enumerated, for each candidate: a.k = b.k; {key}",
+    ]
+    assert not any("__ps" in line for line in explained)
