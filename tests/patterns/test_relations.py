@@ -12,7 +12,7 @@ from test_small_checks import case, data, of_one_key, reference
 
 import penstock as ps
 from penstock.errors import OperatorError, QueryError
-from penstock.patterns import relations
+from penstock.patterns import batch, relations
 from penstock.patterns.memory import checksum
 from penstock.patterns.plan import ready
 from penstock.testing import Harness
@@ -119,6 +119,17 @@ def test_many_pairs_are_compared_in_parts(monkeypatch):
     events = "A1 A2 A3 B2 B9 B9 B3 B4 C"
     assert data(text, events)
     assert data(text.replace("*", "MAX *"), events)
+
+
+@pytest.mark.parametrize("clause", ["NEXT *", "LAST *", "MAX *", "ANY *", "COUNT(*)", "C", "*"])
+@pytest.mark.parametrize("limit", ["", " LIMIT 2"])
+def test_matches_of_one_event_are_judged_together_in_however_many_blocks_they_come(monkeypatch, clause, limit):
+    if "COUNT" in clause and limit:
+        return
+    monkeypatch.setattr(batch, "RESULT_ROWS", 2)
+    for events in ("A1 A2 A3 B2 B9 B9 B3 C C", "A1 B2 C A1 B3 B4 C", "A5 B1 C A1 B9 C"):
+        asked = case(f"SELECT {clause} WHERE A+ ; B+ ; C FILTER B.v > A.v{limit}", events)
+        assert complaint(asked, in_batch(asked)) is None
 
 
 @pytest.mark.parametrize(
