@@ -34,6 +34,9 @@ PATTERNS = [
     "SELECT a, b WHERE small AS a ; (small OR large) AS b WITHIN {} SECONDS",
     "SELECT * WHERE small+ AS a ; large AS b WITHIN {} SECONDS",
     "SELECT COUNT(*) WHERE small AS a ; large AS b ; small AS c WITHIN {} SECONDS",
+    "SELECT MAX * WHERE small{{2,3}} AS a ; (large AS b)? ; large WITHIN {} SECONDS",
+    "SELECT * WHERE small AS a ; large AS b FILTER b.v > a.v + 3 WITHIN {} SECONDS",
+    "SELECT LAST * WHERE small+[WITHIN 2 SECONDS] AS a ;[WITHIN 1 SECOND] large AS b WITHIN {} SECONDS",
 ]
 PAUSE = 40
 """Seconds after which no session is open and no pattern waits."""
@@ -57,7 +60,8 @@ class Case:
         self.dice = dice = random.Random(seed)
         self.kind = dice.choice(["pattern", "pattern", "pattern, windows", "sessions"])
         self.size, self.text = dice.randrange(2, 7), dice.choice(PATTERNS)
-        self.timeout = None if "COUNT" in self.text else dice.choice([None, "a"])
+        matches_only = any(word in self.text for word in ("COUNT", "FILTER", "[WITHIN"))
+        self.timeout = None if matches_only else dice.choice([None, "a"])
         self.declared = dice.choice([(0, 1), ()])
         self.log, time, offsets = [], 0, [0, 0]
         self.pause = dice.randrange(5, 25)
