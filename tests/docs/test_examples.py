@@ -29,6 +29,7 @@ DOCUMENTS = [
     "docs/patterns-compared.md",
     "docs/patterns-recipes.md",
     "docs/guide-changing-flows.md",
+    "docs/guide-joins.md",
     "docs/guide-skew.md",
     "docs/guide-groups.md",
 ]

@@ -120,9 +120,9 @@ class Oracle(oracle.Oracle):
         """The rows of a node, and of each whether the second run made it."""
         if isinstance(node, r.Union):
             return [(replace(row, key=()), late) for n in node.of for row, late in self.tagged(n)]
-        if isinstance(node, r.Where | r.Columns | r.Standard | r.Repeat):
+        if isinstance(node, r.STATELESS):
             return self._stateless(node, self.tagged(node.of))
-        if isinstance(node, Changed) and node.kind in (r.Where, r.Columns):
+        if isinstance(node, Changed) and node.kind in (r.Where, r.Columns, r.Lookup):
             out = []
             for params, second in ((node.before, False), (node.after, True)):
                 mine = [pair for pair in self.tagged(node.of) if pair[1] == second]
@@ -141,13 +141,15 @@ class Oracle(oracle.Oracle):
             return [(row, late) for row, late in rows if r.CONDITIONS[node.condition](row.data)]
         if isinstance(node, r.Columns):
             return [(oracle.with_column(row, node.new), late) for row, late in rows]
+        if isinstance(node, r.Lookup):
+            return [(child, late) for row, late in rows for child in oracle.looked_up(node, row)]
         if isinstance(node, r.Standard):
             return [(replace(row, data={n: row.data[n] for n in r.STANDARD}), late) for row, late in rows]
         return [(child, late) for row, late in rows for child in oracle.repeated(row)]
 
     def made_rows(self, node: r.Node) -> list[oracle.Row]:
-        stateless = isinstance(node, r.Union | r.Where | r.Columns | r.Standard | r.Repeat | r.KeyBy)
-        if stateless or (isinstance(node, Changed) and node.kind in (r.Where, r.Columns)):
+        stateless = isinstance(node, (r.Union, r.KeyBy, *r.STATELESS))
+        if stateless or (isinstance(node, Changed) and node.kind in (r.Where, r.Columns, r.Lookup)):
             return [row for row, _ in self.tagged(node)]
         if not isinstance(node, Changed):
             return super().made_rows(node)

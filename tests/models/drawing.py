@@ -11,7 +11,9 @@ from typing import Any
 
 import oracle
 import recipes as r
+from drawing_joins import About, Joins
 from hypothesis import strategies as st
+from own_aggregates import ORDERED_AGGREGATES
 from spelled import at_random, plainly
 
 import penstock as ps
@@ -59,34 +61,7 @@ REST = {
 }
 
 
-@dataclass(frozen=True)
-class About:
-    """What the drawing must know of a node.
-
-    Attributes:
-        keys: The region's key columns; none: not in a region.
-        updating: Only a sink may follow.
-        origins: What triggers its rows.
-        tied: Several rows may have one place, so that their order is not documented.
-        depth: How many steps have numbered its rows; four are possible.
-    """
-
-    keys: tuple[str, ...] = ()
-    updating: bool = False
-    origins: frozenset[Any] = frozenset()
-    tied: bool = False
-    depth: int = 0
-
-    def plain(self) -> About:
-        """The same outside of a region."""
-        return replace(self, keys=())
-
-    def deeper(self) -> About:
-        """After a step that numbers its rows."""
-        return replace(self, depth=self.depth + 1)
-
-
-class Drawing:
+class Drawing(Joins):
     """Draws one recipe.
 
     Args:
@@ -129,7 +104,7 @@ class Drawing:
         if about.keys:
             self.keyed_step(node, about)
         else:
-            kinds = ["key", "key", "key", "where", "columns", "repeat", "union"]
+            kinds = ["key", "key", "key", "where", "columns", "repeat", "union", "lookup"]
             getattr(self, "_" + self.draw(st.sampled_from(kinds)))(node, about)
 
     def keyed_step(self, node: r.Node, about: About) -> None:
@@ -214,7 +189,7 @@ class Drawing:
                 fit = [
                     c
                     for c in choices
-                    if (self.ties or not about.tied or c[0] not in r.ORDERED_AGGREGATES)
+                    if (self.ties or not about.tied or c[0] not in ORDERED_AGGREGATES)
                     and (c[0] != "concat" or self.timed)
                     and not (apart and c[0] in ("concat", "fold"))  # refused: they do not say that they need no order
                 ]
@@ -238,39 +213,6 @@ class Drawing:
         added = r.Process(node, operator)
         self.add(added, about.deeper() if operator == "previous" else About(about.keys, origins=frozenset([added])))
         return None
-
-    def _join(self, node: r.Node, about: About) -> None:
-        if any(c.endswith("_right") for c in oracle.columns(node)):
-            return self._totals(node, about)
-        other: r.Node = self.standard(self.stream(bias=False))
-        if _region_of(other) is _region_of(node) and self.about[other].keys:
-            other = self.add(r.Local(other), self.about[other].plain())
-        merged = self._merged((node, other))
-        if self._behind(other, _region_of(node)) or merged.depth >= 3:
-            return self._totals(node, about)
-        if self.draw(st.booleans()):
-            other = r.KeyBy(
-                other, about.keys, f"r{len(self.recipe.nodes)}", distribute=(ps.ByPartition(),) if self.shared else ()
-            )
-            self.recipe.nodes.append(other)  # it becomes part of this region, so nothing else may follow it
-        how = self.draw(st.sampled_from(["inner", "left", "right", "full"]))
-        added = r.Join(node, other, self.draw(st.sampled_from([0, 1, 4])) * r.SECOND, how)
-        origins = merged.origins if how == "inner" else merged.origins | {added}
-        self.add(added, About(about.keys, False, origins, merged.tied or how != "inner", merged.depth + 1))
-        return None
-
-    def _behind(self, node: Any, region: Any) -> bool:
-        """Whether a node's rows come from a region, which cannot then read them."""
-        if node is region:
-            return True
-        before = [*(node.of if isinstance(node, r.Union) else [getattr(node, "of", None)]), getattr(node, "other", None)]
-        return any(self._behind(n, region) for n in before if n is not None)
-
-
-def _region_of(node: Any) -> Any:
-    while isinstance(node, r.Map | r.Totals | r.Distinct | r.Join | r.Process):
-        node = node.of
-    return node if isinstance(node, r.KeyBy) else None
 
 
 @st.composite

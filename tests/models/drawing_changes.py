@@ -9,7 +9,9 @@ from typing import Any
 import drawing
 import recipes as r
 from changes import Changed, mapped_nodes
+from drawing_joins import drawn_rows
 from hypothesis import strategies as st
+from own_aggregates import ORDERED_AGGREGATES
 
 STANDARD = {"j", "k", "s", "v", "x"}
 
@@ -88,9 +90,6 @@ def _insert_stateless(draw: Any, recipe: r.Recipe) -> Change | None:
     return Change(_rewired(recipe, node, changed, instead=False), what, "goes on")
 
 
-STATELESS = (r.Where, r.Columns, r.Standard, r.Repeat)
-
-
 def _befores(node: Any) -> Iterator[r.Node]:
     for before in node.of if isinstance(node, r.Union) else (getattr(node, "of", None), getattr(node, "other", None)):
         if before is not None:
@@ -106,9 +105,13 @@ def _upstream(sinks: list[r.Node]) -> list[r.Node]:
 
 
 def _change_stateless(draw: Any, recipe: r.Recipe) -> Change | None:
-    node = _some(draw, [n for n in recipe.nodes if isinstance(n, r.Where)])
+    node = _some(draw, [n for n in recipe.nodes if isinstance(n, r.Where | r.Lookup)])
     if node is None:
         return None
+    if isinstance(node, r.Lookup):
+        rows = drawn_rows(draw, node.on)
+        other = Changed(node.of, r.Lookup, params_of(node), {**params_of(node), "rows": rows})
+        return Change(_rewired(recipe, node, other, instead=True), f"the table of {node.on} becomes {rows}", "goes on")
     after = draw(st.one_of(st.none(), st.sampled_from([*r.CONDITIONS])))
     changed = Changed(node.of, r.Where, params_of(node), None if after is None else {"condition": after})
     if node in recipe.sinks:
@@ -148,7 +151,7 @@ def _drop_distinct(draw: Any, recipe: r.Recipe) -> Change | None:
         return None  # they would read another input of the region, whose rows came before
     changed = Changed(node.of, r.Distinct, params_of(node), None)
     first = isinstance(node.of, r.KeyBy)
-    behind = [n for n in recipe.nodes if first and isinstance(n, STATELESS) and any(node is b for b in _befores(n))]
+    behind = [n for n in recipe.nodes if first and isinstance(n, r.STATELESS) and any(node is b for b in _befores(n))]
     given_out = _upstream(recipe.sinks)
     if any(not any(n is other for other in given_out) for n in (node, *behind)):
         return None  # whether it is a part of the flow depends on what else there is
@@ -175,7 +178,7 @@ def _other_aggregates(draw: Any, recipe: r.Recipe) -> Change | None:
         ("count_distinct", "s"),
     ]
     if any(node.of is n for n in recipe.tied):
-        kinds = [k for k in kinds if k[0] not in r.ORDERED_AGGREGATES]
+        kinds = [k for k in kinds if k[0] not in ORDERED_AGGREGATES]
     extra = ("more", *draw(st.sampled_from(kinds)))
     after = draw(st.sampled_from([kept, (*node.aggregates, extra), (extra, *kept)]))
     changed = Changed(node.of, r.Totals, params_of(node), {**params_of(node), "aggregates": after})

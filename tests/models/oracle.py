@@ -89,6 +89,8 @@ class Oracle:
             return [with_column(row, node.new) for row in rows]
         if isinstance(node, r.Standard):
             return [replace(row, data={n: row.data[n] for n in r.STANDARD}) for row in rows]
+        if isinstance(node, r.Lookup):
+            return [c for row in rows for c in looked_up(node, row)]
         if isinstance(node, r.Repeat):
             return [c for row in rows for c in repeated(row)]
         if isinstance(node, r.Local):
@@ -333,6 +335,14 @@ def repeated(row: Row) -> list[Row]:
     return [row.child(n, {**row.data, "s": f"{row.data['s']}/{n}"}) for n in range(times)]
 
 
+def looked_up(node: r.Lookup, row: Row) -> list[Row]:
+    """The row with the value of its key; none: null, or no row."""
+    key = one_value(row.data[node.on])
+    found = [v for k, v in node.rows if k is not None and (one_value(k) is key or one_value(k) == key)]
+    value = found[0] if found else None
+    return [replace(row, data={**row.data, node.column: value})] if found or node.how == "left" else []
+
+
 def with_column(row: Row, new: tuple[str, str]) -> Row:
     return replace(row, data={**row.data, new[0]: r.EXPRESSIONS[new](row.data)})
 
@@ -424,6 +434,8 @@ def columns(node: Any) -> list[str]:
     before = columns(node.of)
     if isinstance(node, r.Columns):
         return [*(n for n in before if n != node.new[0]), node.new[0]]
+    if isinstance(node, r.Lookup):
+        return [*before, node.column]
     if isinstance(node, r.KeyBy):
         for step in node.then:
             before = before if isinstance(step, str) else [*(n for n in before if n != step[0]), step[0]]

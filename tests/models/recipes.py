@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from own_aggregates import AGGREGATES
 from spelled import SECOND, Spelling, duration, moment, plainly, spelled_aggregate, spelled_how, spelled_names, standard
 from user_functions import FUNCTIONS, TIMED_FUNCTIONS
 
@@ -73,6 +74,22 @@ class Standard(Node):
 @dataclass(frozen=True, eq=False)
 class Repeat(Node):
     of: Node  # map_batches that gives each row v % 3 times, renumbered
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup(Node):
+    """`column`: the table's; `rows`: its keys and values, in the order of the table."""
+
+    of: Node
+    on: str
+    column: str
+    rows: tuple[tuple[Any, int], ...]
+    how: str = "left"
+
+    def table(self) -> pa.Table:
+        """What the step is given."""
+        kind = {"k": _TEXT, "s": _TEXT, "x": pa.float64()}.get(self.on, _WHOLE)
+        return pa.table({self.on: pa.array([k for k, _ in self.rows], kind), self.column: [v for _, v in self.rows]})
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +191,8 @@ class Recipe:
         return [n for n in self.nodes if isinstance(n, Source)]
 
 
+STATELESS = (Where, Columns, Standard, Repeat, Lookup)
+
 # ---------------------------------------------------------------------------------------------- what users' code does there
 
 CONDITIONS: dict[str, Callable[[Mapping[str, Any]], bool]] = {
@@ -263,6 +282,32 @@ AGGREGATES: dict[str, Callable[[str | None], Any]] = {
     "quantile": lambda c: ps.quantile(c, 0.5),
 }
 ORDERED_AGGREGATES = ("first", "last", "collect", "concat")
+def count(key: Any, event: Any, state: Any) -> Any:
+    """One row per event: how many the key had."""
+    n = (0 if state is None else state[0]) + 1
+    return (event.k, event.j, n, event.x, _text(key)), (n, "")
+
+
+def history(key: Any, event: Any, state: Any) -> Any:
+    """The last events in their order; no row, one, or several; forgets the key at v = 5."""
+    n, told = (0, "") if state is None else (state[0], state[1])
+    told = (told + f"{event.v},{event.s};")[-30:]
+    rows = [{"k": event.k, "j": event.j, "v": i, "x": event.x, "s": told} for i in range(0 if event.v is None else event.v % 4)]
+    return rows, (None if event.v == 5 else (n + 1, told))
+
+
+def renamed(key: Any, event: Any, state: Any) -> Any:
+    """Changes the key's columns, which must not change the key; a row for every second event."""
+    n = (0 if state is None else state[0]) + 1
+    given = ("other", (event.j or 0) % 2, n, event.x, f"{event.s}") if n % 2 else None
+    return given, (n, "") if n < 7 else None
+
+
+def _text(key: Any) -> str:
+    return str(key)[:20]
+
+
+FUNCTIONS: dict[str, Callable[[Any, Any, Any], Any]] = {"count": count, "history": history, "renamed": renamed}
 
 
 class Previous(ps.Operator):
@@ -440,6 +485,8 @@ def declare_node(
         return spelling(lambda n: stream.with_columns(**n), stream.with_columns)({node.new[0]: node.new[1]})
     if isinstance(node, Standard):
         return standard(stream, [*STANDARD], spelling)
+    if isinstance(node, Lookup):
+        return stream.lookup(node.table(), spelling(node.on, [node.on], {node.on: node.on}), node.how)
     if isinstance(node, Repeat):
         return stream.map_batches(repeat, stream.schema)
     if isinstance(node, KeyBy):

@@ -14,6 +14,7 @@ from typing import Any
 import changes
 import drawing
 import oracle
+import own_aggregates
 import pytest
 import recipes as r
 from hypothesis import HealthCheck, given, settings
@@ -26,7 +27,9 @@ from penstock.testing import Crash, Harness
 
 NUMBERS = itertools.count()
 WAIT = r.AGGREGATES | {
-    "said": type("Said", (r.Said,), {"commutative": False, "__qualname__": "Said", "__module__": r.__name__})
+    "said": type(
+        "Said", (own_aggregates.Said,), {"commutative": False, "__qualname__": "Said", "__module__": own_aggregates.__name__}
+    )
 }
 """Before a user's aggregate said that it is commutative: rows wait for it."""
 

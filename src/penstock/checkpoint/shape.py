@@ -133,9 +133,11 @@ class FlowShape:
         regions: By name.
         outputs: What each output's sink is, by the output's name.
         next_ordinal: The least number that no region ever had.
+        tables: What each table has that stateless steps look in, by the step.
     """
 
     sources: list[SourceShape]
     regions: dict[str, RegionShape]
     outputs: dict[str, str]
     next_ordinal: int
+    tables: dict[str, str] = field(default_factory=dict)

@@ -38,7 +38,7 @@ class Verdict:
     """What happens to one part of a flow.
 
     Attributes:
-        kind: ``"source"``, ``"region"``, ``"step"`` or ``"output"``.
+        kind: ``"source"``, ``"region"``, ``"step"``, ``"output"`` or ``"table"`` (of a `lookup`, named by its step).
         name: Its name; of a step ``"region/step"``.
         outcome: What happens to its state.
         reason: Why, in a sentence; if there are several reasons, a sentence for each.
@@ -57,7 +57,7 @@ class Report:
     """What a flow finds of the one before it.
 
     Attributes:
-        verdicts: Sources, then each region with its steps, then outputs.
+        verdicts: sources, then each region with its steps, then outputs and tables.
         shape: The shape to go on with: slots of the shape before where state is kept. A region of `recomputed` has those of one that begins.
         changes: A sentence for each thing that begins empty or is forgotten, as it goes on.
         at_once: By region and number of an input, the slot of an old input: its step waited there, and is given what waits at once.

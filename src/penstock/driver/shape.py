@@ -39,7 +39,17 @@ def shape_of(flow: CompiledFlow) -> FlowShape:
     paths = _Paths()
     regions = {name: _region(i, compiled, paths) for i, (name, compiled) in enumerate(flow.regions.items())}
     outputs = {o.name: repr(o.sink) for o in flow.plan.outputs}
-    return FlowShape(sources_of(flow.plan), regions, outputs, len(regions))
+    return FlowShape(sources_of(flow.plan), regions, outputs, len(regions), _tables(flow.plan))
+
+
+def _tables(plan: p.Plan) -> dict[str, str]:
+    """What the tables have that stateless steps look in: a second one of the same name has a number."""
+    found: dict[str, str] = {}
+    for node in p.upstream_of(p.StepNode, *p.readers(plan.regions, plan.outputs)):
+        for name, text in node.step.tables().items():
+            nth = sum(known == name or known.startswith(f"{name}-") for known in found)
+            found[f"{name}-{nth + 1}" if nth else name] = text
+    return found
 
 
 def _region(ordinal: int, compiled: CompiledRegion, paths: _Paths) -> RegionShape:

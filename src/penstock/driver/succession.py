@@ -72,7 +72,8 @@ def succeed(
         if name in before.regions and findings.outcome("region", name) is Outcome.RECOMPUTE:
             regions[name], at_once[name] = replace(region, ordinal=before.regions[name].ordinal), {}
     _compare_outputs(before.outputs, now.outputs, findings)
-    return Report(findings.verdicts(), FlowShape(now.sources, regions, now.outputs, ordinal), tuple(findings.changes), at_once)
+    _compare_tables(before.tables, now.tables, findings)
+    return Report(findings.verdicts(), replace(now, regions=regions, next_ordinal=ordinal), tuple(findings.changes), at_once)
 
 
 def _all_new(now: FlowShape, findings: Findings) -> tuple[Verdict, ...]:
@@ -127,6 +128,22 @@ def _compare_outputs(before: Mapping[str, str], now: Mapping[str, str], findings
     for name in before:
         if name not in now:
             findings.found("output", name, Outcome.FORGOTTEN, "The flow no longer has it, and its sink gets no more rows.")
+
+
+def _compare_tables(before: Mapping[str, str], now: Mapping[str, str], findings: Findings) -> None:
+    """A table is code: records read before the change met the rows of before."""
+    for name, table in now.items():
+        if name in before:
+            findings.part("table", name)
+            if before[name] != table:
+                was, is_ = (text.partition(", ")[0] for text in (before[name], table))
+                rows = f"it had {was} and has {is_}" if was != is_ else f"it has {is_}, as before"
+                findings.changed(
+                    "table",
+                    name,
+                    Outcome.LOADS,
+                    f"The table of {name} has changed ({rows}): records read from now on meet the rows of today.",
+                )
 
 
 def named_as_before(before: FlowShape | None, outputs: Sequence[Output], uri: str) -> tuple[list[Output], list[Verdict]]:

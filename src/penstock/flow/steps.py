@@ -9,17 +9,35 @@ Read next: `penstock.flow.plan`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.flow.tables import Table
 from penstock.sql_text.schema import as_schema, quoted
 from penstock.types import SUB
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 _SHOWN: Final = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """A table of which each row gets the row with its key, or nulls.
+
+    Attributes:
+        table: The table.
+        on: The columns that are looked up, in the order of the table's keys.
+        columns: The table's columns that are added: name there, and in the output, where no column has it yet.
+        inner: Rows without a row in the table are left out.
+    """
+
+    table: Table
+    on: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    inner: bool
 
 
 @dataclass(frozen=True)
@@ -30,11 +48,13 @@ class Sql:
         where: The condition for a row to stay; empty: all stay.
         columns: Name and expression of each column; None: the columns stay.
         sub: An expression over hidden columns that replaces `penstock.types.SUB`; empty: it stays.
+        beside: A table to join before anything else; None: none.
     """
 
     where: str = ""
     columns: tuple[tuple[str, str], ...] | None = None
     sub: str = ""
+    beside: Beside | None = None
 
 
 class StatelessStep:
@@ -72,6 +92,10 @@ class StatelessStep:
     def identity(self) -> str:
         """What tells it from others. A checkpoint keeps a digest; a change may part a stateful step behind it from its state."""
         return self.describe()
+
+    def tables(self) -> Mapping[str, str]:
+        """The tables that its rows depend on, as text by name: a start with another text says so."""
+        return {}
 
     def user_functions(self) -> Iterable[Any]:
         """Users' functions and classes that it calls; the modules that define them are sent to the workers."""

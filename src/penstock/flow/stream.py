@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from penstock.arrow.html_tables import escaped, html_table
 from penstock.errors import DeclarationError, SpellingError
 from penstock.flow import plan as p
 from penstock.flow.explain import columns_shown, type_shown, way
+from penstock.flow.lookup import looked_up
 from penstock.flow.spellings import STREAM, missing
 from penstock.flow.steps import MapBatches, Select, StatelessStep, Transform, Where
 from penstock.routing.key_grouping import KeyGrouping
@@ -179,6 +180,30 @@ class Stream:
         """
         as_function(fn, "map_batches", "fn(batch)")
         return self.apply(MapBatches(fn, as_schema(schema, "the schema of map_batches")))
+
+    def lookup(
+        self,
+        table: Any,
+        on: Expression | Sequence[Expression] | Mapping[str, str],
+        how: Literal["left", "inner"] = "left",
+    ) -> Stream:
+        """Each row with the columns of a table's row of the same key. The table is read here, once, and is a part of the flow.
+
+        Keys are equal as in SQL: null equals nothing; numbers are compared by value, also decimals of other scales; −0.0 equals 0.0, and NaN itself.
+
+        Args:
+            table: A Spark or pandas DataFrame, a ``pyarrow.Table``, or the path of a Parquet file or folder. It has one row for each key, and
+                256 MiB at most: every task gets a copy.
+            on: The column that both have, or several, or a dict from columns of the stream to those of the table.
+            how: ``"left"``: rows whose key the table lacks get nulls; ``"inner"``: they are left out.
+
+        Returns:
+            The columns of the stream, then those of the table without its keys; a name that both have gets ``_right``.
+
+        Raises:
+            DeclarationError: The table is a stream, too large or cannot be read, has several rows of a key, lacks a column, or a key has another type.
+        """
+        return self.apply(looked_up(self.schema, table, on, how))
 
     def union(self, *others: Stream) -> Stream:
         """Rows of this stream and of others with the same columns.

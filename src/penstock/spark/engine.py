@@ -36,6 +36,7 @@ from penstock.spark.internals.shuffle import to_partitions
 from penstock.spark.job_descriptions import JobDescriptions
 from penstock.spark.logs import again, input_of
 from penstock.spark.routed import hash_sql, routing_of, routing_sql
+from penstock.spark.lookups import beside
 from penstock.spark.sources.failing_record import failing_record
 from penstock.spark.sources.file_times import JudgedFile
 from penstock.spark.sources.kept_input import KeptInput
@@ -353,6 +354,8 @@ def apply_step(node: p.StepNode, inputs: Sequence[DataFrame], mapped: Callable[.
     for other in inputs[1:]:
         frame = frame.unionByName(other)
     if (sql := node.sql) is not None:
+        if sql.beside is not None:
+            frame = beside(frame, sql.beside)
         if sql.where:
             frame = frame.where(sql.where)
         if sql.columns is not None:

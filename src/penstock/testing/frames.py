@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.driver.engine import Bounds
 from penstock.errors import DeclarationError, RecordError
 from penstock.flow import plan as p
-from penstock.flow.steps import Sql
+from penstock.flow.steps import Beside, Sql
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.rows import with_order
 from penstock.sql_text.schema import run_sql, to_duckdb
@@ -27,6 +27,10 @@ def by_sql(node: p.StepNode, table: pa.Table, sql: Sql) -> pa.Table:
         DeclarationError: DuckDB cannot run it at all.
         RecordError: It fails on a record.
     """
+    if sql.beside is not None:
+        table = beside(table, sql.beside)
+        if sql == Sql(beside=sql.beside):
+            return table
 
     def query() -> str:
         shown = "* EXCLUDE (" + ", ".join(ORDER) + ")"
@@ -53,6 +57,19 @@ def by_sql(node: p.StepNode, table: pa.Table, sql: Sql) -> pa.Table:
             f"{node.step.describe()} failed on the record {shown} of source {names}: {told}; leave such records out with a where(…) before it. "
             "The epoch was not committed."
         ) from error
+
+
+def beside(table: pa.Table, of: Beside) -> pa.Table:
+    """Rows with the columns of a table's row of the same key."""
+    keys = pa.schema([table.schema.field(name) for name in of.on])
+    found, at = of.table.for_keys(keys), of.table.at([table.column(name) for name in of.on], keys)
+    if of.inner:
+        table, at = table.filter(pa.array(at >= 0)), at[at >= 0]
+    index = pa.array(at, mask=at < 0)
+    visible_names = visible(table.column_names)
+    added = {new: found.column(old).take(index) for old, new in of.columns}
+    columns: dict[str, Any] = {n: table.column(n) for n in visible_names} | added | {n: table.column(n) for n in ORDER}
+    return pa.table(columns)
 
 
 def _fails(table: pa.Table, query: Callable[[], str]) -> bool:

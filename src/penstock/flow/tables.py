@@ -1,0 +1,261 @@
+"""Tables that `lookup` looks in: read once, checked, and put into the order of their keys, so that they are told apart by their rows alone.
+
+A table is a part of the flow's declaration, like the text of a condition. Whatever it was given as, it is an Arrow table from here on: a file may
+change or vanish afterwards, and a DataFrame may be of any session.
+
+Read next: `penstock.flow.lookup`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import PurePath
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+
+from penstock.arrow.columns import to_indices
+from penstock.errors import DeclarationError, raised
+from penstock.rows.keys import KeyCodec
+from penstock.sql_text.given import known_column
+from penstock.sql_text.schema import as_schema
+
+LARGEST_TABLE: Final = 256 << 20
+"""So many bytes a table may have in memory: every task gets a copy of it."""
+_INSTEAD: Final = "make it a source and join the two streams"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The rows of a table by its keys: at most one for each key, and none whose key has a null part.
+
+    Attributes:
+        rows: The rows, in the order of their keys as bytes.
+        keys: The key columns.
+        fingerprint: A digest of the columns and rows; their order does not matter.
+    """
+
+    rows: pa.Table
+    keys: tuple[str, ...]
+    fingerprint: str
+    _found: dict[tuple[pa.DataType, ...], pa.Table] = field(default_factory=dict)
+    _at: dict[tuple[pa.DataType, ...], dict[bytes, int]] = field(default_factory=dict)
+
+    def for_keys(self, looked_up: pa.Schema) -> pa.Table:
+        """The rows with keys of the types that are looked up; rows are left out whose key no value of those types equals.
+
+        Args:
+            looked_up: The columns of the stream that are compared with the keys, in their order.
+
+        Raises:
+            DeclarationError: Values of the two types cannot be equal.
+        """
+        kinds = tuple(f.type for f in looked_up)
+        if kinds not in self._found:
+            rows = self.rows
+            for mine, theirs in zip(self.keys, looked_up, strict=True):
+                rows = _as_type(rows, mine, theirs)
+            self._found[kinds] = rows
+        return self._found[kinds]
+
+    def at(self, columns: list[Any], looked_up: pa.Schema) -> Any:
+        """int64: for each row of some key columns the row of `for_keys` with that key; −1: there is none."""
+        kinds = tuple(f.type for f in looked_up)
+        codec = KeyCodec(looked_up)
+        if kinds not in self._at:
+            rows = self.for_keys(looked_up)
+            self._at[kinds] = {key: i for i, key in enumerate(codec.bodies([rows.column(name) for name in self.keys]))}
+        known = self._at[kinds]
+        return np.array([known.get(key, -1) for key in codec.bodies(columns)], np.int64)
+
+
+def comparable(mine: pa.DataType, theirs: pa.DataType) -> bool:
+    """Whether values of two types can be equal: the same type, or two of whole numbers, of decimals, or of floats."""
+    families = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_floating)
+    unknown = pa.types.is_null(mine) or pa.types.is_null(theirs)
+    return unknown or mine == theirs or any(of(mine) and of(theirs) for of in families)
+
+
+def check_types(mine: pa.Field[Any], theirs: pa.Field[Any]) -> None:
+    """Refuse a key column whose values cannot equal those of the stream's column.
+
+    Raises:
+        DeclarationError: They cannot.
+    """
+    if not comparable(mine.type, theirs.type):
+        raise DeclarationError(
+            f"lookup compares {theirs.name!r} of the stream, which is {theirs.type}, with {mine.name!r} of the table, which is {mine.type}: "
+            "values of these types never equal one another; cast one of them."
+        )
+
+
+def _as_type(rows: pa.Table, name: str, looked_up: pa.Field[Any]) -> pa.Table:
+    """The rows whose key has an equal one in another type, in that type."""
+    given: Any = rows.column(name).combine_chunks()
+    check_types(rows.schema.field(name), looked_up)
+    kind = looked_up.type
+    if given.type == kind:
+        return rows
+    if pa.types.is_decimal(kind):
+        kept = np.array([_fits(value, kind) for value in given.to_pylist()], bool)
+        cast = given.filter(pa.array(kept)).cast(kind)
+    else:
+        narrow = given.cast(kind, safe=False)
+        back: Any = narrow.cast(given.type, safe=False)
+        same = pc.equal(back, given)
+        if pa.types.is_floating(kind):
+            same = pc.or_(same, pc.is_nan(given))
+        kept = same.to_numpy(zero_copy_only=False)
+        cast = narrow.filter(same)
+    left = rows.filter(pa.array(kept))
+    return left.set_column(left.schema.get_field_index(name), pa.field(name, kind), cast)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        pa.scalar(value, kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def read_table(given: Any, keys: tuple[str, ...]) -> Table:
+    """Read and check a table.
+
+    Args:
+        given: A PyArrow table, a pandas DataFrame, a Spark DataFrame of any session, or the path of a Parquet file or folder.
+        keys: Its key columns.
+
+    Raises:
+        DeclarationError: It is none of these, is a stream, is too large, cannot be read, lacks a key column, or has two rows of one key.
+    """
+    rows = _read(given)
+    schema = as_schema(rows.schema, "The table of lookup")
+    schema = pa.schema([pa.field(f.name, _plain(f.type, f.name)) for f in schema])
+    keys = tuple(known_column(name, schema.names, "lookup's on, for the table,") for name in keys)
+    for name in keys:
+        if pa.types.is_nested(schema.field(name).type):
+            raise DeclarationError(
+                f"lookup cannot compare {name!r}, which is {schema.field(name).type}; give single values as the key."
+            )
+    try:
+        rows = rows.cast(schema)
+    except pa.ArrowInvalid as error:
+        raise DeclarationError(f"The table of lookup has a value that Spark cannot hold ({error}); round it before.") from error
+    _check_size(rows.nbytes)
+    for name in keys:
+        rows = rows.filter(pc.is_valid(rows.column(name)))
+    rows = rows.combine_chunks()
+    encoded = KeyCodec(pa.schema([schema.field(name) for name in keys])).bodies([rows.column(name) for name in keys])
+    order = sorted(range(len(encoded)), key=encoded.__getitem__)
+    twice = next((b for a, b in pairwise(order) if encoded[a] == encoded[b]), None)
+    if twice is not None:
+        key = ", ".join(f"{name}={rows.column(name)[twice].as_py()!r}" for name in keys)
+        raise DeclarationError(
+            f"The table of lookup has several rows for {key}, and a row of the stream can get one only; keep one row of each key, "
+            "or name further columns in on=."
+        )
+    sorted_rows = rows.take(to_indices(np.array(order, np.int64))).combine_chunks()
+    return Table(sorted_rows, keys, _fingerprint(sorted_rows, keys))
+
+
+def _read(given: Any) -> pa.Table:
+    module = type(given).__module__.split(".", 1)[0]
+    if isinstance(given, pa.RecordBatch):
+        given = pa.Table.from_batches([given])
+    if isinstance(given, pa.Table):
+        return given
+    if isinstance(given, (str, PurePath)):
+        return _of_path(str(given))
+    if module == "pandas" and hasattr(given, "columns"):
+        return pa.Table.from_pandas(given, preserve_index=False).replace_schema_metadata(None)
+    if module == "pyspark" and hasattr(given, "isStreaming"):
+        if given.isStreaming:
+            raise DeclarationError(
+                "lookup needs a table, and this DataFrame is a stream; make it a source, flow.source('name', dataframe, time='at'), and join the two streams."
+            )
+        return _of_spark(given)
+    raise DeclarationError(
+        f"lookup needs a DataFrame of Spark or pandas, a pyarrow.Table or the path of Parquet files, not {type(given).__name__}."
+    )
+
+
+def _of_path(path: str) -> pa.Table:
+    try:
+        return pq.read_table(path)
+    except FileNotFoundError:
+        raise DeclarationError(f"lookup finds no file {path}; give the path of a Parquet file or folder.") from None
+    except Exception as error:
+        raise DeclarationError(
+            f"lookup cannot read {path} as Parquet ({raised(error)}); read it with pandas or Spark, and give what that gives."
+        ) from error
+
+
+def _of_spark(frame: Any) -> pa.Table:
+    try:
+        found: pa.Table = frame.toArrow()
+    except Exception as error:
+        raise DeclarationError(f"lookup cannot read the DataFrame ({raised(error)}); {_INSTEAD}.") from error
+    return found
+
+
+def _check_size(size: int) -> None:
+    if size > LARGEST_TABLE:
+        raise DeclarationError(
+            f"The table of lookup has {size >> 20} MiB, more than {LARGEST_TABLE >> 20}, and every task would get a copy; {_INSTEAD}."
+        )
+
+
+_SIGNED: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.int64(),
+    pa.float16(): pa.float32(),
+}
+
+
+def _plain(kind: Any, name: str) -> Any:
+    """The type that Spark has for a column: no dictionaries, no large offsets, no unsigned numbers, times in UTC."""
+    of = pa.types
+    if of.is_dictionary(kind):
+        return _plain(kind.value_type, name)
+    if of.is_large_string(kind) or of.is_string_view(kind):
+        return pa.string()
+    if of.is_large_binary(kind) or of.is_binary_view(kind) or of.is_fixed_size_binary(kind):
+        return pa.binary()
+    if of.is_timestamp(kind):
+        return pa.timestamp("us", "UTC")
+    if of.is_date64(kind):
+        return pa.date32()
+    if of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind):
+        return pa.list_(_plain(kind.value_type, name))
+    if of.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type, name)) for field in kind])
+    if of.is_map(kind):
+        return pa.map_(_plain(kind.key_type, name), _plain(kind.item_type, name))
+    if kind in _SIGNED:
+        return _SIGNED[kind]
+    known = (of.is_integer, of.is_floating, of.is_boolean, of.is_string, of.is_binary, of.is_date32, of.is_decimal128)
+    if not any(is_kind(kind) for is_kind in known):
+        raise DeclarationError(
+            f"The table of lookup has column {name!r} of type {kind}, which Spark does not have; cast it, or leave it out."
+        )
+    return kind
+
+
+def _fingerprint(rows: pa.Table, keys: tuple[str, ...]) -> str:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, rows.schema.remove_metadata()) as writer:
+        writer.write_table(rows)
+    digest = xxhash.xxh3_128(repr(keys).encode())
+    digest.update(memoryview(out.getvalue()))
+    return digest.hexdigest()
+
+
+__all__ = ["LARGEST_TABLE", "Table", "check_types", "comparable", "read_table"]

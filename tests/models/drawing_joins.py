@@ -1,0 +1,102 @@
+"""How joins and lookups are drawn, a part of `drawing.Drawing`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import oracle
+import recipes as r
+from hypothesis import strategies as st
+
+import penstock as ps
+
+LOOKED_UP = {
+    "k": ["", "a", "é", "zz", None],
+    "j": [0, 1, -(2**62), 77, None],
+    "v": [0, 1, 3, 5, None],
+    "x": [0.1, 0.0, float("nan"), -2.5, None],
+    "s": ["", "a", "ü", None],
+}
+"""Keys of tables; nulls are there and are never met."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What the drawing must know of a node.
+
+    Attributes:
+        keys: The region's key columns; none: not in a region.
+        updating: Only a sink may follow.
+        origins: What triggers its rows.
+        tied: Several rows may have one place, so that their order is not documented.
+        depth: How many steps have numbered its rows; four are possible.
+    """
+
+    keys: tuple[str, ...] = ()
+    updating: bool = False
+    origins: frozenset[Any] = frozenset()
+    tied: bool = False
+    depth: int = 0
+
+    def plain(self) -> About:
+        """The same outside of a region."""
+        return replace(self, keys=())
+
+    def deeper(self) -> About:
+        """After a step that numbers its rows."""
+        return replace(self, depth=self.depth + 1)
+
+
+class Joins:
+    """Draws joins and lookups."""
+
+    draw: Any
+    ties: bool
+    shared: int
+    recipe: r.Recipe
+    about: dict[r.Node, About]
+
+    def _lookup(self, node: r.Node, about: About) -> None:
+        column = f"t{len(self.recipe.nodes)}"
+        on = self.draw(st.sampled_from([*LOOKED_UP]))
+        self.add(r.Lookup(node, on, column, drawn_rows(self.draw, on), self.draw(st.sampled_from(["left", "inner"]))), about)
+
+    def _join(self, node: r.Node, about: About) -> None:
+        if any(c.endswith("_right") for c in oracle.columns(node)):
+            return self._totals(node, about)
+        other: r.Node = self.standard(self.stream(bias=False))
+        if _region_of(other) is _region_of(node) and self.about[other].keys:
+            other = self.add(r.Local(other), self.about[other].plain())
+        merged = self._merged((node, other))
+        if self._behind(other, _region_of(node)) or merged.depth >= 3:
+            return self._totals(node, about)
+        if self.draw(st.booleans()):
+            other = r.KeyBy(
+                other, about.keys, f"r{len(self.recipe.nodes)}", distribute=(ps.ByPartition(),) if self.shared else ()
+            )
+            self.recipe.nodes.append(other)  # it becomes part of this region, so nothing else may follow it
+        how = self.draw(st.sampled_from(["inner", "left", "right", "full"]))
+        added = r.Join(node, other, self.draw(st.sampled_from([0, 1, 4])) * r.SECOND, how)
+        origins = merged.origins if how == "inner" else merged.origins | {added}
+        self.add(added, About(about.keys, False, origins, merged.tied or how != "inner", merged.depth + 1))
+        return None
+
+    def _behind(self, node: Any, region: Any) -> bool:
+        """Whether a node's rows come from a region, which cannot then read them."""
+        if node is region:
+            return True
+        before = [*(node.of if isinstance(node, r.Union) else [getattr(node, "of", None)]), getattr(node, "other", None)]
+        return any(self._behind(n, region) for n in before if n is not None)
+
+
+def drawn_rows(draw: Any, on: str) -> tuple[tuple[Any, int], ...]:
+    """The rows of a table: its keys, each once, in any order, with a number each."""
+    keys = draw(st.lists(st.sampled_from(LOOKED_UP[on]), unique_by=repr, max_size=4))
+    return tuple((key, draw(st.integers(0, 9))) for key in keys)
+
+
+def _region_of(node: Any) -> Any:
+    while isinstance(node, r.Map | r.Totals | r.Distinct | r.Join | r.Process):
+        node = node.of
+    return node if isinstance(node, r.KeyBy) else None
