@@ -195,7 +195,7 @@ def _mean_something_else(draw: Any, recipe: r.Recipe) -> Change | None:
     elif isinstance(node, r.Distinct):
         about["columns"] = draw(st.sampled_from([c for c in [(), ("v",), ("j", "v"), ("j",)] if c != node.columns]))
     elif isinstance(node, r.Join):
-        about["within_us"] = node.within_us + r.SECOND
+        about["within_us"] = (node.within_us or 0) + r.SECOND
     elif node.window is not None and draw(st.booleans()):
         same = [w for w in drawing.WINDOWS if w is not node.window and not (node.emit == "update" and w.kind == "session")]
         about["window"] = draw(st.sampled_from(same))

@@ -71,12 +71,20 @@ class Joins:
         merged = self._merged((node, other))
         if self._behind(other, _region_of(node)) or merged.depth >= 3:
             return self._totals(node, about)
+        how = self.draw(st.sampled_from(["inner", "left", "right", "full", "asof", "asof"]))
+        if (
+            how == "asof" and self.about[other].tied and not self.ties
+        ):  # which is the last of rows at one place is not documented
+            return self._totals(node, about)
         if self.draw(st.booleans()):
             other = r.KeyBy(
                 other, about.keys, f"r{len(self.recipe.nodes)}", distribute=(ps.ByPartition(),) if self.shared else ()
             )
             self.recipe.nodes.append(other)  # it becomes part of this region, so nothing else may follow it
-        how = self.draw(st.sampled_from(["inner", "left", "right", "full"]))
+        if how == "asof":  # a row of this side stays at its place
+            within = self.draw(st.sampled_from([None, 0, r.SECOND, 5 * r.SECOND]))
+            self.add(r.Join(node, other, within, how), about.deeper())
+            return None
         added = r.Join(node, other, self.draw(st.sampled_from([0, 1, 4])) * r.SECOND, how)
         origins = merged.origins if how == "inner" else merged.origins | {added}
         self.add(added, About(about.keys, False, origins, merged.tied or how != "inner", merged.depth + 1))

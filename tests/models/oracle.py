@@ -203,6 +203,8 @@ class Oracle:
         rights = [replace(row, key=tuple(one_value(row.data[c]) for c in keys)) for row in self.rows(node.other)]
         left_names = columns(node.of)
         right_names = {n: f"{n}_right" if n in left_names else n for n in columns(node.other) if n not in keys}
+        if node.how == "asof":
+            return [replace(left, data=_pair(left.data, _as_of(left, rights, node.within_us), right_names)) for left in lefts]
         pairs: list[tuple[Row, Row, Row]] = []
         for left in lefts:
             for right in rights:
@@ -350,6 +352,13 @@ def with_column(row: Row, new: tuple[str, str]) -> Row:
 def _meet(left: Row, right: Row, within_us: int) -> bool:
     """Whether two rows are a pair; null equals nothing."""
     return left.key == right.key and None not in left.key and abs(left.time - right.time) <= within_us
+
+
+def _as_of(left: Row, rights: list[Row], tolerance_us: int | None) -> Mapping[str, Any]:
+    """The last right row of the left row's key that is not after its time; null equals nothing."""
+    found = [right for right in rights if right.key == left.key and None not in left.key and right.time <= left.time]
+    last = max(found, key=lambda right: right.order, default=None)
+    return {} if last is None or (tolerance_us is not None and left.time - last.time > tolerance_us) else last.data
 
 
 def _pair(left: Mapping[str, Any], right: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

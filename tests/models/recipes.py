@@ -89,7 +89,7 @@ class Lookup(Node):
     def table(self) -> pa.Table:
         """What the step is given."""
         kind = {"k": _TEXT, "s": _TEXT, "x": pa.float64()}.get(self.on, _WHOLE)
-        return pa.table({self.on: pa.array([k for k, _ in self.rows], kind), self.column: [v for _, v in self.rows]})
+        return pa.table({self.on: pa.array([k for k, _ in self.rows], kind), self.column: pa.array([v for _, v in self.rows], _WHOLE)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +164,7 @@ class Distinct(Node):
 class Join(Node):
     of: Node
     other: Node
-    within_us: int
+    within_us: int | None  # of how "asof": the tolerance
     how: str
 
 
@@ -510,7 +510,10 @@ def declare_node(
         names = spelled_names(node.columns, spelling)
         return stream.deduplicate(*names, within=None if node.within_us is None else duration(node.within_us, spelling))
     if isinstance(node, Join):
-        return stream.join(streams[node.other], duration(node.within_us, spelling), how=spelled_how(node.how, spelling))
+        bound = None if node.within_us is None else duration(node.within_us, spelling)
+        if node.how == "asof":
+            return stream.join(streams[node.other], how="asof", tolerance=bound)
+        return stream.join(streams[node.other], bound, how=spelled_how(node.how, spelling))
     if isinstance(node, Process):
         return stream.process(OPERATORS[node.operator]())
     assert isinstance(node, Local)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.aggregating import named_aggregates, with_operands
 from penstock.flow.mapping import Mapper, OnTimer, mapping
+from penstock.flow.joining import join_of
 from penstock.flow.steps import StatelessStep, Where
 from penstock.flow.stream import Stream, updating
 from penstock.flow.windowed import WindowedStream
@@ -23,7 +24,6 @@ from penstock.operators.aggregate import AggregateStep
 from penstock.operators.aggregates.base import Kernel
 from penstock.operators.base import ERROR_SCHEMA, Operator
 from penstock.operators.deduplicate import Deduplicate
-from penstock.operators.join import IntervalJoin
 from penstock.operators.migration import as_migrations
 from penstock.operators.session import SessionStep
 from penstock.operators.windows import Session, Window
@@ -39,15 +39,6 @@ if TYPE_CHECKING:
 
 _ONE = "these rows are one stream, those of a source or of a region; to read several, put sources together with union before key_by"
 _SEVERAL = "these sources come together here"
-
-
-_HOW: Final = {
-    "inner": "inner",
-    **dict.fromkeys(("left", "leftouter"), "left"),
-    **dict.fromkeys(("right", "rightouter"), "right"),
-    **dict.fromkeys(("full", "outer", "fullouter"), "full"),
-}
-"""Spark's words for joins, without underscores."""
 
 
 class KeyedStream(Stream):
@@ -290,25 +281,28 @@ class KeyedStream(Stream):
     def join(
         self,
         other: Stream,
-        within: Duration,
-        how: Literal["inner", "left", "right", "full", "outer"] = "inner",
+        within: Duration | None = None,
+        how: Literal["inner", "left", "right", "full", "outer", "asof"] = "inner",
         *,
+        tolerance: Duration | None = None,
         name: str | None = None,
     ) -> KeyedStream:
-        """Pairs of rows of one key whose event times are at most `within` apart. As in SQL, a key with a null matches nothing.
+        """Rows of one key together: pairs at most `within` apart, or as of a time. As in SQL, a key with a null matches nothing.
 
         Args:
             other: A stream keyed by as many columns of the same types, or one that has this region's key columns.
-            within: How far apart, inclusive.
+            within: How far apart the event times of a pair are, inclusive.
             how: ``"inner"``; ``"left"``: rows of this side without partner too; ``"right"``: of the other side; ``"full"``, or
-                ``"outer"``: of both sides.
+                ``"outer"``: of both sides. ``"asof"``: each row of this side with the latest of the other that is not after it; of several
+                at one time the last in the order of positions; nulls if there is none. It comes when the frontier has passed the row.
+            tolerance: With ``"asof"``: how long before its row the other may be, inclusive; None: however long, and the latest row of each key
+                is kept for ever.
             name: The step's name; see `process`.
 
         Returns:
             Columns of this side, then those of the other without its key columns; a name that both have gets ``_right``.
         """
-        if (kind := _HOW.get(str(how).lower().replace("_", ""))) is None:
-            raise DeclarationError(f"join(how={how!r}) is not known; use 'inner', 'left', 'right' or 'full'.")
+        step = join_of(within, how, tolerance)
         if not isinstance(other, Stream) or other._flow is not self._flow:
             raise DeclarationError("join needs a stream of the same flow.")
         node, keys = self._joined_input(other)
@@ -327,7 +321,6 @@ class KeyedStream(Stream):
             renamed = renamed.select(**{mapping.get(n, n): quoted(n) for n in node.schema.names})
         self._region.inputs.append(renamed._node)
         port = ("port", len(self._region.inputs) - 1)
-        step = IntervalJoin(duration_us(within, "join's within"), kind)
         return self._step(step, [self._input, port], [self.schema, renamed.schema], name=name)
 
     def _joined_input(self, other: Stream) -> tuple[p.Node, pa.Schema]:

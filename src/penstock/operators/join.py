@@ -55,16 +55,7 @@ class IntervalJoin(Operator):
         self.name = f"{self.how} join"
 
     def output_schema(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
-        left, right = inputs
-        fields = list(left)
-        for field in right:
-            if field.name in keys.names:
-                continue
-            name = field.name if field.name not in left.names else f"{field.name}_right"
-            if name in [f.name for f in fields]:
-                raise DeclarationError(f"The join would have two columns named {name!r}; rename one of them before joining.")
-            fields.append(pa.field(name, field.type))
-        return pa.schema(fields)
+        return joined_schema(inputs, keys)
 
     def span(self) -> int | None:
         return (
@@ -93,11 +84,11 @@ class IntervalJoin(Operator):
     def on_inputs(self, inputs: Sequence[Rows], state: KeyedState) -> Output:
         if not len(inputs[LEFT]) and not len(inputs[RIGHT]):
             return None
-        keys, owners = _all_keys(inputs)
+        keys, owners = all_keys(inputs)
         names = state.names(keys)
         stored = [None if v is None else self._load(v) for v in state.get(names)]
         sides = [self._side(s, inputs[s], owners[s], stored) for s in (LEFT, RIGHT)]
-        meets = _without_null(keys)
+        meets = without_null(keys)
         a, b = self._pairs(sides[LEFT], sides[RIGHT], meets)
         sides[LEFT].matched[a] = True
         sides[RIGHT].matched[b] = True
@@ -201,7 +192,25 @@ class IntervalJoin(Operator):
         return {"inner": (), "left": (LEFT,), "right": (RIGHT,), "full": (LEFT, RIGHT)}[self.how]
 
 
-def _all_keys(inputs: Sequence[Rows]) -> tuple[Keys, list[Ints]]:
+def joined_schema(inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
+    """The columns of the left side, then those of the right one without its keys; a name that both have gets ``_right``.
+
+    Raises:
+        DeclarationError: Two columns would have one name.
+    """
+    left, right = inputs
+    fields = list(left)
+    for field in right:
+        if field.name in keys.names:
+            continue
+        name = field.name if field.name not in left.names else f"{field.name}_right"
+        if name in [f.name for f in fields]:
+            raise DeclarationError(f"The join would have two columns named {name!r}; rename one of them before joining.")
+        fields.append(pa.field(name, field.type))
+    return pa.schema(fields)
+
+
+def all_keys(inputs: Sequence[Rows]) -> tuple[Keys, list[Ints]]:
     """The distinct keys of both inputs, and the index of each input's keys in them."""
     left, right = inputs[LEFT].keys, inputs[RIGHT].keys
     known = {k: i for i, k in enumerate(left.encoded)}
@@ -214,7 +223,7 @@ def _all_keys(inputs: Sequence[Rows]) -> tuple[Keys, list[Ints]]:
     return keys, [np.arange(len(left)), owner]
 
 
-def _without_null(keys: Keys) -> Any:
+def without_null(keys: Keys) -> Any:
     """Which keys can have a partner: as in SQL, null equals nothing, not even null."""
     meets = np.ones(len(keys), bool)
     for column in keys.columns:
