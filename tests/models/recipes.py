@@ -89,7 +89,9 @@ class Lookup(Node):
     def table(self) -> pa.Table:
         """What the step is given."""
         kind = {"k": _TEXT, "s": _TEXT, "x": pa.float64()}.get(self.on, _WHOLE)
-        return pa.table({self.on: pa.array([k for k, _ in self.rows], kind), self.column: pa.array([v for _, v in self.rows], _WHOLE)})
+        return pa.table(
+            {self.on: pa.array([k for k, _ in self.rows], kind), self.column: pa.array([v for _, v in self.rows], _WHOLE)}
+        )
 
 
 @dataclass(frozen=True, eq=False)

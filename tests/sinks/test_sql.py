@@ -182,7 +182,7 @@ def test_open_when_table_has_more_columns_then_is_accepted(sql_rig, make):
 @pytest.mark.parametrize(
     ("ddl", "message"),
     [
-        ("n BIGINT", "has no column 'word': add it as"),
+        ("n BIGINT", "has no column 'word': let it be added with evolve=True, add it as"),
         ("n VARCHAR, word VARCHAR", "has column 'n' of type .*, which does not hold int64 exactly: make it"),
         ("n BIGINT, word DATE", "has column 'word' of type .*DATE.*, which does not hold string"),
     ],

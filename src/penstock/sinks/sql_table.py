@@ -23,6 +23,7 @@ from penstock.errors import DeclarationError, SinkError
 from penstock.sinks import marks, sql_columns, sql_marks
 from penstock.sinks.base import Sink
 from penstock.sinks.sql_databases import Database, Transaction, database_of, quoted
+from penstock.sinks.sql_layout import Layout, columns_of, lock_setup
 from penstock.sinks.sql_rows import TableRows
 from penstock.sql_text.given import spelled_in
 from penstock.sql_text.schema import as_text
@@ -32,7 +33,6 @@ Mode = Literal["append", "upsert", "replace"]
 
 _STAGE: Final = "penstock_stage"
 ROW: Final = "__ps_row"
-_SETUP_LOCK: Final = 7_364_779  # an arbitrary number: PostgreSQL's CREATE TABLE IF NOT EXISTS is not safe against itself
 
 
 class SqlSink:
@@ -40,12 +40,14 @@ class SqlSink:
 
     durable = True
 
-    def __init__(self, url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | None = None) -> None:
+    def __init__(
+        self, url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | None = None, *, evolve: bool = False
+    ) -> None:
         as_text(table, "The table of sql")
         self._url = as_text(url, "The URL of sql")
         self._database: Database = database_of(self._url)
         self._key = (key,) if isinstance(key, str) else tuple(as_text(k, "A key column of sql") for k in key or ())
-        self._mode = mode
+        self._mode, self._evolve = mode, evolve
         self._parts = _table_parts(table, self._database.name)
         self._table = ".".join(quoted(part) for part in self._parts)
         self._shown_table = table
@@ -55,6 +57,7 @@ class SqlSink:
         self._schema: pa.Schema | None = None
         self._types: dict[str, str] = {}
         self._target = ""
+        self._grows: Layout | None = None
         self.declared: pa.Schema | None = None
         if mode not in get_args(Mode):
             raise DeclarationError(f"{self._description} has mode {mode!r}: write 'append', 'upsert' or 'replace'.")
@@ -65,7 +68,7 @@ class SqlSink:
         return self._shown
 
     def __copy__(self) -> SqlSink:  # with a connection of its own
-        return type(self)(self._url, self._shown_table, self._mode, self._key or None)
+        return type(self)(self._url, self._shown_table, self._mode, self._key or None, evolve=self._evolve)
 
     def validate(self, schema: pa.Schema, *, updates: bool, key: tuple[str, ...]) -> None:
         """See `Sink.validate`. Besides, an updating output must be upserted by exactly its own key.
@@ -135,8 +138,7 @@ class SqlSink:
             DeclarationError: A column has a type that the database cannot store. Nothing was changed.
         """
         with self._reported(f"open it for output {claim.output!r}"), self._database.transaction() as transaction:
-            if self._database.name == "postgresql":
-                transaction.rows(f"SELECT pg_advisory_xact_lock({_SETUP_LOCK})")
+            lock_setup(transaction, self._database.name)
             self._target = self._canonical(transaction)
             sql_marks.create(transaction, self._database.name)
             held = self._locked_mark(transaction, claim.output)
@@ -254,9 +256,13 @@ class SqlSink:
                     self._sweep(transaction, mark.output)
                     return 0
                 raise SinkError(f"{self._description} changed its mark while epoch {mark.epoch} was written: write it again.")
+            if self._grows is not None:
+                lock_setup(transaction, self._database.name)
+                self._grows.add(transaction, self._table, self._columns(transaction, self._target))
             stored = self._store_rows(transaction, pieces, schema)
             self._sweep(transaction, mark.output)
-            return stored
+        self._grows = None
+        return stored
 
     def _sweep(self, transaction: Transaction, output: str) -> None:
         """Remove what was staged of the output; called in transactions of the run that owns the mark."""
@@ -339,9 +345,8 @@ class SqlSink:
 
     def _prepare(self, transaction: Transaction, schema: pa.Schema, held: Mark | None) -> None:
         """Check the table's columns, or create it."""
-        name = self._database.name
-        declared = {f.name: sql_columns.column_ddl(f, name) for f in schema}
-        found = self._types = self._columns(transaction, self._target)
+        name, layout = self._database.name, Layout(self._database.name, self._description, schema, self._key, self._evolve)
+        declared, found = layout.declared(), self._columns(transaction, self._target)
         if not found:
             self._types = declared
             if held is not None and held.epoch >= 0:
@@ -353,34 +358,12 @@ class SqlSink:
                 digest = hashlib.blake2b(repr((self._target, indexed)).encode(), digest_size=6).hexdigest()
                 transaction.run(f"CREATE INDEX {quoted(f'penstock_key_{digest}')} ON {self._table} ({listed(indexed)})")
             return
-        fold = str if name == "postgresql" else str.lower
-        for field in schema:
-            type_ = found.get(fold(field.name))
-            if type_ is None:
-                raise SinkError(
-                    f"{self._description} has no column {field.name!r}: add it as {declared[field.name]}, or choose another table."
-                )
-            if not sql_columns.fits(field, type_, name):
-                raise SinkError(
-                    f"{self._description} has column {field.name!r} of type {type_}, which does not hold {field.type} exactly: "
-                    f"make it {declared[field.name]}, or choose another table."
-                )
+        missing = layout.missing(found)
+        self._types, self._grows = {**found, **missing}, layout if missing else None
 
     def _columns(self, transaction: Transaction, target: str, *, folded: bool = True) -> dict[str, str]:
-        """Name → declared type of the table's columns; empty if there is no table. `folded`: names folded where case does not count."""
-        if self._database.name == "sqlite":
-            rows = transaction.rows("SELECT name, type FROM pragma_table_info(:name)", name=self._parts[-1])
-            return {str(name).lower() if folded else str(name): str(type_) for name, type_ in rows}
-        schema, _, table = target.partition(".")
-        fold = "lower" if self._database.name == "duckdb" else ""
-        rows = transaction.rows(
-            f"SELECT {fold if folded else ''}(column_name), data_type, numeric_precision, numeric_scale FROM information_schema.columns "
-            f"WHERE {fold}(table_schema) = :schema AND {fold}(table_name) = :name ORDER BY ordinal_position",
-            schema=schema,
-            name=table,
-        )
-        exact = "numeric({}, {})"
-        return {n: exact.format(p, s) if type_ == "numeric" and s is not None else str(type_) for n, type_, p, s in rows}
+        name = self._database.name
+        return columns_of(transaction, name, self._parts[-1] if name == "sqlite" else target, folded=folded)
 
     # -- the rows
 
