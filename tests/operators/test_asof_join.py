@@ -38,10 +38,10 @@ def quote(bid, second, k="a"):
     return {"k": k, "at": at(second), "bid": bid, "v": 0}
 
 
-def joined(name, trades, quotes, *, cuts=((1, 1),), **options):
+def joined(name, trades, quotes, *, cuts=((1, 1),), workers=1, **options):
     """The bid of each trade; `cuts`: for each epoch, which parts of both come in it."""
     flow, out = declared(name, **options)
-    with Harness(flow, workers=3) as harness:
+    with Harness(flow, workers=workers) as harness:
         done = [0, 0]
         for upto in cuts:
             for i, (source, rows) in enumerate((("trades", trades), ("quotes", quotes))):
@@ -79,7 +79,7 @@ def test_results_equal_pandas_however_the_rows_come(seed, tolerance):
     trades = [trade(n, random_.randint(0, 60), random_.choice("abc")) for n in range(120)]
     quotes = [quote(float(n), second, random_.choice("abcd")) for n, second in enumerate(random_.sample(range(90), 60))]
     cuts = ((0.1, 0), (0.1, 0.7), (0.5, 0.7), (0.5, 0.8), (1, 0.9), (1, 1))
-    found = joined(f"pandas {seed} {tolerance}", trades, quotes, cuts=cuts, tolerance=tolerance)
+    found = joined(f"pandas {seed} {tolerance}", trades, quotes, cuts=cuts, tolerance=tolerance, workers=1 + seed % 3)
     left = pd.DataFrame(trades).sort_values("at", kind="stable")
     right = pd.DataFrame(quotes).sort_values("at", kind="stable")[["k", "at", "bid"]]
     within = None if tolerance is None else pd.Timedelta(seconds=tolerance)
@@ -147,6 +147,23 @@ def test_kept_row_when_the_other_side_has_other_columns_in_the_next_run_has_null
     ]
 
 
+def test_column_that_was_gone_for_a_run_is_null_in_rows_kept_from_before(tmp_path):
+    folder = str(tmp_path / "c")
+    both, fewer = "k string, at timestamp, bid double, v long", "k string, at timestamp, v long"
+    rows = [{"k": "a", "at": at(1), "bid": 1.0, "v": 5}], [], [{"k": "b", "at": at(60), "bid": 2.0, "v": 6}]
+    for run, (quotes, more) in enumerate(zip((both, fewer, both), rows, strict=True)):
+        flow, out = declared(f"column gone {run}", quotes=quotes, lateness="0 s")
+        with Harness(flow, checkpoint=folder) as harness:
+            last = {"k": "c", "at": at((45, 55, 75)[run]), "v": 0}
+            harness.push("quotes", [*more, last if run == 1 else last | {"bid": 0.0}])
+            harness.push("trades", [trade(run, (40, 50, 70)[run])])
+            harness.epoch()
+            if run == 2:
+                harness.push("trades", [trade(3, 80), trade(4, 80, "b")])
+                harness.finish()
+    assert {r["n"]: (r["bid"], r["v_right"]) for r in out.rows()} == {1: (None, 5), 2: (None, 5), 3: (None, 5), 4: (2.0, 6)}
+
+
 def test_another_tolerance_on_kept_state_is_refused(tmp_path):
     folder = str(tmp_path / "c")
     flow, _ = declared("tolerance before", tolerance="1 s")
@@ -169,7 +186,7 @@ WRONG = {
     ),
     "another word": (
         {"within": 1, "how": "cross"},
-        "join(how='cross') is not known; use 'inner', 'left', 'right', 'full' or 'asof'.",
+        "join(how='cross') is not known; use 'inner', 'left', 'right' or 'full', or 'asof' for the latest row before.",
     ),
     "a negative tolerance": ({"how": "asof", "tolerance": -1}, "join's tolerance is "),
 }

@@ -30,7 +30,9 @@ def join_of(within: Any, how: Any, tolerance: Any) -> Operator:
         DeclarationError: It is none, or `within` or `tolerance` is missing or does not belong to it.
     """
     if (kind := _HOW.get(str(how).lower().replace("_", ""))) is None:
-        raise DeclarationError(f"join(how={how!r}) is not known; use 'inner', 'left', 'right', 'full' or 'asof'.")
+        raise DeclarationError(
+            f"join(how={how!r}) is not known; use 'inner', 'left', 'right' or 'full', or 'asof' for the latest row before."
+        )
     if kind != "asof":
         if within is None:
             raise DeclarationError(
