@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from penstock.sql_text.given import Expression
 
 
-def sql(url: str, table: str, mode: Mode = "append", key: Expression | Sequence[Expression] | None = None) -> Sink:
-def sql(url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | None = None, *, evolve: bool = False) -> Sink:
+def sql(
+    url: str, table: str, mode: Mode = "append", key: Expression | Sequence[Expression] | None = None, *, evolve: bool = False
+) -> Sink:
     """Keep an output in a database table, exactly once.
 
     The table is created if it is missing; a table that exists must have the output's columns with types that hold them
@@ -54,7 +55,6 @@ def sql(url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | 
         mode: ``append`` adds each epoch's rows. ``upsert`` replaces rows of the same key, the last row of an epoch wins, and
             NULL is a key like any other. ``replace`` keeps the rows of the last epoch that had any.
         key: The key columns of ``upsert``, by name (in any case of letters, as in Spark) or as Spark Columns. A table that the sink creates gets an index on them; give your own table one.
-        key: The key columns of ``upsert``. A table that the sink creates gets an index on them; give your own table one.
         evolve: Add columns that the table lacks; none is changed or dropped, and no key is added.
 
     Returns:
@@ -74,10 +74,7 @@ def sql(url: str, table: str, mode: Mode = "append", key: str | Sequence[str] | 
     kind = PostgresSink if database_of(as_text(url, "The URL of sql")).name == "postgresql" else SqlSink
     one = isinstance(key, str) or is_column(key) or not isinstance(key, Iterable)
     given: Iterable[Any] = () if key is None else [key] if one else key  # type: ignore[assignment]  # then it is iterable
-    return kind(url, table, mode, [as_name(k, "A key column of sql") for k in given])
-    return (PostgresSink if database_of(as_text(url, "The URL of sql")).name == "postgresql" else SqlSink)(
-        url, table, mode, key, evolve=evolve
-    )
+    return kind(url, table, mode, [as_name(k, "A key column of sql") for k in given], evolve=evolve)
 
 
 class PostgresSink(SqlSink):
