@@ -15,8 +15,8 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.flow import plan as p
 from penstock.flow.aggregating import named_aggregates, with_operands
-from penstock.flow.mapping import Mapper, OnTimer, mapping
 from penstock.flow.joining import join_of
+from penstock.flow.mapping import Mapper, OnTimer, mapping
 from penstock.flow.steps import StatelessStep, Where
 from penstock.flow.stream import Stream, updating
 from penstock.flow.windowed import WindowedStream
