@@ -35,8 +35,8 @@ from penstock.spark.internals.plans import as_rdd, never_without_rows, select_sq
 from penstock.spark.internals.shuffle import to_partitions
 from penstock.spark.job_descriptions import JobDescriptions
 from penstock.spark.logs import again, input_of
-from penstock.spark.routed import hash_sql, routing_of, routing_sql
 from penstock.spark.lookups import beside
+from penstock.spark.routed import hash_sql, routing_of, routing_sql
 from penstock.spark.sources.failing_record import failing_record
 from penstock.spark.sources.file_times import JudgedFile
 from penstock.spark.sources.kept_input import KeptInput
