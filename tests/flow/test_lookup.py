@@ -15,6 +15,7 @@ import pytest
 import penstock as ps
 from penstock.errors import DeclarationError
 from penstock.flow import tables
+from penstock.flow.lookup import looked_up
 from penstock.testing import Harness
 
 COLUMNS = "k string, j long, x double, d decimal(4, 2), name string"
@@ -101,7 +102,7 @@ def test_file_that_changes_or_vanishes_after_the_declaration_changes_nothing(tmp
 
 
 def identity(table, on="k", how="left"):
-    return source().lookup(table, on, how)._node.step.identity()
+    return looked_up(source().schema, table, on, how).identity()
 
 
 def test_table_is_told_apart_by_its_rows_alone(tmp_path):
