@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from ceql_drawing import draw
@@ -42,10 +44,12 @@ def test_window_that_excludes_its_end_is_found(monkeypatch):
 
 
 def test_waiting_loop_on_the_reading_state_is_found(monkeypatch):
-    def chain(self, finals, initials, *, contiguous, states):
-        self.link(finals, initials)
-        if not contiguous:
-            for state in initials:
+    sound = build._Builder.chain
+
+    def chain(self, first, second, by, states):
+        sound(self, first, second, replace(by, contiguous=True), states)
+        if not by.contiguous:
+            for state in second.initial:
                 self.readings.append(build._Reading(state, 0, 0, frozenset(), state))
 
     monkeypatch.setattr(build._Builder, "chain", chain)
@@ -66,10 +70,7 @@ def test_filter_that_is_not_limited_to_its_part_is_found(monkeypatch):
 
 
 def _relabel_all(builder, part, name):
-    builder.readings[:] = [
-        build._Reading(t.source, t.needs, t.refuses, t.labels | {name} if t.labels else t.labels, t.target)
-        for t in builder.readings
-    ]
+    builder.readings[:] = [replace(t, labels=t.labels | {name} if t.labels else t.labels) for t in builder.readings]
     return part
 
 
