@@ -87,7 +87,7 @@ def timers_at_the_end_fire_from_the_last_frontier_on(patch):
 
 def timers_make_a_state_live_longer(patch):
     of = Timers.of
-    patch.setattr(Timers, "of", staticmethod(lambda *given: of(*given[:4], None, given[5])))
+    patch.setattr(Timers, "of", staticmethod(lambda *given: of(*given[:4], given[4] and 2 * given[4], given[5])))
 
 
 def timers_do_not_move_with_their_keys(patch):
