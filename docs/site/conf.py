@@ -39,6 +39,8 @@ exclude_patterns = [".*", "build", "src", "tests", "benchmarks", "examples"]
 myst_heading_anchors = 5
 myst_fence_as_directive = ["mermaid"]
 
+suppress_warnings = ["misc.highlighting_failure"]  # colours only: queries shown as SQL, Java with parts left out
+
 # API
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"

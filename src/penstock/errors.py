@@ -30,6 +30,13 @@ class PenstockError(Exception):
     Attributes:
         cause: What it came from, with its traceback, where that is the engine's and would be hundreds of lines; ``penstock --debug``
             shows it, and ``raise error.cause`` does. None: there is nothing more, or it stands in ``__cause__``.
+
+    Example:
+        >>> try:
+        ...     ps.tumbling("0 hours")
+        ... except ps.PenstockError as error:
+        ...     print(error)
+        A window of 0 hours every 0 hours is empty; give positive durations.
     """
 
     cause: BaseException | None = None

@@ -6,17 +6,24 @@ A block runs if an HTML comment stands right before it: ``<!-- runs -->``, ``<!-
 
 from __future__ import annotations
 
+import datetime as dt
 import doctest
 import importlib
 import inspect
 import os
 import pkgutil
 import re
+import subprocess
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import penstock as ps
@@ -121,18 +128,87 @@ def modules() -> list[str]:
     return [name for name in found if not name.endswith("__main__")]
 
 
-# Examples that are drawings: they use names that stand for the reader's own.
-_DRAWINGS = {"penstock.sinks.foreach.foreach_epoch"}
+_REDIS = "redis://localhost:6379"
+"""Stands in examples for a server; the tests' own takes its place where one is needed."""
+
+
+def given() -> dict[str, Any]:
+    """What examples may use without a word, as the API page says: modules, a flow with a source, and streams of two more flows."""
+    trips = "tail string, origin string, at timestamp, delay double"
+    flows = [ps.Flow(name) for name in ("example", "planes", "days")]
+    flights, others, more = (flow.source("flights", ps.files("flights", trips, "csv"), time="at") for flow in flows)
+    by_day = more.key_by("origin").window(ps.tumbling("1 day"))
+    names = {"ps": ps, "pa": pa, "pc": pc, "np": np, "dt": dt, "time": time, "threading": threading}
+    names |= {"sys": sys, "subprocess": subprocess}
+    return {**names, "flow": flows[0], "flights": flights, "by_plane": others.key_by("tail"), "by_day": by_day}
+
+
+def examples(module: str) -> list[doctest.DocTest]:
+    """The examples in a module's docstrings."""
+    found = doctest.DocTestFinder().find(importlib.import_module(module))
+    return [each for each in found if each.examples]
+
+
+def needs(example: doctest.DocTest) -> set[str]:
+    """Which servers an example needs."""
+    source = "".join(line.source for line in example.examples)
+    redis = _REDIS in source and re.search(r"Producer\(|Consumer\(|start\(", source)
+    return {*(["spark"] if re.search(r"\bspark\b", source) else []), *(["redis"] if redis else [])}
+
+
+def run_examples(found: list[doctest.DocTest], url: str = _REDIS, **more: Any) -> None:
+    """Run examples, each with what is given anew."""
+    runner = doctest.DocTestRunner(verbose=False)
+    for example in found:
+        example.globs |= {name: value for name, value in {**given(), **more}.items() if name not in example.globs}
+        for line in example.examples:
+            line.source = line.source.replace(_REDIS, url)
+        runner.run(example)
+    assert not runner.failures, f"{runner.failures} of {runner.tries} lines of examples fail."
 
 
 @pytest.mark.parametrize("name", modules())
 def test_examples_in_docstrings_run(name, folder):
-    module = importlib.import_module(name)
-    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(verbose=False)
-    for found in finder.find(module, extraglobs={"ps": ps}):
-        if found.name not in _DRAWINGS:
-            runner.run(found)
-    assert not runner.failures, f"{runner.failures} of {runner.tries} examples in the docstrings of {name} fail."
+    run_examples([each for each in examples(name) if not needs(each)])
+
+
+WITH_SERVERS = [(module, each.name) for module in modules() for each in examples(module) if needs(each)]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize(("module", "name"), WITH_SERVERS, ids=[name for _, name in WITH_SERVERS])
+def test_examples_in_docstrings_run_with_servers(module, name, folder, spark, redis_url):
+    (folder / "flights").mkdir()
+    (folder / "flights" / "1.csv").write_text(
+        "tail,origin,at,delay\nN1,JFK,2013-01-01 05:10:00,4\nN1,JFK,2013-01-01 05:40:00,16\n"
+    )
+    url = f"{redis_url.rpartition('/')[0]}/{WITH_SERVERS.index((module, name)) % 16}"  # a database of its own
+    run_examples([each for each in examples(module) if each.name == name], url, spark=spark)
+
+
+def shown(what: object) -> str:
+    """The lines of a docstring that are run."""
+    return "\n".join(re.findall(r"^\s*(?:>>>|\.\.\.) .*$", inspect.getdoc(what) or "", re.MULTILINE))
+
+
+def has_example(row: str) -> bool:
+    """Whether a name of the reference has an example that runs, in its own docstring or, for a method, in that of its class."""
+    name = row.partition("(")[0]
+    if ">>>" in shown(found_at(name)):
+        return True
+    head, _, method = name.rpartition(".")
+    return head not in ("", "ps") and re.search(rf"\.{method}\b", shown(found_at(head))) is not None
+
+
+def test_every_public_name_has_an_example_that_runs():
+    rows = [row.partition("(")[0] for row in REFERENCE]
+    public = {row for row in rows if re.fullmatch(r"ps\.\w+|[A-Z][a-z]\w+(\.\w+)?", row)} | {
+        f"ps.{name}" for name in ps.__all__
+    }
+    errors = {row for row in public if row.endswith("Error")} - {"ps.PenstockError"}
+    assert len(public - errors) > 140
+    assert sorted(row for row in public - errors - {"ps.__version__"} if not has_example(row)) == []
 
 
 # --------------------------------------------------------------------------------------------------------------- reference

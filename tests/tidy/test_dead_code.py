@@ -12,6 +12,8 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "src" / "penstock"
 TEXTS = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
 
+_EXAMPLE = re.compile(r"^ +(?:>>>|\.\.\.) .*$", re.MULTILINE)  # a line of a docstring's example is no use of anything
+
 # (module, name) → who uses it. An entry that the package uses by now, or that is gone, fails too.
 ELSEWHERE = {
     ("cli/grouped.py", "produce"): "typer calls it",
@@ -30,7 +32,7 @@ BY_NAME = {
 
 def unused(texts: dict[str, str]) -> set[tuple[str, str]]:
     """Functions and classes whose name stands nowhere but where they are made and in a list of names."""
-    words = Counter(word for text in texts.values() for word in re.findall(r"\w+", text))
+    words = Counter(word for text in texts.values() for word in re.findall(r"\w+", _EXAMPLE.sub("", text)))
     found = set()
     for module, text in texts.items():
         for node in ast.walk(ast.parse(text)):

@@ -44,6 +44,17 @@ class CommandHandle:
         latest: Returns the last committed epoch's record; raises the flow's error.
         running: Returns whether the flow still runs.
         waiting: Returns the names in the control log; commands obeyed long ago are no longer there.
+
+    Example:
+        >>> stored = flights.key_by("tail").deduplicate().sink(ps.memory("first flights"))
+        >>> run = flow.start(spark, checkpoint="checkpoint", workers=1)
+        >>> asked = run.scale("tail", 2)
+        >>> asked.wait(timeout=60), asked.done, asked.replaced
+        (True, True, '')
+        >>> sorted(asked.progress)  # by region
+        ['tail']
+        >>> run.shutdown(drain=False)
+        True
     """
 
     name: str

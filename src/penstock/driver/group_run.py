@@ -230,6 +230,24 @@ class GroupRun:
     Attributes:
         warm_up_s: Seconds for which the application warmed up before it joined: first epochs of a session are slow, so it ran some without
             input of the flow.
+
+    Example:
+        >>> orders = ps.redis_streams("redis://localhost:6379", "orders", partitions=2, schema="customer string, at timestamp, amount double")
+        >>> flow = ps.Flow("totals")
+        >>> by_customer = flow.source("orders", orders, time="at").key_by("customer", distribute=ps.ByPartition())
+        >>> days = by_customer.window(ps.tumbling("1 day")).aggregate(total=ps.sum("amount"))
+        >>> stored = days.sink(ps.sql("sqlite:///totals.db", "totals"))
+        >>> run = flow.start(spark, checkpoint="checkpoint", group=ps.Group("redis://localhost:6379", "billing"))
+        >>> while run.owned != {0, 1}:
+        ...     time.sleep(0.1)
+        >>> run.active, run.epoch >= 1, run.figures["owned"], run.warm_up_s > 0
+        (True, True, 2, True)
+        >>> while set(run.partitions) != {0, 1} or len(run.progress) < 2:  # their runs begin
+        ...     time.sleep(0.1)
+        >>> run.scale("customer", 2).wait()
+        True
+        >>> run.shutdown(), run.await_termination()
+        (True, True)
     """
 
     warm_up_s: float = 0.0

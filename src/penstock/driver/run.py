@@ -20,7 +20,24 @@ from penstock.flow.spellings import RUN, missing
 
 
 class Run:
-    """A running flow. Made by `Flow.start`. `ended` is called with how it has ended: its error, or a sentence."""
+    """A running flow. Made by `Flow.start`. `ended` is called with how it has ended: its error, or a sentence.
+
+    Example:
+        >>> stored = flights.key_by("tail").deduplicate().sink(ps.memory("first flights"))
+        >>> run = flow.start(spark, checkpoint="checkpoint", workers=1)
+        >>> run.scale("tail", 2).wait(), run.move("tail", ["N1"], 0).wait(), run.snapshot("before").wait()
+        (True, True, True)
+        >>> run.name, run.state
+        ('example', 'running')
+        >>> run.active, run.exception, run.outcome, run.changes, run.last_end, run.recovery
+        (True, None, '', (), '', None)
+        >>> run.progress["rows_in"] >= 0, run.regions["tail"]["workers"], len(run.routing("tail"))
+        (True, 2, 4096)
+        >>> run.load("before", keep_output=True).wait()
+        True
+        >>> run.shutdown(drain=False), run.await_termination()
+        (True, True)
+    """
 
     def __init__(
         self,

@@ -121,6 +121,12 @@ class Flow:
 
         Raises:
             DeclarationError: A name is taken, a column is missing or of a wrong type.
+
+        Example:
+            >>> flow = ps.Flow("delays")
+            >>> trips = ps.files("trips", "tail string, at timestamp, delay double", "csv")
+            >>> flow.source("trips", trips, time="at", lateness="10 minutes").columns
+            ['tail', 'at', 'delay']
         """
         as_text(name, "The name of a source")
         if any(s.name == name for s in self._sources):
@@ -180,6 +186,11 @@ class Flow:
 
         Raises:
             DeclarationError: The flow has no source or no sink.
+
+        Example:
+            >>> stored = flights.key_by("tail").deduplicate().sink(ps.memory("first flights"))
+            >>> [region.name for region in flow.plan().regions]
+            ['tail']
         """
         return p.freeze(self.name, self._sources, self._regions, self._outputs)
 
@@ -282,6 +293,13 @@ class Flow:
             SinkAheadError: A sink holds what this checkpoint does not know of. Nothing was stored.
             RecoveryError: The state cannot be computed from the log: it does not reach back far enough, or is another one than that of the
                 sinks' rows. Nothing was changed.
+
+        Example:
+            >>> delays = flights.key_by("origin").window(ps.tumbling("1 hour")).aggregate(mean=ps.mean("delay"))
+            >>> stored = delays.sink(ps.sql("sqlite:///delays.db", "delays"))
+            >>> run = flow.start(spark, checkpoint="checkpoint", trigger="available_now", workers=2)
+            >>> run.await_termination()
+            True
         """
         from penstock.spark.run import start  # noqa: PLC0415  (Spark loads when a flow starts)
 

@@ -17,6 +17,7 @@ from penstock.flow import plan as p
 from penstock.flow.aggregating import named_aggregates, with_operands
 from penstock.flow.joining import join_of
 from penstock.flow.mapping import Mapper, OnTimer, mapping
+from penstock.flow.pattern_input import conditions_of_streams, time_column
 from penstock.flow.steps import StatelessStep, Where
 from penstock.flow.stream import Stream, updating
 from penstock.flow.windowed import WindowedStream
@@ -30,10 +31,9 @@ from penstock.operators.windows import Session, Window
 from penstock.sinks.base import Sink
 from penstock.sql_text.given import as_name, as_spelled, as_texts, flat, known_column
 from penstock.sql_text.schema import as_text, quoted, unknown_column
-from penstock.types import MASK, PART, PART_BITS, PART_MASK, Duration, duration_us
+from penstock.types import MASK, Duration, duration_us
 
 if TYPE_CHECKING:
-    from penstock.patterns.algebra import Query
     from penstock.spark.column_text import Column
     from penstock.sql_text.given import Expression, Schema
 
@@ -42,7 +42,26 @@ _SEVERAL = "these sources come together here"
 
 
 class KeyedStream(Stream):
-    """Rows inside a region: stateful steps, all keyed by the region's key."""
+    """Rows inside a region: stateful steps, all keyed by the region's key.
+
+    Example:
+        >>> by_plane = flights.key_by("tail")
+        >>> def since_last(tail, flight, last):
+        ...     return (tail, flight.at, last), flight.at
+        >>> chained = by_plane.stateful_map(since_last, "tail string, at timestamp, before timestamp", state="at timestamp")
+        >>> by_plane.deduplicate("at", within="1 day").aggregate(flights=ps.count()).columns
+        ['tail', 'flights']
+        >>> by_plane.window(ps.tumbling("1 hour")).aggregate(mean_delay=ps.mean("delay")).columns
+        ['tail', 'window_start', 'window_end', 'mean_delay']
+        >>> by_plane.join(flights.select("tail", "at", "origin AS next"), within="1 hour", how="left").local().columns[-1]
+        'next'
+        >>> kinds = {"LATE": "delay > 15", "EARLY": "delay < 0"}
+        >>> caught_up = by_plane.match("SELECT * WHERE LATE AS late ; EARLY WITHIN 3 HOURS", kinds, on_timeout="late")
+        >>> caught_up.timeouts.columns == caught_up.columns
+        True
+        >>> by_plane.process(ps.Operator()).columns == flights.columns  # one that gives its rows on
+        True
+    """
 
     _node: p.RegionOutput
     _timeouts: KeyedStream | None = None
@@ -401,7 +420,8 @@ class KeyedStream(Stream):
             raise DeclarationError(
                 f"events_window={events_window!r}: in a flow WITHIN n EVENTS can only count the events of the key; leave it at 'key'."
             )
-        columns, keys, time = self.schema, self._region.keys, self._time_column()
+        read_node = self._region.inputs[self._input[1]]
+        columns, keys, time = self.schema, self._region.keys, time_column(read_node)
         defined = as_texts(define)
         of_type: Any = as_spelled(type, columns.names, "type")
         parsed, pattern = keyed_pattern(
@@ -414,7 +434,7 @@ class KeyedStream(Stream):
             scope=strategy_scope,
             most=max_matches_per_event,
         )
-        streams = self._streams(parsed)
+        streams = conditions_of_streams(parsed, read_node, self._flow._sources)
         read = streams_read(parsed, tuple(streams), _SEVERAL if streams else _ONE)
         tests = words_sql(pattern.automaton.tests, defined, of_type, streams)
         pattern = replace(pattern, streams=read if parsed.streams else (), evaluated=tuple(tests))
@@ -446,40 +466,9 @@ class KeyedStream(Stream):
             raise DeclarationError("Only a match with on_timeout has timeouts: match(query, on_timeout='variable').timeouts.")
         return self._timeouts
 
-    def _streams(self, query: Query) -> dict[str, str]:
-        """Where several sources come together: the condition for a row to come from each, by name. Empty: it is one stream."""
-        from penstock.patterns.source_locations import error_in  # noqa: PLC0415
-        from penstock.patterns.streams import streams_named  # noqa: PLC0415
-
-        roots = p.roots(self._region.inputs[self._input[1]])
-        if len(roots) < 2:
-            return {}
-        named = streams_named(query)
-        for root in roots if named else ():
-            if isinstance(root, p.RegionOutput):
-                raise error_in(
-                    query.text,
-                    named[0],
-                    f"the query reads stream {named[0]!r}, but here rows of region {root.region.name!r} come in with others, and they are of "
-                    "no source; leave FROM and streams before types out, and tell the rows apart by type.",
-                )
-        first = {source.name: number << PART_BITS for number, source in enumerate(self._flow._sources) if source in roots}
-        return {name: f"{PART} BETWEEN {at} AND {at + PART_MASK}" for name, at in first.items()}
-
     def _only(self, condition: str) -> KeyedStream:
         """The rows for which a condition on hidden columns is true."""
         return cast("KeyedStream", self.apply(Where(condition)))  # all columns stay, and with them the key
-
-    def _time_column(self) -> str:
-        """The column with the event time: that of the source, if it is still there under its name."""
-        names = {n.time for n in p.upstream_of(p.SourceNode, self._region.inputs[self._input[1]])}
-        found = [name for name in names if name is not None and name in self.schema.names]
-        if len(names) != 1 or not found:
-            raise DeclarationError(
-                "match shows the times of its events and needs one column that holds them; keep the source's time column "
-                f"({', '.join(sorted(str(name) for name in names))}) under its name."
-            )
-        return found[0]
 
 
 Stream._needing_a_key = frozenset(name for name in vars(KeyedStream) if not name.startswith("_")) - {"local", "timeouts"}

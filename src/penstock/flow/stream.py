@@ -43,7 +43,16 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Rows without a key: stateless steps only."""
+    """Rows without a key: stateless steps only.
+
+    Example:
+        >>> flow = ps.Flow("delays")
+        >>> trips = flow.source("trips", ps.files("trips", "tail string, at timestamp, delay double", "csv"), time="at")
+        >>> trips.where("delay > 15").columns
+        ['tail', 'at', 'delay']
+        >>> trips.lookup(pa.table({"tail": ["N1"], "seats": [140]}), on="tail").columns
+        ['tail', 'at', 'delay', 'seats']
+    """
 
     _needing_a_key: ClassVar[frozenset[str]]  # set where these methods are, in `penstock.flow.keyed`
 
@@ -53,7 +62,12 @@ class Stream:
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns; a type that is not known before start is ``pa.null()``."""
+        """Columns; a type that is not known before start is ``pa.null()``.
+
+        Example:
+            >>> flights.schema.field("delay").type
+            DataType(double)
+        """
         return self._node.schema
 
     def __repr__(self) -> str:
@@ -76,6 +90,11 @@ class Stream:
 
         Raises:
             DeclarationError: It is no step, or has no form that an engine runs.
+
+        Example:
+            >>> from penstock.flow.steps import Where
+            >>> flights.apply(Where("delay > 15")).columns == flights.columns
+            True
         """
         if not isinstance(step, StatelessStep) or not (step.sql(self.schema) or step.batch_function() or step.frame_function()):
             raise DeclarationError(
@@ -88,23 +107,40 @@ class Stream:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns."""
+        """The names of the columns.
+
+        Example:
+            >>> flights.columns
+            ['tail', 'origin', 'at', 'delay']
+        """
         return list(self.schema.names)
 
     def where(self, condition: Expression) -> Stream:
-        """Rows for which a condition is true: Spark SQL, or a Spark Column such as ``F.col("delay") > 5``."""
+        """Rows for which a condition is true: Spark SQL, or a Spark Column such as ``F.col("delay") > 5``.
+
+        Example:
+            >>> late = flights.where("delay > 15 AND origin <> 'JFK'")
+        """
         sql = as_expression(condition, "What where is given")
         check_condition(sql, self.schema, "where")
         return self.apply(Where(sql))
 
     def filter(self, condition: Expression) -> Stream:
-        """As `where`."""
+        """As `where`.
+
+        Example:
+            >>> late = flights.filter("delay > 15")
+        """
         return self.where(condition)
 
     def select(self, *expressions: Expression | Sequence[Expression], **named: Expression) -> Stream:
         """The given columns only: names, or SQL expressions such as ``"delay / 60 AS hours"`` or ``hours="delay / 60"``.
 
         Spark Columns and lists of either will do as well: ``select("tail", (F.col("delay") / 60).alias("hours"))``.
+
+        Example:
+            >>> flights.select("tail", "delay / 60 AS hours", day="date(at)").columns
+            ['tail', 'hours', 'day']
         """
         if not expressions and not named:
             raise DeclarationError("select needs at least one column.")
@@ -129,6 +165,10 @@ class Stream:
         Args:
             new_columns: As in Spark, names and expressions in a dict.
             **expressions: The same by keywords.
+
+        Example:
+            >>> flights.with_columns(hours="delay / 60").columns
+            ['tail', 'origin', 'at', 'delay', 'hours']
         """
         if new_columns is not None and not isinstance(new_columns, Mapping):
             raise DeclarationError(
@@ -145,7 +185,12 @@ class Stream:
         return self._selected(columns, [*kept, *(pa.field(n, t) for n, t in new.items())])
 
     def drop(self, *columns: Expression | Sequence[Expression]) -> Stream:
-        """All columns but these."""
+        """All columns but these.
+
+        Example:
+            >>> flights.drop("origin", "delay").columns
+            ['tail', 'at']
+        """
         names = [known_column(as_name(c, "What drop is given"), self.columns, "drop") for c in flat(columns)]
         kept = [f for f in self.schema if f.name not in names]
         if not kept:
@@ -166,6 +211,10 @@ class Stream:
         Args:
             fn: The function; called once per epoch when the plan is built.
             schema: Columns of the result; None: those of the input.
+
+        Example:
+            >>> flights.transform(lambda df: df.withColumn("hours", df.delay / 60), "tail string, hours double").columns
+            ['tail', 'hours']
         """
         as_function(fn, "transform", "fn(dataframe)")
         return self.apply(Transform(fn, None if schema is None else as_schema(schema, "the schema of transform")))
@@ -177,6 +226,12 @@ class Stream:
             fn: Gets and gives a ``pyarrow.RecordBatch``; how rows are cut into batches must not matter. It gives as many
                 rows as it gets, or a further column ``_row`` that says for each row which input row (0, 1, …) it came from.
             schema: Columns of the result.
+
+        Example:
+            >>> def halved(batch):
+            ...     return pa.record_batch({"half": pc.divide(batch["delay"], 2.0)})
+            >>> flights.map_batches(halved, "half double").columns
+            ['half']
         """
         as_function(fn, "map_batches", "fn(batch)")
         return self.apply(MapBatches(fn, as_schema(schema, "the schema of map_batches")))
@@ -213,6 +268,11 @@ class Stream:
 
         Raises:
             DeclarationError: The columns differ, or only some of the streams have an event time, or one is of another flow.
+
+        Example:
+            >>> early, late = flights.where("delay < 0"), flights.where("delay > 15")
+            >>> early.union(late).columns == flights.columns
+            True
         """
         if any(not isinstance(o, Stream) or o._flow is not self._flow for o in others):
             raise DeclarationError("union needs streams of the same flow.")
@@ -230,7 +290,13 @@ class Stream:
         return Stream(self._flow, p.united(nodes))
 
     def split(self, **conditions: Expression) -> dict[str, Stream]:
-        """One stream per condition, by name. A row goes to every stream whose condition it satisfies."""
+        """One stream per condition, by name. A row goes to every stream whose condition it satisfies.
+
+        Example:
+            >>> parts = flights.split(early="delay < 0", late="delay > 15")
+            >>> sorted(parts)
+            ['early', 'late']
+        """
         return {name: self.where(condition) for name, condition in conditions.items()}
 
     def key_by(
@@ -250,6 +316,9 @@ class Stream:
 
         Raises:
             DeclarationError: No column, an unknown column, a type that cannot be a key, or a name that is taken.
+
+        Example:
+            >>> by_route = flights.key_by("origin", "date(at) AS day", workers=4, name="days")
         """
         if not columns:
             raise DeclarationError("key_by needs at least one column.")
@@ -301,6 +370,9 @@ class Stream:
 
         Raises:
             DeclarationError: A strategy that reads keys, or a name that is taken.
+
+        Example:
+            >>> shared = flights.distribute(ps.Shuffle(), workers=4).map_batches(lambda batch: batch, flights.schema)
         """
         if not isinstance(strategy, Strategy):
             raise DeclarationError(f"distribute({strategy!r}) needs a distribution strategy, such as penstock.Shuffle().")
@@ -323,6 +395,9 @@ class Stream:
 
         Raises:
             DeclarationError: This is not a source with an event time.
+
+        Example:
+            >>> kept = flights.late.sink(ps.memory("late flights"))
         """
         node = self._node
         if not isinstance(node, p.SourceNode) or node.time is None:
@@ -341,6 +416,9 @@ class Stream:
 
         Raises:
             DeclarationError: The sink's mode cannot work with this stream, one sink is used twice, or two outputs would spoil one place.
+
+        Example:
+            >>> stored = flights.where("delay > 15").sink(ps.parquet("delayed"), name="delayed")
         """
         for method in ("open", "write", "validate"):
             if not hasattr(sink, method):

@@ -46,6 +46,10 @@ class WindowedStream:
             *unnamed: Aggregates that have their name in them: ``F.count("*").alias("n")``.
             name: The step's name, see `KeyedStream.process`; or an aggregate for a last column of that name.
             **aggregates: Output column = aggregate; see `KeyedStream.aggregate`.
+
+        Example:
+            >>> by_plane.window(ps.tumbling("1 hour")).aggregate(flights=ps.count()).columns
+            ['tail', 'window_start', 'window_end', 'flights']
         """
         return self._stream._aggregated(self._window, (emit, *unnamed), name, aggregates)
 
@@ -63,6 +67,12 @@ class WindowedStream:
 
         Raises:
             DeclarationError: The window is a session, whose extent is not known while events come.
+
+        Example:
+            >>> def nth(key, event, state):
+            ...     n = (state or 0) + 1
+            ...     return (event.window_start, n), n
+            >>> numbered = by_plane.window(ps.tumbling("1 day")).stateful_map(nth, "day timestamp, n bigint")
         """
         if isinstance(self._window, Session):
             raise DeclarationError(

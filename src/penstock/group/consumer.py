@@ -59,10 +59,25 @@ class Consumer:
         DeclarationError: An argument is not of its kind.
 
     Example:
-        Handle entries until the process gets SIGTERM::
+        A function, until the process gets SIGTERM or `leave` is called from elsewhere:
 
-            consumer = ps.Consumer(ps.Group("redis://localhost", "billing"), "orders", 8)
-            consumer.run(lambda partition, entries: print(partition, entries))
+        >>> with ps.Producer("redis://localhost:6379", "orders", 2) as producer:
+        ...     sent = producer.send_many({"amount": n} for n in range(4))
+        >>> group = ps.Group("redis://localhost:6379", "billing")
+        >>> consumer = ps.Consumer(group, "orders", 2)
+        >>> def bill(partition, entries):
+        ...     threading.Thread(target=consumer.leave).start()  # enough for an example
+        >>> consumer.run(bill)
+
+        Or a loop, with acks at hand:
+
+        >>> consumer = ps.Consumer(ps.Group("redis://localhost:6379", "statistics"), "orders", 2, batch=1)
+        >>> for partition, entries in consumer:
+        ...     acked = consumer.ack(partition, entries)
+        ...     shown = partition in consumer.owned, consumer.epoch, consumer.figures["owned"]
+        ...     break
+        >>> acked, shown, consumer.last_rebalance_ms >= 0
+        (True, (True, 1, 2), True)
     """
 
     def __init__(

@@ -27,6 +27,14 @@ class Producer:
     Raises:
         DeclarationError: An argument is not of its kind.
         GroupError: The server cannot be used, or the stream has another number of partitions.
+
+    Example:
+        >>> with ps.Producer("redis://localhost:6379", "orders", 4, key="customer") as producer:
+        ...     partition, entry = producer.send(customer="ann", amount=12.5)
+        ...     more = producer.send_many([{"customer": "ann", "amount": 1.0}, {"customer": "bob", "amount": 2.0}])
+        >>> more[0][0] == partition, len(more)
+        (True, 2)
+        >>> producer.close()  # the end of the `with` did so already
     """
 
     def __init__(self, url: str, stream: str, partitions: int, *, key: str | None = None) -> None:

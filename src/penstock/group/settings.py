@@ -59,12 +59,22 @@ class Group:
 
     @property
     def lease_ms(self) -> int:
-        """The lease, in milliseconds."""
+        """The lease, in milliseconds.
+
+        Example:
+            >>> Group("redis://localhost:6379", "billing", lease="2 seconds").lease_ms
+            2000
+        """
         return duration_us(self.lease, "A group's lease") // 1000
 
     @property
     def grace_s(self) -> float:
-        """The grace period, in seconds."""
+        """The grace period, in seconds.
+
+        Example:
+            >>> Group("redis://localhost:6379", "billing", grace="1 minute").grace_s
+            60.0
+        """
         return duration_us(self.grace, "A group's grace") / 1e6
 
     def __repr__(self) -> str:  # a password is not for logs

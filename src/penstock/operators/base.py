@@ -287,6 +287,7 @@ class Operator:
         >>> class Drop(Operator):
         ...     def on_data(self, rows, state):
         ...         return None
+        >>> nothing = by_plane.process(Drop())
     """
 
     schema: str | pa.Schema | None = None

@@ -138,6 +138,10 @@ def sliding(
     Raises:
         DeclarationError: A duration is not positive, or the slide is longer than the size (records would be left out), or one of them is
             months and the other is not; there is no such zone.
+
+    Example:
+        >>> print(sliding("1 hour", "15 minutes"))
+        of 3600 s every 900 s
     """
     months, every = months_of(size), months_of(slide)
     if (months is None) != (every is None):
@@ -174,6 +178,9 @@ def session(gap: Duration) -> Session:
 
     Raises:
         DeclarationError: The gap is not a positive duration.
+
+    Example:
+        >>> bursts = by_plane.window(session("30 minutes")).aggregate(flights=ps.count())
     """
     window = Session(duration_us(gap, "the gap of a session"))
     if window.gap_us <= 0:

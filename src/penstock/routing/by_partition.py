@@ -22,6 +22,9 @@ class ByPartition(Strategy):
 
     In a flow of a group (``start(group=…)``) each partition is a flow of its own, so keys belong to their partition, every step is possible, and
     the region's workers share the keys of one partition.
+
+    Example:
+        >>> region = flights.key_by("tail", distribute=ps.ByPartition())
     """
 
     splits_keys: ClassVar[bool] = True

@@ -45,6 +45,11 @@ class ConsistentGrouping(Strategy):
     Args:
         virtual: Virtual workers for each worker.
         epsilon: By which share a virtual worker may have more messages than the mean.
+
+    Example:
+        >>> keys = pa.array(["hot"] * 600 + [f"k{i}" for i in range(400)])
+        >>> np.bincount(ps.route(ps.ConsistentGrouping(), keys, workers=4)).tolist()
+        [252, 249, 249, 250]
     """
 
     virtual: int = 10

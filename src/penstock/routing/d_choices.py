@@ -32,6 +32,11 @@ class DChoices(Strategy):
     Args:
         theta: From which share on a key is hot; None: 1/(5n) with n workers.
         epsilon: The imbalance for which d is the least that is enough.
+
+    Example:
+        >>> keys = pa.array(["hot"] * 600 + [f"k{i}" for i in range(400)])
+        >>> np.bincount(ps.route(ps.DChoices(), keys, workers=4)).tolist()
+        [250, 251, 249, 250]
     """
 
     theta: float | None = None

@@ -28,6 +28,11 @@ class Histogram(Strategy):
 
     Args:
         slack: By which share a worker may have more than its part; more slack splits fewer keys.
+
+    Example:
+        >>> keys = pa.array(["hot"] * 600 + [f"k{i}" for i in range(400)])
+        >>> np.bincount(ps.route(ps.Histogram(), keys, workers=4)).tolist()
+        [250, 250, 250, 250]
     """
 
     slack: float = 0.0

@@ -31,6 +31,9 @@ class Isolate(Strategy):
     Args:
         above: A key is hot when it has more than this share of its worker's rows, all other keys being spread evenly.
         rows: Rows per worker that make a round; what fewer say proves nothing.
+
+    Example:
+        >>> region = flights.key_by("tail", distribute=ps.Isolate(above=0.3))
     """
 
     above: float = 0.5

@@ -22,6 +22,11 @@ class PartialKeyGrouping(Strategy):
     """Each key has two workers, and a message goes to the one to which its sender has sent less.
 
     A key with a share p1 of all messages still gives an imbalance of p1/2 - 1/n; `WChoices` and `Histogram` do not.
+
+    Example:
+        >>> keys = pa.array(["hot"] * 600 + [f"k{i}" for i in range(400)])
+        >>> np.bincount(ps.route(ps.PartialKeyGrouping(), keys, workers=4)).tolist()
+        [166, 335, 335, 164]
     """
 
     splits_keys: ClassVar[bool] = True

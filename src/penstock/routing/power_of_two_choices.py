@@ -21,6 +21,11 @@ class PowerOfTwoChoices(Strategy):
     """Two different workers drawn at random for each message, and the less loaded of them. Keys do not matter, so it is for steps without state.
 
     The draw is a hash of the sender and of the message's number, so that an epoch that runs again draws alike.
+
+    Example:
+        >>> keys = pa.array(["hot"] * 600 + [f"k{i}" for i in range(400)])
+        >>> np.bincount(ps.route(ps.PowerOfTwoChoices(), keys, workers=4)).tolist()
+        [250, 250, 250, 250]
     """
 
     splits_keys: ClassVar[bool] = True

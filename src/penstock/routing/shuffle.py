@@ -13,7 +13,12 @@ from penstock.routing.strategy import STATELESS, Hashes, Memory, Router, Strateg
 
 @dataclass(frozen=True)
 class Shuffle(Strategy):
-    """Every worker in turn. Keys do not matter, so it is for steps without state."""
+    """Every worker in turn. Keys do not matter, so it is for steps without state.
+
+    Example:
+        >>> ps.route(ps.Shuffle(), pa.array(["a", "a", "a", "b"]), workers=2).tolist()
+        [0, 1, 0, 1]
+    """
 
     splits_keys: ClassVar[bool] = True
     reads_keys: ClassVar[bool] = False

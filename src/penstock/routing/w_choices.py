@@ -18,6 +18,11 @@ class WChoices(Strategy):
 
     Args:
         theta: From which share on a key is hot; None: 1/(5n) with n workers.
+
+    Example:
+        >>> keys = pa.array(["hot"] * 600 + [f"k{i}" for i in range(400)])
+        >>> np.bincount(ps.route(ps.WChoices(), keys, workers=4)).tolist()
+        [250, 251, 249, 250]
     """
 
     theta: float | None = None

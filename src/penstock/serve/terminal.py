@@ -41,6 +41,10 @@ def watch(run: Run | GroupRun, *, every: float = 0.5) -> None:
     Raises:
         PenstockError: The flow failed; the error says why.
         DeclarationError: It is no run, or the pause between two updates is none.
+
+    Example:
+        >>> stored = flights.key_by("tail").deduplicate().sink(ps.memory("first flights"))
+        >>> ps.watch(flow.start(spark, checkpoint="checkpoint", trigger="available_now"))
     """
     if not isinstance(run, (Run, GroupRun)):
         raise DeclarationError(f"watch({run!r}) needs a run, as flow.start(...) gives it.")

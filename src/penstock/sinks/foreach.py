@@ -35,11 +35,13 @@ def foreach_epoch(fn: Callable[[pa.Table, int], object]) -> Sink:
         DeclarationError: `fn` cannot be called. Nothing was changed.
 
     Example:
+        >>> import sqlite3
+        >>> database = sqlite3.connect("results.db")
+        >>> tables = database.executescript("CREATE TABLE progress (epoch); INSERT INTO progress VALUES (-1); CREATE TABLE results (key, n)")
         >>> def store(table, epoch):
-        ...     with database.begin() as transaction:
-        ...         stored = transaction.execute(text("UPDATE progress SET epoch = :e WHERE epoch < :e"), {"e": epoch})
-        ...         if stored.rowcount:
-        ...             transaction.execute(insert(results), table.to_pylist())
+        ...     with database:  # one transaction
+        ...         if database.execute("UPDATE progress SET epoch = ? WHERE epoch < ?", (epoch, epoch)).rowcount:
+        ...             database.executemany("INSERT INTO results VALUES (:key, :n)", table.to_pylist())
         >>> foreach_epoch(store)
         foreach_epoch(store)
     """

@@ -50,5 +50,9 @@ class Noop:
 
 
 def noop() -> Noop:
-    """A sink that stores nothing."""
+    """A sink that stores nothing.
+
+    Example:
+        >>> stored = by_plane.deduplicate().sink(noop())
+    """
     return Noop()

@@ -93,6 +93,10 @@ def files(
     Raises:
         DeclarationError: The format is not known, or the schema is none, or an argument is out of range, or an option is one
             by which records or files could be lost, or their order.
+
+    Example:
+        >>> files("trips", "tail string, at timestamp", "csv", header=True).schema.names
+        ['tail', 'at']
     """
     if format not in FORMATS:
         raise DeclarationError(f"files(format={format!r}) is not known; use one of {', '.join(FORMATS)}.")

@@ -28,6 +28,10 @@ def rate(rows_per_second: int = 1) -> Rate:
 
     Raises:
         DeclarationError: The rate is not positive.
+
+    Example:
+        >>> rate(10).schema.names
+        ['timestamp', 'value']
     """
     as_number(rows_per_second, "rows_per_second of rate")
     schema = pa.schema([pa.field("timestamp", UTC), pa.field("value", pa.int64())])

@@ -127,6 +127,11 @@ class RedisStreams(Source):
 
         Raises:
             DeclarationError: There is no such partition.
+
+        Example:
+            >>> orders = redis_streams("redis://localhost:6379", "orders", partitions=4, schema="customer string, amount double")
+            >>> orders.only(2).schema.names
+            ['customer', 'amount']
         """
         if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition < self.partitions:
             raise DeclarationError(f"{self!r} has partitions 0 to {self.partitions - 1}, not {partition!r}.")

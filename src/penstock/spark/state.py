@@ -28,6 +28,15 @@ def read_state(spark: SparkSession, checkpoint: str | os.PathLike[str], region: 
 
     Raises:
         CheckpointError: There is no such checkpoint, region or snapshot.
+
+    Example:
+        >>> def counted(tail, flight, state):
+        ...     return None, ((state.n if state else 0) + 1,)
+        >>> stored = flights.key_by("tail").stateful_map(counted, "tail string", state="n bigint").sink(ps.noop())
+        >>> flow.start(spark, checkpoint="checkpoint", trigger="available_now").await_termination()
+        True
+        >>> ps.read_state(spark, "checkpoint", "tail").count()
+        1
     """
     view = view_region(checkpoint, region, snapshot)
 

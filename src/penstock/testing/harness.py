@@ -46,7 +46,18 @@ _users: Counter[str] = Counter()  # harnesses by the folder of their stores, whi
 
 
 class Crash(Exception):  # noqa: N818  (not an error: the test asked for it)
-    """Put into a run on purpose; what was not committed is lost."""
+    """Put into a run on purpose; what was not committed is lost.
+
+    Example:
+        >>> def die(step):
+        ...     if step == "commit":
+        ...         raise Crash
+        >>> stored = flights.key_by("tail").deduplicate().sink(ps.memory("first flights"))
+        >>> Harness(flow, on_step=die).epoch()
+        Traceback (most recent call last):
+            ...
+        penstock.testing.harness.Crash
+    """
 
 
 class Harness:
@@ -66,6 +77,28 @@ class Harness:
         recover: As for `Flow.start`; records that a recomputation needs must be pushed again, from the beginning of each partition.
         since: As for `Flow.start`, likewise `replay_outputs`.
         replay_outputs: See there.
+
+    Example:
+        >>> out = ps.memory("flights per plane")
+        >>> stored = flights.key_by("tail").window(ps.tumbling("1 hour")).aggregate(n=ps.count()).sink(out)
+        >>> hour = dt.datetime(2013, 1, 1, 5, tzinfo=dt.UTC)
+        >>> harness = Harness(flow)
+        >>> harness.push("flights", [{"tail": "N1", "at": hour, "delay": 3.0}, {"tail": "N1", "at": hour, "delay": 5.0}])
+        >>> harness.epoch().epoch, harness.snapshot("one").epoch, harness.loadable()
+        (0, 1, ['one'])
+        >>> scaled = harness.scale("tail", 3)
+        >>> steps = harness.settle()  # a rescale takes some epochs
+        >>> harness.record.regions["tail"].control.workers, len(harness.keys("tail")), harness.copy()
+        (3, 1, [])
+        >>> harness.restart()  # as after a crash
+        >>> harness.resume().epoch == harness.record.epoch
+        True
+        >>> back = harness.load("one")  # the next epoch reads later input again
+        >>> harness.finish().finished, out.rows()[0]["n"]
+        (True, 2)
+        >>> harness.notices, harness.last_end.partition(". ")[0]
+        ([], 'Run 1 (process 0 on here, started 1970-01-01 00:00:00 UTC) did not end cleanly')
+        >>> harness.close()
     """
 
     def __init__(
@@ -202,7 +235,14 @@ class Harness:
         return record
 
     def available(self, *, drain: bool = True) -> EpochRecord:
-        """A new run that reads what was pushed and ends, as ``start(trigger="available_now")`` does; it obeys what comes meanwhile."""
+        """A new run that reads what was pushed and ends, as ``start(trigger="available_now")`` does; it obeys what comes meanwhile.
+
+        Example:
+            >>> stored = flights.key_by("tail").deduplicate().sink(ps.memory("first flights"))
+            >>> with Harness(flow) as harness:
+            ...     harness.available(drain=False).finished
+            False
+        """
         return self._supervise(bounded=True, drain=drain)
 
     def follow(self, idle: Callable[[], None]) -> EpochRecord:
@@ -214,6 +254,13 @@ class Harness:
         Raises:
             AssertionError: It did neither.
             FinishedError: The flow has reached the end of its input.
+
+        Example:
+            >>> stored = flights.key_by("tail").deduplicate().sink(ps.memory("first flights"))
+            >>> stop = [sys.executable, "-m", "penstock", "stop", "--drain", "--checkpoint"]
+            >>> with Harness(flow) as harness:
+            ...     harness.follow(lambda: subprocess.check_output([*stop, harness.checkpoint])).finished
+            True
         """
 
         def fed() -> None:

@@ -66,7 +66,12 @@ def spelled(kernel: Kernel) -> str:
 
 
 def count(column: Expression | None = None) -> Kernel:
-    """Number of rows (``count()``, ``count("*")``), or of values of a column that are not null (int64)."""
+    """Number of rows (``count()``, ``count("*")``), or of values of a column that are not null (int64).
+
+    Example:
+        >>> by_day.aggregate(flights=count(), with_delay=count("delay")).schema.field("with_delay").type
+        DataType(int64)
+    """
     read = "*" if column is None else as_operand(column, "The column of count")
     return Count(None if read in ("*", "1") else read)
 
@@ -82,6 +87,10 @@ def sum(column: Expression, exact: bool = False) -> Kernel:  # noqa: A001  (the 
     Returns:
         The declaration. Integers and decimals are added exactly, so only the result must fit its type. The result of a window
         or session that does not fit is a StateError that names the key; a running value is null until it fits again.
+
+    Example:
+        >>> by_day.aggregate(minutes=sum("delay", exact=True)).schema.field("minutes").type
+        DataType(double)
     """
     return Sum(as_operand(column, "The column of sum"), exact)
 
@@ -92,47 +101,91 @@ def mean(column: Expression, exact: bool = False) -> Kernel:
     Args:
         column: Integers, decimals or floats.
         exact: As for `sum`: the correctly rounded sum divided by the number of values.
+
+    Example:
+        >>> by_day.aggregate(mean_delay=mean("delay")).schema.field("mean_delay").type
+        DataType(double)
     """
     return Mean(as_operand(column, "The column of mean"), exact)
 
 
 def avg(column: Expression, exact: bool = False) -> Kernel:
-    """As `mean`."""
+    """As `mean`.
+
+    Example:
+        >>> avg("delay") == mean("delay")
+        True
+    """
     return mean(column, exact)
 
 
 def min(column: Expression) -> Kernel:  # noqa: A001  (as sum)
-    """Least value of a column; null for no value. NaN is greater than every number, −0.0 is 0.0."""
+    """Least value of a column; null for no value. NaN is greater than every number, −0.0 is 0.0.
+
+    Example:
+        >>> by_day.aggregate(first_flight=min("at")).schema.field("first_flight").type
+        TimestampType(timestamp[us, tz=UTC])
+    """
     return Extreme(as_operand(column, "The column of min"), greatest=False)
 
 
 def max(column: Expression) -> Kernel:  # noqa: A001  (as sum)
-    """Greatest value of a column; null for no value. NaN is greater than every number, −0.0 is 0.0."""
+    """Greatest value of a column; null for no value. NaN is greater than every number, −0.0 is 0.0.
+
+    Example:
+        >>> by_day.aggregate(worst=max("delay")).schema.field("worst").type
+        DataType(double)
+    """
     return Extreme(as_operand(column, "The column of max"), greatest=True)
 
 
 def stddev(column: Expression) -> Kernel:
-    """Standard deviation of a sample (divisor n − 1) as float64; null for fewer than two values."""
+    """Standard deviation of a sample (divisor n − 1) as float64; null for fewer than two values.
+
+    Example:
+        >>> by_day.aggregate(spread=stddev("delay")).schema.field("spread").type
+        DataType(double)
+    """
     return Stddev(as_operand(column, "The column of stddev"))
 
 
 def first(column: Expression) -> Kernel:
-    """Value of the first record by (time, partition, offset); null if that record's value is null."""
+    """Value of the first record by (time, partition, offset); null if that record's value is null.
+
+    Example:
+        >>> by_day.aggregate(first_plane=first("tail")).schema.field("first_plane").type
+        DataType(string)
+    """
     return Edge(as_operand(column, "The column of first"), last=False)
 
 
 def last(column: Expression) -> Kernel:
-    """Value of the last record by (time, partition, offset); null if that record's value is null."""
+    """Value of the last record by (time, partition, offset); null if that record's value is null.
+
+    Example:
+        >>> by_day.aggregate(last_plane=last("tail")).schema.field("last_plane").type
+        DataType(string)
+    """
     return Edge(as_operand(column, "The column of last"), last=True)
 
 
 def collect(column: Expression) -> Kernel:
-    """List of the values that are not null, in the order of their records; empty for none. Its state grows with the values."""
+    """List of the values that are not null, in the order of their records; empty for none. Its state grows with the values.
+
+    Example:
+        >>> by_day.aggregate(planes=collect("tail")).schema.field("planes").type
+        ListType(list<item: string>)
+    """
     return Collect(as_operand(column, "The column of collect"))
 
 
 def count_distinct(column: Expression) -> Kernel:
-    """Exact number of distinct values that are not null (int64). Its state grows with that number."""
+    """Exact number of distinct values that are not null (int64). Its state grows with that number.
+
+    Example:
+        >>> by_day.aggregate(planes=count_distinct("tail")).schema.field("planes").type
+        DataType(int64)
+    """
     return CountDistinct(as_operand(column, "The column of count_distinct"))
 
 
@@ -146,6 +199,10 @@ def approx_count_distinct(column: Expression, relative_error: float = 0.02) -> K
 
     Raises:
         DeclarationError: The error is out of bounds. Nothing was changed.
+
+    Example:
+        >>> by_day.aggregate(planes=approx_count_distinct("tail", relative_error=0.05)).schema.field("planes").type
+        DataType(int64)
     """
     return ApproxCountDistinct(
         as_operand(column, "The column of approx_count_distinct"), as_float(relative_error, "relative_error")
@@ -162,5 +219,9 @@ def quantile(column: Expression, q: float, relative_error: float = 0.01) -> Kern
 
     Raises:
         DeclarationError: An argument is out of bounds. Nothing was changed.
+
+    Example:
+        >>> by_day.aggregate(p99=quantile("delay", 0.99)).schema.field("p99").type
+        DataType(double)
     """
     return Quantile(as_operand(column, "The column of quantile"), as_float(q, "q"), as_float(relative_error, "relative_error"))

@@ -46,6 +46,11 @@ class MaximalDisjoint:
 
     Attributes:
         light: how many matches a worker enumerates itself before it spreads them.
+
+    Example:
+        >>> events = spark.createDataFrame([(1, "A"), (2, "B"), (3, "B")], "at int, kind string")
+        >>> ps.match(events, "SELECT * WHERE A ; B+", order_by="at", type="kind", enumerate_with=ps.MaximalDisjoint()).count()
+        3
     """
 
     light: int = LIGHT
@@ -57,6 +62,11 @@ class Maximal:
 
     Attributes:
         light: how many matches a worker enumerates itself before it spreads them.
+
+    Example:
+        >>> events = spark.createDataFrame([(1, "A"), (2, "B"), (3, "B")], "at int, kind string")
+        >>> ps.match(events, "SELECT * WHERE A ; B+", order_by="at", type="kind", enumerate_with=ps.Maximal()).count()
+        3
     """
 
     light: int = LIGHT

@@ -33,6 +33,12 @@ class CountedSplit:
     Attributes:
         light: how many matches a worker enumerates itself before it counts and spreads them; by default fewer if ``where`` is a
             Python function.
+
+    Example:
+        >>> events = spark.createDataFrame([(1, "A"), (2, "B"), (3, "B")], "at int, kind string")
+        >>> found = ps.match(events, "SELECT * WHERE A ; B+", order_by="at", type="kind", enumerate_with=ps.CountedSplit())
+        >>> found.count()
+        3
     """
 
     light: int = LIGHT

@@ -101,8 +101,10 @@ def match(
         DeclarationError: Another argument is wrong.
 
     Example:
-        >>> trips = penstock.match(events, "SELECT * WHERE start ; stop PARTITION BY [car]",
-        ...                        order_by="at", type="kind")  # doctest: +SKIP
+        >>> events = spark.createDataFrame([(1, "ann", "start"), (5, "ann", "stop")], "at int, car string, kind string")
+        >>> trips = ps.match(events, "SELECT * WHERE start ; stop PARTITION BY [car]", order_by="at", type="kind")
+        >>> trips.select("car", "match_start", "match_end").collect()
+        [Row(car='ann', match_start=1, match_end=5)]
     """
     parsed = parse(query)
     defined: Any = as_texts(define)
