@@ -82,7 +82,7 @@ def _formula(rng: random.Random, depth: int) -> s.Formula:
 
 def quantified(formula: s.Formula, rng: random.Random) -> s.Formula:
     """The formula with quantifiers at some of its parts, in every third or so."""
-    if rng.random() < 0.65:
+    if rng.random() < 0.7:
         return formula
     formula = _quantified(formula, rng)
     return s.Then(formula, s.Event(rng.choice(TYPES)), rng.random() < 0.5) if may_be_empty(formula) else formula
@@ -101,8 +101,8 @@ def _quantified(formula: s.Formula, rng: random.Random) -> s.Formula:
 
 
 def related(query: s.Query, rng: random.Random) -> s.Query:
-    """The query with conditions between events somewhere in its formula, in every fourth or so."""
-    if rng.random() < 0.7:
+    """The query with conditions between events somewhere in its formula, in every tenth or so."""
+    if rng.random() < 0.88:
         return query
     formula = _related(query.formula, rng)
     if not any(isinstance(part, s.Filtered) and list(relations_in(part)) for part in subformulas(formula)):
@@ -114,10 +114,10 @@ def related(query: s.Query, rng: random.Random) -> s.Query:
 
 
 def with_gaps(query: s.Query, rng: random.Random) -> s.Query:
-    """The query with longest gaps between neighbours, in every fifth or so."""
-    if rng.random() < 0.8 or query.strategy == "STRICT":
+    """The query with longest gaps between neighbours, in every tenth or so."""
+    if rng.random() < 0.92 or query.strategy == "STRICT":
         return query
-    formula = _with_gaps(query.formula, rng, [s.Window("time", rng.randint(0, 5)) for _ in range(2)])
+    formula = _with_gaps(query.formula, rng, [s.Window("time", rng.randint(0, 9)) for _ in range(2)])
     return query if formula == query.formula else replace(query, formula=formula, consume="NONE")
 
 
