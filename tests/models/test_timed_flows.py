@@ -41,14 +41,34 @@ def timed_flows(draw):
     return r.Recipe(nodes, [first, second, totals])
 
 
-def search(n: int) -> None:
+def scales(workers: list[int]) -> dict[int, list[tuple[object, ...]]]:
+    """Another number of workers in every second epoch, so that keys which are silent move while their timers are set."""
+    return {2 * i: [("scale", None, n)] for i, n in enumerate(workers)}
+
+
+MOVING = st.builds(
+    drawing.Course,
+    seed=st.integers(0, 5),
+    steering=st.builds(scales, st.lists(st.integers(1, 8), min_size=4, max_size=8)),
+    limits=st.just((1 << 20, 1 << 20)),
+)
+
+
+def search(n: int, courses: st.SearchStrategy[drawing.Course] = drawing.courses) -> None:
     @always_the_same(n)
     @given(st.data())
     def compare(data):
         recipe = data.draw(timed_flows())
-        check(recipe, data.draw(drawing.records(recipe, most=45)), data.draw(drawing.courses))
+        check(recipe, data.draw(drawing.records(recipe, most=45)), data.draw(courses))
 
     compare()
+
+
+@examples(20)
+@given(data=st.data())
+def test_timers_when_their_keys_move_again_and_again_fire_as_in_one_sequential_pass(data):
+    recipe = data.draw(timed_flows())
+    check(recipe, data.draw(drawing.records(recipe, most=45)), data.draw(MOVING))
 
 
 @examples(60)
@@ -98,14 +118,14 @@ def timers_of_the_epoch_before_are_lost_with_an_event(patch):
     patch.setattr(KeyedState, "get_timed", lambda self, names: (self.get(names), np.full(len(names), MAX_TIME)))
 
 
-MUTANTS = [
-    timers_fire_after_the_events_of_their_time,
-    timers_of_keys_with_events_fire_after_all_of_an_epoch,
-    timers_at_the_end_fire_from_the_last_frontier_on,
-    timers_make_a_state_live_longer,
-    timers_do_not_move_with_their_keys,
-    timers_of_the_epoch_before_are_lost_with_an_event,
-]
+MUTANTS = {
+    timers_fire_after_the_events_of_their_time: drawing.courses,
+    timers_of_keys_with_events_fire_after_all_of_an_epoch: drawing.courses,
+    timers_at_the_end_fire_from_the_last_frontier_on: drawing.courses,
+    timers_make_a_state_live_longer: drawing.courses,
+    timers_do_not_move_with_their_keys: MOVING,
+    timers_of_the_epoch_before_are_lost_with_an_event: drawing.courses,
+}
 
 
 @pytest.mark.slow
@@ -113,4 +133,4 @@ MUTANTS = [
 def test_search_when_timers_are_broken_finds_a_difference(monkeypatch, mutant):
     mutant(monkeypatch)
     with pytest.raises((AssertionError, PenstockError)):
-        search(60)
+        search(60, MUTANTS[mutant])

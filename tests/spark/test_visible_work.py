@@ -166,9 +166,7 @@ def test_log_has_a_line_for_the_start_for_epochs_with_something_in_them_and_for_
         r"logged: epoch 0: 20 rows in, 12 rows out \(n 12\), 1 record late, frontier 2024-01-01 00:44:00, [\d,]+ ms", epochs[0]
     )
     assert "end of input" in epochs[-1]
-    assert (
-        len(epochs) < run.progress["epoch"] + 1
-    )  # some were empty, or nobody asked: the number of lines is that of epochs with rows
+    assert all(re.search(r"\b[1-9][\d,]* (rows? in|rows? out|records? late|commands?)\b", line) for line in epochs[:-1])
 
 
 def test_log_of_a_flow_that_fails_ends_with_its_error_and_nothing_is_printed(spark, tmp_path, caplog, capfd):
