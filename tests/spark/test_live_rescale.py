@@ -16,7 +16,10 @@ import pytest
 
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
-from penstock.errors import DeclarationError, FinishedError, ReplacedError
+from penstock.checkpoint.record import EpochRecord
+from penstock.driver.commands import Commander
+from penstock.errors import CheckpointError, DeclarationError, FinishedError, ReplacedError
+from penstock.protocol.commands import Tick
 from penstock.protocol.rescale import Limits
 from penstock.spark import run as spark_run
 
@@ -298,3 +301,23 @@ def test_rows_when_every_pair_and_fifty_turns_are_passed_over_spark_are_right(sp
     found, _, files = live(spark, tmp_path, files, steer, stop=True, step_budget=steps)
     assert len(files) < 3_000, "the input ended before the rescales did"
     assert not fr.difference(found, wanted(tmp_path / "in", files))
+
+
+@pytest.mark.timeout(300)
+def test_commands_before_the_first_record_are_carried_out(spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    flow = ps.Flow("silent")
+    events = flow.source("events", ps.files(str(tmp_path / "in"), "k string, at timestamp, v long"), time="at")
+    events.key_by("k").aggregate(n=ps.count()).sink(ps.noop(), name="n")
+    run = flow.start(spark, checkpoint=str(tmp_path / "c"), workers=2, trigger="100 milliseconds")
+    assert run.scale("k", 3).wait(120)
+    assert run.snapshot("before").wait(120)
+    assert run.regions["k"]["workers"] == 3
+    assert run.shutdown(timeout=120)
+
+
+def test_command_from_another_process_before_the_first_record_asks_for_an_epoch_and_says_so(tmp_path):
+    checkpoint = Checkpoint(tmp_path / "c")
+    with pytest.raises(CheckpointError, match="has not committed its first epoch yet; try again in a moment"):
+        Commander(checkpoint, EpochRecord).scale("k", 3)
+    assert [checkpoint.read_command(name) for name in checkpoint.control_names()] == [Tick()]

@@ -23,7 +23,7 @@ from penstock.checkpoint.record import EpochRecord
 from penstock.driver.rollback import rollback_refusal
 from penstock.driver.shown import rescale_line
 from penstock.errors import CheckpointError, DeclarationError, FinishedError, PenstockError, ReplacedError
-from penstock.protocol.commands import Command, Drain, Load, Move, Scale, Snapshot, Stop, kind_of
+from penstock.protocol.commands import Command, Drain, Load, Move, Scale, Snapshot, Stop, Tick, kind_of
 from penstock.protocol.controller import Now, decide, refusal, said
 from penstock.protocol.rescale import STANDARD
 from penstock.routing.hashing import spark_xxhash64
@@ -234,6 +234,10 @@ class Commander:
             raise FinishedError(f"The flow of checkpoint {self._checkpoint.uri} has finished already.")
         return self._submitted(Drain() if drain else Stop(run or self._checkpoint.newest_run()), ())
 
+    def ask_for_an_epoch(self) -> None:
+        """Have an epoch run though no record has come: before the first one no command can be checked."""
+        self.submit(Tick())
+
     def submit(self, command: Command) -> str:
         """Write any command; returns its name in the log, which begins with the time (see `given_at`). Nothing else writes the
         log.
@@ -249,6 +253,7 @@ class Commander:
                 f"The flow of checkpoint {self._checkpoint.uri} has finished and takes no further commands ({kind_of(command)})."
             )
         if record.epoch < 0:
+            self.ask_for_an_epoch()
             raise CheckpointError("The flow has not committed its first epoch yet; try again in a moment.")
         controls = {n: r.control for n, r in record.regions.items()}
         before = [n for n in self._checkpoint.control_names() if n not in record.control]

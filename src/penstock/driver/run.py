@@ -5,10 +5,12 @@ Read next: `penstock.driver.loop`.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.checkpoint.record import EpochRecord, outcome_of, progress_of
 from penstock.driver.commands import Commander, CommandHandle
@@ -17,6 +19,9 @@ from penstock.driver.recovery import recovery_figures
 from penstock.driver.shown import run_html, run_line
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError, without_trace
 from penstock.flow.spellings import RUN, missing
+
+_FIRST_EPOCH_S: Final = 1.0
+"""For so long a command waits for the first epoch, then it asks for one."""
 
 
 class Run:
@@ -202,9 +207,12 @@ class Run:
         return self._loop.last
 
     def _ready(self) -> None:
-        """Wait for the first epoch; before it there is nothing to command."""
+        """Wait for the first epoch; before it there is nothing to command. Without records it has to be asked for."""
+        by_itself = time.monotonic() + _FIRST_EPOCH_S
         while self._loop.last.epoch < 0 and not self._ended.wait(0.05):
-            pass
+            if time.monotonic() > by_itself:
+                self._commander.ask_for_an_epoch()
+                by_itself = math.inf
         if self._loop.error is not None:
             raise without_trace(self._loop.error)
 
