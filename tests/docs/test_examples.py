@@ -37,6 +37,7 @@ DOCUMENTS = [
     "docs/patterns-recipes.md",
     "docs/guide-changing-flows.md",
     "docs/guide-joins.md",
+    "docs/guide-timers.md",
     "docs/guide-skew.md",
     "docs/guide-groups.md",
 ]
