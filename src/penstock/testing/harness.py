@@ -257,9 +257,9 @@ class Harness:
 
         Example:
             >>> stored = flights.key_by("tail").deduplicate().sink(ps.memory("first flights"))
-            >>> stop = [sys.executable, "-m", "penstock", "stop", "--drain", "--checkpoint"]
+            >>> stop = [sys.executable, "-m", "penstock", "stop", "--drain", "--timeout", "0", "--checkpoint"]  # 0: do not wait
             >>> with Harness(flow) as harness:
-            ...     harness.follow(lambda: subprocess.check_output([*stop, harness.checkpoint])).finished
+            ...     harness.follow(lambda: subprocess.run([*stop, harness.checkpoint], stderr=subprocess.DEVNULL)).finished
             True
         """
 
