@@ -5,9 +5,7 @@ Read next: `penstock.driver.loop`.
 
 from __future__ import annotations
 
-import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +18,8 @@ from penstock.driver.shown import run_html, run_line
 from penstock.errors import DeclarationError, FencedError, FinishedError, PenstockError, without_trace
 from penstock.flow.spellings import RUN, missing
 
-_FIRST_EPOCH_S: Final = 1.0
-"""For so long a command waits for the first epoch, then it asks for one."""
+_LOOKS: Final = 20
+"""So often a command looks for the first epoch, within a second; then it asks for one."""
 
 
 class Run:
@@ -208,11 +206,11 @@ class Run:
 
     def _ready(self) -> None:
         """Wait for the first epoch; before it there is nothing to command. Without records it has to be asked for."""
-        by_itself = time.monotonic() + _FIRST_EPOCH_S
+        looks = 0
         while self._loop.last.epoch < 0 and not self._ended.wait(0.05):
-            if time.monotonic() > by_itself:
+            looks += 1
+            if looks == _LOOKS:
                 self._commander.ask_for_an_epoch()
-                by_itself = math.inf
         if self._loop.error is not None:
             raise without_trace(self._loop.error)
 
