@@ -46,7 +46,7 @@ def watch(run: Run | GroupRun, *, every: float = 0.5) -> None:
         >>> stored = flights.key_by("tail").deduplicate().sink(ps.memory("first flights"))
         >>> ps.watch(flow.start(spark, checkpoint="checkpoint", trigger="available_now"))
     """
-    if not isinstance(run, (Run, GroupRun)):
+    if not callable(getattr(run, "await_termination", None)):
         raise DeclarationError(f"watch({run!r}) needs a run, as flow.start(...) gives it.")
     if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 < every < math.inf:
         raise DeclarationError(f"watch(every={every!r}) must be a number of seconds above 0.")
