@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import gc
 import pickle
 import sqlite3
 
@@ -309,3 +310,14 @@ def test_key_of_a_redis_stream_is_found_whatever_its_case():
     events("s", ps.Flow("f")).sink(sink)
     with pytest.raises(DeclarationError, match="is placed by column 'x', but the output has only k, at"):
         events("s", ps.Flow("f")).sink(ps.redis_stream("redis://nobody", "t", 2, key="x"))
+
+
+def test_types_of_rows_are_made_whenever_python_collects():
+    """The getters that a type takes from a class went with that class, when Python collected it in between."""
+    usual = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        kinds = [row_type("Event", (f"collected {n}", "v")) for n in range(300)]
+    finally:
+        gc.set_threshold(*usual)
+    assert [kind((n, -n)).v for n, kind in enumerate(kinds)] == [-n for n in range(300)]

@@ -74,11 +74,12 @@ def row_type(kind: str, names: Sequence[str]) -> type[NamedRow]:
     names = tuple(names)
     values: dict[str, Any] = {"__slots__": (), "_fields": names, "__doc__": f"A row with the columns {', '.join(names)}."}
     clean = [re.sub(r"\W|^(?=\d)", "_", n) for n in names]
-    getters = vars(namedtuple("At", [f"at{i}" for i in range(len(names))]))  # noqa: PYI024  (in C; `__getitem__` above is not)
+    # Its getters are in C; `__getitem__` above is not. The class must outlive the loop: collected, it would take them along.
+    numbered: type = namedtuple("At", [f"at{i}" for i in range(len(names))])  # type: ignore[misc]  # noqa: PYI024
     for attributes in (clean, names):  # an exact name wins
         for at, name in enumerate(attributes):
             if not (name.startswith("__") and name.endswith("__")) and name not in _OWN:
-                values[name] = getters[f"at{at}"]
+                values[name] = getattr(numbered, f"at{at}")
     return type(kind, (NamedRow,), values)
 
 
