@@ -310,8 +310,8 @@ def test_keyed_stream_when_filtered_for_one_reader_stays_whole_for_others():
     keyed = flow.source("a", r.Reader(r.TIMED), time="at", position=("p", "o"), partitions=[0]).key_by("k")
     large = keyed.where("v > 2")
     sinks = {name: ps.memory(f"branches {name}") for name in ("large", "all", "input", "input of large", "shifted")}
-    large.stateful_map(r.count, r.STANDARD_SCHEMA).sink(sinks["large"])
-    keyed.stateful_map(r.count, r.STANDARD_SCHEMA).sink(sinks["all"])
+    large.stateful_map(r.FUNCTIONS["count"], r.STANDARD_SCHEMA).sink(sinks["large"])
+    keyed.stateful_map(r.FUNCTIONS["count"], r.STANDARD_SCHEMA).sink(sinks["all"])
     keyed.with_columns(v="v + 1").aggregate(n=ps.sum("v")).sink(sinks["shifted"])
     keyed.sink(sinks["input"])
     large.sink(sinks["input of large"])

@@ -28,7 +28,6 @@ from penstock.operators import lifetimes, stateful_map
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
-from penstock.operators.timed_calls import Timers
 from penstock.testing import Harness
 from penstock.types import MAX_TIME, MIN_TIME
 
@@ -170,16 +169,10 @@ def first_records_of_a_replay_are_taken_to_be_the_first_of_all(patch: pytest.Mon
     patch.setattr(stateful_map, "living", living)
 
 
-def what_timers_give_is_taken_to_be_sure(patch: pytest.MonkeyPatch) -> None:
-    of = Timers.of
-    patch.setattr(Timers, "of", staticmethod(lambda *given: replace(of(*given), doubt=given[3] & False)))
-
-
 MUTANTS = {
     state_of_sessions_is_taken_to_be_sure: ("sessions", "distinct, sessions"),
     state_of_deduplication_is_taken_to_be_sure: ("distinct", "distinct, sessions"),
     states_with_a_time_to_live_are_taken_to_be_sure: ("lives",),
-    what_timers_give_is_taken_to_be_sure: ("timers",),
     first_records_of_a_replay_are_taken_to_be_the_first_of_all: ("lives",),
 }
 

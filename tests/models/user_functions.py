@@ -9,8 +9,6 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
-from spelled import SECOND, moment
-
 
 def count(key: Any, event: Any, state: Any) -> Any:
     """One row per event: how many the key had."""
@@ -70,7 +68,7 @@ def summary(key: Any, state: Any, at: dt.datetime) -> Any:
 
 def _time(event: Any, n: int) -> dt.datetime:
     """The time of an event that has its column; otherwise one of the first seconds, which are mostly past."""
-    return getattr(event, "at", None) or moment(n * SECOND)
+    return getattr(event, "at", None) or dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=n)
 
 
 TIMED_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {

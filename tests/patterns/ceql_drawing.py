@@ -24,8 +24,10 @@ class Case:
     events_window: str
 
 
-def draw(seed: int, *, keyed: bool | None = None, needs_global_order: bool = True) -> Case:
-    """A case. `keyed`: with PARTITION BY or not. `needs_global_order`: CONSUME BY ANY with keys may come."""
+def draw(seed: int, *, keyed: bool | None = None, needs_global_order: bool = True, judged: bool = True) -> Case:
+    """A case. `keyed`: with PARTITION BY or not. `needs_global_order`: CONSUME BY ANY with keys may come. `judged`: so may conditions
+    between events, and gaps.
+    """
     rng = random.Random(seed)
     formula = quantified(_formula(rng, rng.choice([1, 2, 2, 2, 2, 3, 3, 3])), random.Random(f"quantifiers {seed}"))
     keyed = rng.random() < 0.4 if keyed is None else keyed
@@ -47,8 +49,8 @@ def draw(seed: int, *, keyed: bool | None = None, needs_global_order: bool = Tru
         ),
         consume,
     )
-    query = related(query, random.Random(f"relations {seed}"))
-    query = with_gaps(query, random.Random(f"gaps {seed}"))
+    if judged:
+        query = with_gaps(related(query, random.Random(f"relations {seed}")), random.Random(f"gaps {seed}"))
     events = _events(rng, rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 10]))
     cuts = tuple(sorted(rng.sample(range(1, len(events) + 1), rng.randint(0, min(3, len(events))))))
     return Case(query, events, cuts, rng.choice(["end", "end", "interval"]), rng.choice(["global", "key"]))

@@ -50,7 +50,7 @@ class TimedMemory(Memory):
 
 def drawn(seed):
     """A keyed case with a window of time, and one of its variables."""
-    case = draw(seed, keyed=True, needs_global_order=False)
+    case = draw(seed, keyed=True, needs_global_order=False, judged=False)
     window = s.Window("time", seed % 7)
     query = replace(case.query, window=window, consume="NONE", strategy="ALL")
     automaton = build(query)
