@@ -39,7 +39,7 @@ GROUP: Final = "group.json"
 """What makes a folder that of a group (`penstock.checkpoint.group_folder`), which is no checkpoint itself."""
 RUNS, CONTROL, EPOCHS, SNAPSHOTS, STATE = "runs", "control", "epochs", "snapshots", "state"
 _DELTA, _MOVE, _BASE = ".delta", ".move", ".base"
-OF_OPEN_EPOCHS: Final = (".decided", ".end", ".files", ".refused")
+OF_OPEN_EPOCHS: Final = (".decided", ".end", ".files", ".refused", ".tables")
 """Endings of what is kept of an epoch until it is committed."""
 _NOBODYS: Final = frozenset({"lost+found"})
 """What may lie in a folder that is taken as a new checkpoint, beside what is hidden: file systems put it there."""

@@ -9,6 +9,7 @@ checkpoint/
   epochs/<epoch>.json     the records; the last few are kept
   state/<region>/…        base and delta files, and files of state that moved
   snapshots/<name>.json   records kept under a name
+  tables/                 versions of tables that are refreshed
   spark/                  Spark's own offsets and commits; spark-<epoch>/ after the flow has gone back to a snapshot
 """
 
@@ -81,6 +82,21 @@ class RolledBack:
     upto: int
 
 
+@dataclass(frozen=True)
+class TableRead:
+    """Which rows of a table that is refreshed an epoch has met.
+
+    Attributes:
+        version: A digest of the rows, and the run that stored them.
+        read_us: Clock time of the last attempt to read it; 0: there was none.
+        failed: Why the last attempt failed, so that rows of before are used; empty: it did not.
+    """
+
+    version: str
+    read_us: int = 0
+    failed: str = ""
+
+
 @dataclass
 class EpochRecord:
     """The state of the flow after an epoch.
@@ -103,6 +119,7 @@ class EpochRecord:
         open: By name in the control log, commands that are obeyed and not carried out yet, with the regions that have not settled.
         replaced: By name, what took the place of a command before it was carried out; the last few.
         recovery: The last recomputation of state from the log; None: there was none.
+        tables: By step, the version of a table that is refreshed.
     """
 
     epoch: int = -1
@@ -125,6 +142,7 @@ class EpochRecord:
     open: dict[str, Open] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
     recovery: Recovery | None = None
+    tables: dict[str, TableRead] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """One line of JSON with a checksum before it."""
@@ -223,4 +241,5 @@ def progress_of(record: EpochRecord) -> dict[str, Any]:
         "regions": {n: region.progress() for n, region in figures.regions.items()},
         "sources": {n: asdict(SourceFigures.of(source)) for n, source in record.sources.items()},
         "skipped": {n: r.skipped for n, r in record.regions.items()},
+        **({"tables": {n: asdict(t) for n, t in record.tables.items()}} if record.tables else {}),
     }

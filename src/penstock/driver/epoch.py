@@ -21,12 +21,13 @@ import pyarrow as pa
 
 from penstock.checkpoint.figures import EpochFigures, RegionFigures
 from penstock.checkpoint.folder import Checkpoint
-from penstock.checkpoint.record import EpochRecord, RegionState, newest
+from penstock.checkpoint.record import EpochRecord, RegionState, TableRead, newest
 from penstock.checkpoint.recovery import Recovery
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Backend, Divided, EpochOrders, Frame
 from penstock.driver.frames import Frames
 from penstock.driver.partition_names import partition_names
+from penstock.driver.refreshing import RefreshedTables
 from penstock.driver.replay import advanced, bounded, extend_trail, missing_in, refuse_other_input, too_short, trail_text
 from penstock.driver.rollback import rollback_refusals
 from penstock.driver.transfer import Deltas, mark_frontier, region_figures, state_files
@@ -102,6 +103,8 @@ class _Decision:
     recovery: Recovery | None = None
     log: str = ""
     resting: frozenset[str] = frozenset()
+    tables: dict[str, TableRead] = field(default_factory=dict)
+    steps: dict[int, p.StepNode] = field(default_factory=dict)
 
 
 class EpochDriver:
@@ -118,6 +121,7 @@ class EpochDriver:
         self._checkpoint = checkpoint
         self._settings = settings
         self.last: EpochRecord = with_floors(checkpoint.last(), flow)
+        self._tables = RefreshedTables(flow.plan, checkpoint, settings.run, self.last.tables, settings.on_step)
         self.ended_for_another: bool = False
         """Whether the end of the input was one that an earlier run had begun to give out: this run has not read to it."""
 
@@ -148,7 +152,7 @@ class EpochDriver:
         try:
             decision = self._decide(epoch, backend)
             self._plan_regions(epoch, decision)
-            frames = Frames(self._flow, backend, decision.judgements, decision.work)
+            frames = Frames(self._flow, backend, decision.judgements, decision.work, decision.steps)
             self._store(epoch, backend, frames, decision)
             if decision.recovery is not None and decision.recovery.again:
                 self._settings.on_step("read again")
@@ -164,6 +168,7 @@ class EpochDriver:
         finally:
             backend.done()
         self.last = record
+        self._tables.committed(record.tables)
         self._flow.committed()
         self._settings.on_step("committed")
         return record
@@ -180,8 +185,9 @@ class EpochDriver:
         commands = [c for c in commands if c[0] in decided.taken]
         ends = self.last.ends.after(decided.told, held=any(c.held for c in decided.controls.values()))
         self.ended_for_another = ends.finished and now.given
-        decision = _Decision({}, {}, commands, decided, ends)
         recovery, left = self.last.recovery, {}
+        tables = self._tables.used(epoch, now_us, stay=recovery is not None and recovery.active)
+        decision = _Decision({}, {}, commands, decided, ends, tables=tables, steps=self._tables.steps(tables))
         if recovery is not None:
             decision.resting = frozenset(name for name in recovery.resting if recovery.rests(name))
         for ordinal, source in enumerate(self._flow.plan.sources):
@@ -230,9 +236,8 @@ class EpochDriver:
     def _found(self, epoch: int, backend: Backend) -> tuple[list[tuple[str, Command]], int]:
         """Commands that are new, and the clock time (µs): the same ones in a re-run, if they matter."""
         commands, now_us = backend.control(self.last.control), self._settings.clock_us()
-        if (
-            self.last.recovery is not None and self.last.recovery.active
-        ):  # what changes placement or positions waits until it is over
+        recovers = self.last.recovery is not None and self.last.recovery.active
+        if recovers:  # what changes placement or positions waits until it is over
             commands = [c for c in commands if not isinstance(c[1], Scale | Move | Snapshot | Load)]
         if commands or any(s.idle_after_us is not None for s in self._flow.plan.sources):
             found = {"now_us": now_us, "commands": [name for name, _ in commands]}
@@ -390,6 +395,7 @@ class EpochDriver:
             open=open_,
             replaced=newest(self.last.replaced, {**decision.decided.replaced, **given_up}),
             recovery=recovery,
+            tables=decision.tables,
         )
 
     def _advance(self, name: str, epoch: int, decision: _Decision, work: EpochOrders, deltas: Deltas) -> RegionState:

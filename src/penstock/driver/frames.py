@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from penstock.driver.compile import CompiledFlow
 from penstock.driver.engine import Backend, EpochOrders, Frame, SourceFrames
@@ -19,11 +20,18 @@ class Frames:
         backend: What makes them.
         judgements: By source, which records may be late; `Frames` adds how many are.
         work: By region, what its workers are to do.
+        steps: By id, what takes a step's place in this epoch.
     """
 
     def __init__(
-        self, flow: CompiledFlow, backend: Backend, judgements: Mapping[str, Judgement], work: Mapping[str, EpochOrders]
+        self,
+        flow: CompiledFlow,
+        backend: Backend,
+        judgements: Mapping[str, Judgement],
+        work: Mapping[str, EpochOrders],
+        steps: Mapping[int, p.StepNode] = MappingProxyType({}),
     ) -> None:
+        self._steps = steps
         self._flow, self._backend, self._judgements, self._work = flow, backend, judgements, work
         self._made: dict[int, Frame] = {}
         self._regions: dict[str, Frame] = {}
@@ -44,7 +52,7 @@ class Frames:
         else:
             assert isinstance(node, p.StepNode)
             inputs = [frame for i in node.inputs if (frame := self.of(i)) is not None]
-            frame = self._backend.step(node, inputs) if inputs else None
+            frame = self._backend.step(self._steps.get(id(node), node), inputs) if inputs else None
             if frame is not None and self._flow.consumers.get(id(node), 0) > 1:
                 frame = self._backend.keep(frame)
         self._made[id(node)] = frame

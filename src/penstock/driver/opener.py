@@ -17,6 +17,7 @@ from penstock.driver.epoch import Settings
 from penstock.driver.last_end import MARK, last_end
 from penstock.driver.recompute import Needed, Recompute, adopt, first_record, known_run, needed, planned
 from penstock.driver.recovery import Start
+from penstock.driver.refreshing import today
 from penstock.driver.rollback import ahead, commit_intent, roll_back, rollback_refusal
 from penstock.driver.shape import sources_of
 from penstock.driver.succession import check_sources
@@ -148,7 +149,12 @@ class RunOpener:
         known = adopt(checkpoint, need, flow.plan.name)
         self._rebuild(need, start, state)
         flow.plan = replace(flow.plan, outputs=need.outputs)
-        self.notices = [f"State is computed anew from the log: {need.why}", start.recovery.why, *self.notices]
+        self.notices = [
+            f"State is computed anew from the log: {need.why}",
+            start.recovery.why,
+            *today(flow.plan),
+            *self.notices,
+        ]
         checkpoint.keep_sources(sources_of(flow.plan))
         self._keep_workers(need.last, complain)
         self._on_step("recompute: claim")

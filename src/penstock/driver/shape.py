@@ -16,6 +16,7 @@ from penstock.checkpoint.shape import AS_IT_IS, FlowShape, PortShape, RegionShap
 from penstock.driver.compile import CompiledFlow, CompiledRegion
 from penstock.errors import OperatorError, PenstockError, raised
 from penstock.flow import plan as p
+from penstock.flow.naming import numbered
 from penstock.worker.spec import RegionSpec, Step
 
 
@@ -47,8 +48,7 @@ def _tables(plan: p.Plan) -> dict[str, str]:
     found: dict[str, str] = {}
     for node in p.upstream_of(p.StepNode, *p.readers(plan.regions, plan.outputs)):
         for name, text in node.step.tables().items():
-            nth = sum(known == name or known.startswith(f"{name}-") for known in found)
-            found[f"{name}-{nth + 1}" if nth else name] = text
+            found[numbered(name, found)] = text
     return found
 
 

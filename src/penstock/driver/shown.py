@@ -78,6 +78,17 @@ def epoch_line(before: EpochRecord, record: EpochRecord) -> str:
     return "; ".join([", ".join(parts), *(rescale_line(name, moved) for name, moved in rescales.items())])
 
 
+def stale_lines(before: EpochRecord, record: EpochRecord) -> list[str]:
+    """A sentence for each table that an epoch tried to read again and could not."""
+    failed = [(name, read) for name, read in record.tables.items() if read.failed and read != before.tables.get(name)]
+    return [stale_line(name, read.failed) for name, read in failed]
+
+
+def stale_line(name: str, failed: str) -> str:
+    """That a table could not be read again, and why."""
+    return f"the table of {name} was not refreshed, and records keep meeting its rows of before: {failed}"
+
+
 def group_html(line: str, partitions: Mapping[int, Any]) -> str:
     """A run in a group: a line, then each partition's run in a line."""
     rows = [[number, run.progress["epoch"], run.progress["frontier"], run.state] for number, run in partitions.items()]
@@ -119,4 +130,14 @@ def _figures(progress: Mapping[str, Any]) -> str:
     return f"epoch {progress['epoch']}, {rows:,} rows read, frontier {progress['frontier']}, {progress['epoch_ms']:,} ms"
 
 
-__all__ = ["counted", "epoch_line", "group_html", "rescale_line", "run_html", "run_line", "start_line"]
+__all__ = [
+    "counted",
+    "epoch_line",
+    "group_html",
+    "rescale_line",
+    "run_html",
+    "run_line",
+    "stale_line",
+    "stale_lines",
+    "start_line",
+]

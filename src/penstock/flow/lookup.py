@@ -9,15 +9,16 @@ Read next: `penstock.flow.tables`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.flow.steps import Beside, Sql, StatelessStep
-from penstock.flow.tables import check_types, read_table
+from penstock.flow.tables import Refresh, Table, check_types, read_table, refreshed
 from penstock.sql_text.given import as_name, flat, known_column
+from penstock.types import Duration, duration_us
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Lookup(StatelessStep):
     """Rows with the columns of a table's row of the same key."""
 
     beside: Beside
+    refresh: Refresh | None = None
     kind = "lookup"
 
     def sql(self, before: pa.Schema) -> Sql:
@@ -40,17 +42,23 @@ class Lookup(StatelessStep):
     def identity(self) -> str:
         table = self.beside.table
         how = "inner" if self.beside.inner else "left"
-        return f"Lookup {how} {self.beside.on} {table.keys} {self.beside.columns} {table.fingerprint}"
+        rows = f"of {table.rows.schema.remove_metadata()}" if self.refresh else table.fingerprint
+        return f"Lookup {how} {self.beside.on} {table.keys} {self.beside.columns} {rows}"
 
     def tables(self) -> Mapping[str, str]:
+        if self.refresh:  # the run knows which rows it has met
+            return {}
         table = self.beside.table
         return {self.describe(): f"{table.rows.num_rows:,} rows, {table.fingerprint}"}
+
+    def with_table(self, table: Table) -> Lookup:
+        return replace(self, beside=replace(self.beside, table=table))
 
     def user_functions(self) -> Iterable[Any]:
         return ()
 
 
-def looked_up(before: pa.Schema, table: Any, on: Any, how: str) -> Lookup:
+def looked_up(before: pa.Schema, table: Any, on: Any, how: str, refresh: Duration | None = None) -> Lookup:
     """The step of `penstock.flow.stream.Stream.lookup`, see there."""
     if how not in ("left", "inner"):
         raise DeclarationError(f"lookup(how={how!r}) is not known; use 'left' or 'inner'.")
@@ -64,7 +72,8 @@ def looked_up(before: pa.Schema, table: Any, on: Any, how: str) -> Lookup:
     for a, b in zip(mine, found.keys, strict=True):
         check_types(found.rows.schema.field(b), before.field(a))
     columns = [(n, n) for n in found.rows.schema.names if n not in found.keys]
-    return Lookup(Beside(found, mine, tuple(_renamed(columns, before.names)), how == "inner"))
+    again = None if refresh is None else refreshed(table, duration_us(refresh, "lookup's refresh"), found)
+    return Lookup(Beside(found, mine, tuple(_renamed(columns, before.names)), how == "inner"), again)
 
 
 def _name(given: Any) -> str:

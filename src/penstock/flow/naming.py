@@ -1,8 +1,8 @@
-"""Which of a flow's stateless steps a piece of SQL stands in: for messages."""
+"""Names of a flow's stateless steps, and which of them a piece of SQL stands in: for messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.flow import plan as p
 from penstock.sql_text.schema import quoted
@@ -17,6 +17,17 @@ def steps_with(plan: p.Plan, sql: str) -> list[tuple[p.StepNode, str]]:
         return not name.startswith(HIDDEN) and wanted in (_plain(given), _plain(f"{given} as {quoted(name)}"))
 
     return _steps(plan, holds)
+
+
+def numbered(name: str, taken: Iterable[str]) -> str:
+    """A name beside others: the second of one name has a number.
+
+    Example:
+        >>> numbered("lookup(k)", ["lookup(k)", "lookup(k)-2", "lookup(j)"])
+        'lookup(k)-3'
+    """
+    nth = sum(known == name or known.startswith(f"{name}-") for known in taken)
+    return f"{name}-{nth + 1}" if nth else name
 
 
 def steps_calling(plan: p.Plan, function: str) -> list[tuple[p.StepNode, str]]:
@@ -39,4 +50,4 @@ def _plain(sql: str) -> str:
     return " ".join(sql.split()).lower()
 
 
-__all__ = ["steps_calling", "steps_with"]
+__all__ = ["numbered", "steps_calling", "steps_with"]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.flow.tables import Table
+from penstock.flow.tables import Refresh, Table
 from penstock.sql_text.schema import as_schema, quoted
 from penstock.types import SUB
 
@@ -71,6 +71,8 @@ class StatelessStep:
     """Output columns; None: those of the input."""
     kind: str = "step"
     """What it is, in a word."""
+    refresh: Refresh | None = None
+    """How its table is read again while the flow runs; None: it has none, or one that stays."""
 
     def sql(self, before: pa.Schema) -> Sql | None:
         """The step in SQL, given the columns of its input."""
@@ -96,6 +98,10 @@ class StatelessStep:
     def tables(self) -> Mapping[str, str]:
         """The tables that its rows depend on, as text by name: a start with another text says so."""
         return {}
+
+    def with_table(self, table: Table) -> StatelessStep:
+        """The step with other rows in the table that `refresh` reads again."""
+        raise NotImplementedError(f"{self.kind} has no table that is read again.")
 
     def user_functions(self) -> Iterable[Any]:
         """Users' functions and classes that it calls; the modules that define them are sent to the workers."""

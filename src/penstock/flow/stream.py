@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.flow.flow import Flow
     from penstock.flow.keyed import KeyedStream
     from penstock.sql_text.given import Expression, Schema
+    from penstock.types import Duration
 
 
 class Stream:
@@ -241,16 +242,17 @@ class Stream:
         table: Any,
         on: Expression | Sequence[Expression] | Mapping[str, str],
         how: Literal["left", "inner"] = "left",
+        refresh: Duration | None = None,
     ) -> Stream:
-        """Each row with the columns of a table's row of the same key. The table is read here, once, and is a part of the flow.
-
-        Keys are equal as in SQL: null equals nothing; numbers are compared by value, also decimals of other scales; −0.0 equals 0.0, and NaN itself.
+        """Each row with the columns of a table's row of the same key. The table is read here and is a part of the flow, unless it is refreshed.
 
         Args:
-            table: A Spark or pandas DataFrame, a ``pyarrow.Table``, or the path of a Parquet file or folder. It has one row for each key, and
-                256 MiB at most: every task gets a copy.
-            on: The column that both have, or several, or a dict from columns of the stream to those of the table.
+            table: A Spark or pandas DataFrame, a ``pyarrow.Table``, the path of a Parquet file or folder, or a function that gives one of these.
+                It has one row for each key, and 256 MiB at most: every task gets a copy.
+            on: The column that both have, or several, or a dict from columns of the stream to those of the table. Keys are equal as in SQL:
+                null equals nothing; numbers are compared by value, also decimals of other scales; −0.0 equals 0.0, and NaN itself.
             how: ``"left"``: rows whose key the table lacks get nulls; ``"inner"``: they are left out.
+            refresh: A path or a function is read again at most so often, when an epoch begins; None: never.
 
         Returns:
             The columns of the stream, then those of the table without its keys; a name that both have gets ``_right``.
@@ -258,7 +260,7 @@ class Stream:
         Raises:
             DeclarationError: The table is a stream, too large or cannot be read, has several rows of a key, lacks a column, or a key has another type.
         """
-        return self.apply(looked_up(self.schema, table, on, how))
+        return self.apply(looked_up(self.schema, table, on, how, refresh))
 
     def union(self, *others: Stream) -> Stream:
         """Rows of this stream and of others with the same columns.

@@ -8,6 +8,7 @@ Read next: `penstock.flow.lookup`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import PurePath
@@ -74,6 +75,57 @@ class Table:
         return np.array([known.get(key, -1) for key in codec.bodies(columns)], np.int64)
 
 
+@dataclass(frozen=True, eq=False)
+class Refresh:
+    """A table that is read again while the flow runs.
+
+    Attributes:
+        every_us: After how long.
+        given: Path of Parquet files, or a function that gives a table.
+        declared: The table as it was when the flow was declared. Columns that it lacks are not looked at later.
+    """
+
+    every_us: int
+    given: Any
+    declared: Table
+
+    def read(self) -> Table:
+        """The table as it is now.
+
+        Raises:
+            DeclarationError: It cannot be read, has several rows of a key, or lacks a column that the flow knows.
+        """
+        table = read_table(self.given, self.declared.keys)
+        there, known = table.rows.schema, self.declared.rows.schema
+        for column in known:
+            if column.name not in there.names:
+                raise DeclarationError(f"The table of lookup lacks column {column.name!r}, which it had when the flow began.")
+            if there.field(column.name).type != column.type:
+                raise DeclarationError(
+                    f"The table of lookup has column {column.name!r} as {there.field(column.name).type}, which was {column.type} when the flow began."
+                )
+        rows = table.rows.select(known.names)
+        return table if known.equals(there) else Table(rows, table.keys, _fingerprint(rows, table.keys))
+
+    def stored(self, rows: pa.Table) -> Table | None:
+        """The table with rows that were stored; None: they are of a table that was declared otherwise."""
+        return read_table(rows, self.declared.keys) if rows.schema.equals(self.declared.rows.schema) else None
+
+
+def refreshed(given: Any, every_us: int, table: Table) -> Refresh:
+    """How a table that was read once is read again.
+
+    Raises:
+        DeclarationError: What was given holds rows, so that it cannot become another table.
+    """
+    if not (isinstance(given, (str, PurePath)) or callable(given)):
+        raise DeclarationError(
+            f"lookup(refresh=...) needs what can be read again, the path of Parquet files or a function that gives a table, not {type(given).__name__}; "
+            "write lookup(lambda: spark.read.table('t'), ...)."
+        )
+    return Refresh(every_us, given, table)
+
+
 def comparable(mine: pa.DataType, theirs: pa.DataType) -> bool:
     """Whether values of two types can be equal: the same type, or two of whole numbers, of decimals, or of floats."""
     families = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_floating)
@@ -128,7 +180,8 @@ def read_table(given: Any, keys: tuple[str, ...]) -> Table:
     """Read and check a table.
 
     Args:
-        given: A PyArrow table, a pandas DataFrame, a Spark DataFrame of any session, or the path of a Parquet file or folder.
+        given: A PyArrow table, a pandas DataFrame, a Spark DataFrame of any session, the path of a Parquet file or folder, or a function that
+            gives one of these.
         keys: Its key columns.
 
     Raises:
@@ -180,9 +233,21 @@ def _read(given: Any) -> pa.Table:
                 "lookup needs a table, and this DataFrame is a stream; make it a source, flow.source('name', dataframe, time='at'), and join the two streams."
             )
         return _of_spark(given)
+    if callable(given) and not isinstance(given, type):
+        return _read(_called(given))
     raise DeclarationError(
         f"lookup needs a DataFrame of Spark or pandas, a pyarrow.Table or the path of Parquet files, not {type(given).__name__}."
     )
+
+
+def _called(function: Callable[[], Any]) -> Any:
+    try:
+        found = function()
+    except Exception as error:
+        raise DeclarationError(f"The function of lookup failed ({raised(error)}); fix it.") from error
+    if callable(found):
+        raise DeclarationError("The function of lookup gave a function; let it give a table.")
+    return found
 
 
 def _of_path(path: str) -> pa.Table:
@@ -258,4 +323,4 @@ def _fingerprint(rows: pa.Table, keys: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-__all__ = ["LARGEST_TABLE", "Table", "check_types", "comparable", "read_table"]
+__all__ = ["LARGEST_TABLE", "Refresh", "Table", "check_types", "comparable", "read_table", "refreshed"]

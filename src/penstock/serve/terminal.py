@@ -19,7 +19,7 @@ from penstock.driver.commands import given_at
 from penstock.driver.group_run import GroupRun
 from penstock.driver.last_end import how_it_ended
 from penstock.driver.run import Run
-from penstock.driver.shown import counted, rescale_line
+from penstock.driver.shown import counted, rescale_line, stale_line
 from penstock.errors import DeclarationError
 from penstock.serve.group_table import member_table
 
@@ -204,6 +204,7 @@ def status_lines(
     recent = [(given_at(name), why) for name, why in progress.get("refused", {}).items()]
     recent = [(at, why) for at, why in recent if at is not None and now - at < _TOLD_FOR]
     lines += [f"refused at {at:%H:%M:%S} UTC: {why}" for at, why in recent[-3:]]
+    lines += [stale_line(name, read["failed"]) for name, read in progress.get("tables", {}).items() if read["failed"]]
     for name, skipped in progress.get("skipped", {}).items():
         if skipped:
             first = progress["regions"].get(name, {}).get("first_skipped", "")

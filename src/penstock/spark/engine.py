@@ -111,6 +111,8 @@ class SparkBackend:
         self._few, self._few_of_driver = set[str](), set[str]()
         self._named: dict[int, dict[int, str]] = {}
         self._kept: list[DataFrame] = []
+        # By the plan's step, which shares its inputs, what took its place.
+        self._met: dict[int, p.StepNode] = {}
         counts = counts_of(spark.sparkContext)
         self._stages = SplitStages(counts, self._counted_as, routing_sql, lambda stage, rows: port_frame(stage, 0, rows))
         self._from_region: dict[
@@ -175,7 +177,10 @@ class SparkBackend:
             reader = self._readers[source.name]
             return reader.frames({}, malformed=self._malformed[source.name] > 0).on_time if reader.steady else None
 
-        found = failing_record(node, text, rows, apply_step)
+        def met(step: p.StepNode, inputs: Sequence[DataFrame]) -> DataFrame:
+            return apply_step(self._met.get(id(step.inputs), step), inputs)
+
+        found = failing_record(node, text, rows, met)
         return "" if found is None else position_text(list(self._readers), self._named, *found)
 
     def late(self, source: p.SourceNode) -> int:
@@ -189,6 +194,8 @@ class SparkBackend:
         return sum(JudgedFile(*left[n], source.lateness_us).finish() if late is None else late for n, late in found.items())
 
     def step(self, node: p.StepNode, inputs: Sequence[DataFrame]) -> DataFrame:
+        if node.step.refresh is not None:
+            self._met[id(node.inputs)] = node
         if len(node.inputs) > 1:
             inputs = [self._cut(i) for i in inputs]
         if self._twice and node.step.frame_function() is not None:

@@ -1,6 +1,6 @@
 """What a run writes to the log: a line when it starts, one for each epoch in which something happened, one when it ends.
 
-`penstock.runs` has starts and ends, `penstock.epochs` the epochs, all at INFO, a failure at ERROR. penstock adds no handler but `logging.NullHandler`, so a script
+`penstock.runs` has starts and ends, `penstock.epochs` the epochs, all at INFO, a table that could not be read again at WARNING, a failure at ERROR. penstock adds no handler but `logging.NullHandler`, so a script
 sees the lines once it configures logging; ``penstock run`` does so.
 
 Read next: `penstock.driver.shown`, decision 48.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.driver.shown import epoch_line, start_line
+from penstock.driver.shown import epoch_line, stale_lines, start_line
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def log_epoch(flow: str, before: EpochRecord, record: EpochRecord) -> None:
     """Note what an epoch has done; nothing if that was nothing."""
     if EPOCHS.isEnabledFor(logging.INFO) and (line := epoch_line(before, record)):
         EPOCHS.info("%s: %s", flow, line, extra={"flow": flow, "run": record.run, "epoch": record.epoch})
+    for line in stale_lines(before, record):
+        EPOCHS.warning("%s: %s", flow, line, extra={"flow": flow, "run": record.run, "epoch": record.epoch})
 
 
 def log_end(flow: str, how: PenstockError | str) -> None:
