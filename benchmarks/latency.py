@@ -47,6 +47,8 @@ EVENTS, KEYS = 1_000, 100
 WARM_UP, TIMED, COUNTED = 30, 60, 5
 SCHEMA = "k long, file long, v double"
 OUT = "k long, file long, n long"
+STORE = "spark.sql.streaming.stateStore.providerClass"
+STORE_CLASSES = "org.apache.spark.sql.execution.streaming.state"
 GOAL_P50_MS, GOAL_TAIL, GOAL_STATEFUL = 110, 2.0, 1.25
 
 
@@ -142,6 +144,8 @@ def sparks(
     """A query of Spark's, while it reads."""
     upsert = "INSERT INTO out VALUES (?, ?, ?) ON CONFLICT (k) DO UPDATE SET file = excluded.file, n = excluded.n"
     by_key = keyed is spark_aggregate
+    if keyed is spark_state:  # Spark refuses its usual store for it
+        spark.conf.set(STORE, f"{STORE_CLASSES}.RocksDBStateStoreProvider")
     with sqlite3.connect(work / "out.db") as database:
         database.execute("PRAGMA journal_mode=WAL")
         database.execute(f"CREATE TABLE out (k INTEGER{' PRIMARY KEY' * by_key}, file INTEGER, n INTEGER)")
@@ -164,10 +168,11 @@ def sparks(
     query = writer.trigger(processingTime="1 millisecond").start()
     try:
         yield {"steps": []}
-        if query.exception() is not None:
-            raise query.exception()
     finally:
         query.stop()
+        spark.conf.unset(STORE)
+        if query.exception() is not None:
+            raise query.exception()
 
 
 def spark_stateless(stream: DataFrame) -> DataFrame:

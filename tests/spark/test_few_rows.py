@@ -64,13 +64,13 @@ def test_random_files_in_epochs_of_few_rows_and_of_many_give_what_one_pass_gives
     wanted = fr.in_harness(lambda sink: flow_of(tmp_path, sink, 2), records)
     assert sum(wanted["late"].values()) > 0
     assert sum(wanted["behind a region"].values()) > 0
-    for few in (5_000, 0):
+    for few, quick_ms, workers in [(5_000, 10**9, 1), (5_000, 10**9, 3), (5_000, 0, 2), (0, 0, 1), (0, 0, 2)]:
         monkeypatch.setattr(engine, "FEW_ROWS", few)
-        for workers in (1, 2):
-            found = fr.over_spark(
-                spark, tmp_path / f"{few} {workers}", partial(flow_of, tmp_path, files=1 + workers), workers=workers
-            )
-            assert not any(fr.difference(found, wanted).values()), (few, workers)
+        monkeypatch.setattr(engine, "QUICK_MS", quick_ms)
+        found = fr.over_spark(
+            spark, tmp_path / f"{few} {quick_ms} {workers}", partial(flow_of, tmp_path, files=2), workers=workers
+        )
+        assert not any(fr.difference(found, wanted).values()), (few, quick_ms, workers)
 
 
 def stages(spark):
@@ -86,28 +86,33 @@ KEYED = {
 
 
 @pytest.mark.parametrize(
-    ("step", "workers", "most", "wanted"),
+    ("step", "workers", "limits", "wanted"),
     [
-        ("stateful_map", 1, "", 1),
-        ("stateful_map", 2, "", 2),
-        ("aggregate", 1, "", 1),
-        ("aggregate", 2, "", 2),
-        ("stateful_map", 1, "FEW_ROWS", 2),
-        ("stateful_map", 1, "FEW_FILES", 2),
-        ("aggregate", 1, "FEW_BYTES", 3),
-        ("mapped", 1, "", 2),
+        ("stateful_map", 1, {}, 1),
+        ("stateful_map", 2, {}, 1),
+        ("aggregate", 1, {}, 1),
+        ("aggregate", 4, {}, 1),
+        ("stateful_map", 2, {"QUICK_MS": 0}, 2),
+        ("aggregate", 2, {"QUICK_MS": 0}, 2),
+        ("stateful_map", 2, {"FEW_WORKERS": 1}, 2),
+        ("stateful_map", 1, {"FEW_ROWS": 1}, 2),
+        ("stateful_map", 1, {"FEW_FILES": 0}, 2),
+        ("aggregate", 1, {"FEW_BYTES": 1}, 3),
+        ("mapped", 1, {}, 2),
     ],
 )
-def test_epoch_of_few_rows_has_as_few_stages_as_workers_allow(step, workers, most, wanted, spark, tmp_path, monkeypatch):
+def test_second_epoch_of_few_rows_has_as_few_stages_as_workers_allow(
+    step, workers, limits, wanted, spark, tmp_path, monkeypatch
+):
     for number in range(2):
         fr.write_parquet(tmp_path / "in", [{"k": k, "at": fr.moment(k), "v": k} for k in range(50)], SCHEMA, number)
-    if most:
-        monkeypatch.setattr(engine, most, 1)
+    for name, most in {"QUICK_MS": 10**9, **limits}.items():
+        monkeypatch.setattr(engine, name, most)
     flow = ps.Flow("stages")
-    rows = flow.source("rows", ps.files(str(tmp_path / "in"), COLUMNS))
+    rows = flow.source("rows", ps.files(str(tmp_path / "in"), COLUMNS, max_files_per_epoch=1))
     if step == "mapped":  # what takes long goes on beside itself
         step, rows = "stateful_map", rows.map_batches(lambda batch: batch, COLUMNS)
     KEYED[step](rows).sink(ps.memory(f"{tmp_path}"))
     before = len(stages(spark))
     flow.start(spark, checkpoint=tmp_path / "run", workers=workers, trigger="available_now", drain=False).await_termination(600)
-    assert stages(spark)[: -before or None] == [wanted]
+    assert stages(spark)[: -before or None][0] == wanted

@@ -21,7 +21,7 @@ from penstock.flow import plan as p
 from penstock.progress.lateness import Base, Chunk, ChunkId
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, Copied
-from penstock.protocol.messages import Message, Release
+from penstock.protocol.messages import Acquire, Collect, Message, Release
 from penstock.routing.loads import HotKey
 from penstock.routing.memory import Remembered
 from penstock.routing.table import Routing
@@ -114,7 +114,15 @@ class EpochOrders:
     @property
     def releases(self) -> bool:
         """Whether a key on hold is released."""
-        return any(isinstance(message, Release) for told in self.messages for message in told)
+        return self._has(Release)
+
+    @property
+    def moves(self) -> bool:
+        """Whether state is given up or acquired."""
+        return self._has(Collect, Acquire)
+
+    def _has(self, *kinds: type[Message]) -> bool:
+        return any(isinstance(message, kinds) for told in self.messages for message in told)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from penstock.spark.sources.reader import Reader
 from penstock.spark.sources.readers import reader_of
 from penstock.spark.sources.row_times import RowTimes, counts_of
 from penstock.spark.sources.slices import Slices
-from penstock.spark.task import staging, task
+from penstock.spark.task import BatchFunction, staging, task, whole_task
 from penstock.sql_text.schema import quoted
 from penstock.state.files import resolve
 from penstock.types import HIDDEN, MASK, OFFSET, ORDER, PART_BITS, SUB, TIME
@@ -61,6 +61,10 @@ PAGED_ROWS: Final = 1 << 19
 """From so many records of an epoch on, its rows are shuffled in pages."""
 FEW_ROWS, FEW_FILES, FEW_BYTES = 5_000, 16, 1 << 20
 """No more records, files and bytes of files than these are read by one task, where another stage would cost more than they do."""
+FEW_WORKERS, QUICK_MS = 4, 500
+"""So many workers, at most, are run by that task, one after the other, if the epoch before took no longer: a user's function that takes long (it asks a
+service) must go on at several workers at once, and so must state that moves.
+"""
 
 
 class SparkBackend:
@@ -77,6 +81,7 @@ class SparkBackend:
         kept: What is kept of the files that the epoch reads.
         label: The flow in the descriptions of jobs; empty: they have none.
         twice: Whether users' functions over batches are computed twice.
+        last_ms: What the epoch before took; 0: that is not known.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class SparkBackend:
         *,
         label: str = "",
         twice: bool = False,
+        last_ms: int = 0,
     ) -> None:
         self._jobs = JobDescriptions(spark.sparkContext, label, f"epoch {epoch}")
         self._spark = spark
@@ -102,7 +108,7 @@ class SparkBackend:
         self._assign = assign
         self._alone = alone
         self._kept_input = kept
-        self._twice = twice
+        self._twice, self._quick = twice, 0 < last_ms <= QUICK_MS
         # Not by the epoch: a failed one may have left counts of what is another file now.
         self._counted_as = f"{next(_BACKENDS)} "
         self._readers: dict[str, Reader] = {}
@@ -246,19 +252,20 @@ class SparkBackend:
         whole = ports[0]
         for other in ports[1:]:
             whole = whole.unionByName(other)
-        read: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None
+        run: Callable[[Assignment], BatchFunction] = task
         if not spec.keys.names:
             shuffled, read = self._stages.shared(spec, compiled.region.distribute, never_without_rows(frames[0]), work)
+            run = partial(task, read=read)
         elif times is not None or self._in_pages(compiled, spec):  # what runs in Python is left in by Spark, rows or not
             shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers, times)
-            read = partial(decode_pages, schema=spec.in_schema)
-        elif few and work.workers == 1:
-            shuffled = never_without_rows(whole).coalesce(1)
+            run = partial(task, read=partial(decode_pages, schema=spec.in_schema))
+        elif few and work.workers <= (FEW_WORKERS if self._quick and not work.moves else 1):
+            shuffled, run = never_without_rows(whole).coalesce(1), partial(whole_task, worker_of=routing_of(spec, work.routing))
         else:
             to = F.expr(routing_sql(work.routing, hash_sql(spec)))
             shuffled = to_partitions(never_without_rows(whole), work.workers, to)
         assignment = replace(self._assign(compiled, work), spec=replace(spec, files=self._named))
-        return self._mark(shuffled.mapInArrow(task(assignment, read), spark_schema(spec.out_schema)), spec.name)
+        return self._mark(shuffled.mapInArrow(run(assignment), spark_schema(spec.out_schema)), spec.name)
 
     def _row_times(self, compiled: CompiledRegion, spec: RegionSpec) -> RowTimes | None:
         """What adds the event times to a region's rows, if that is left to its tasks."""

@@ -373,10 +373,21 @@ class SparkEngine:
             spark, assign = slices.session, self._assign(loop, epoch)
             spark.conf.set(SHUFFLE, self._tasks)  # Spark keeps the number of a query's first start
             twice = loop.settings.audits(epoch)
-            backend = SparkBackend(
-                spark, slices, epoch, self._checkpoint, loop.last.log, assign, self._alone, kept, label=self.label, twice=twice
-            )
             before = loop.last
+            last_ms = before.figures.epoch_ms
+            backend = SparkBackend(
+                spark,
+                slices,
+                epoch,
+                self._checkpoint,
+                before.log,
+                assign,
+                self._alone,
+                kept,
+                label=self.label,
+                twice=twice,
+                last_ms=last_ms,
+            )
             if loop.epoch(epoch, backend, available=self._available):
                 self.stopping.set()
             if self._said and epoch > before.epoch:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -43,11 +43,11 @@ def local_folder() -> str:
 
 
 Batches = Iterable[pa.RecordBatch]
+BatchFunction = Callable[[Batches], Iterator[pa.RecordBatch]]
+"""What ``mapInArrow`` takes."""
 
 
-def task(
-    assignment: Assignment, read: Callable[[Batches], Batches] | None = None
-) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def task(assignment: Assignment, read: Callable[[Batches], Batches] | None = None) -> BatchFunction:
     """The function for ``mapInArrow`` of a region. `read`: makes rows of what comes; None: it is rows."""
 
     def run(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -59,6 +59,29 @@ def task(
         worker = context.partitionId()
         checked = _checked(rows if read is None else read(rows), worker, assignment)
         yield from run_worker(assignment, worker, context.taskAttemptId(), local_states(boot_id()), checked)
+
+    return run
+
+
+def whole_task(assignment: Assignment, worker_of: Callable[[pa.RecordBatch], Any]) -> BatchFunction:
+    """The function for ``mapInArrow`` of a region whose workers are run by one task, one after the other.
+
+    Args:
+        assignment: What the driver says.
+        worker_of: Gives the worker of each row of a batch.
+    """
+
+    def run(rows: Batches) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        begin_task()
+        context = TaskContext.get()
+        assert context is not None
+        batches = [batch for batch in rows if batch.num_rows]
+        owners = [worker_of(batch) for batch in batches]
+        for worker in range(len(assignment.versions)):
+            mine = [batch.filter(pa.array(to == worker)) for batch, to in zip(batches, owners, strict=True)]
+            yield from run_worker(assignment, worker, context.taskAttemptId(), local_states(boot_id()), mine)
 
     return run
 
