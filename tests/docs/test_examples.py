@@ -38,6 +38,7 @@ DOCUMENTS = [
     "docs/guide-changing-flows.md",
     "docs/guide-joins.md",
     "docs/guide-timers.md",
+    "docs/guide-event-time.md",
     "docs/guide-skew.md",
     "docs/guide-groups.md",
 ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import oracle
@@ -70,9 +71,20 @@ class Drawing(Joins):
         ties: Whether steps that depend on order may follow where rows can have one place.
         divided: Whether regions have strategies that divide the rows of a key, which may change from version to version.
         shared: Number of partitions of every source, of a flow that runs in a group; 0: it is in none.
+        options: By option of `recipes.Source`, what it is drawn from.
     """
 
-    def __init__(self, draw: Any, *, timed: bool, ties: bool, sources: int, divided: bool = False, shared: int = 0) -> None:
+    def __init__(
+        self,
+        draw: Any,
+        *,
+        timed: bool,
+        ties: bool,
+        sources: int,
+        divided: bool = False,
+        shared: int = 0,
+        options: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    ) -> None:
         self.draw, self.timed, self.ties, self.divided, self.shared = draw, timed, ties, divided, shared
         self.recipe = r.Recipe([])
         self.about: dict[r.Node, About] = {}
@@ -80,6 +92,7 @@ class Drawing(Joins):
             source = r.Source(
                 "abc"[i], timed, draw(st.sampled_from([0, 2, 10])) * r.SECOND, tuple(range(shared or draw(st.integers(1, 3))))
             )
+            source = replace(source, **{name: draw(st.sampled_from(choices)) for name, choices in options.items()})
             self.add(source, About(origins=frozenset([source.name])))
 
     def add(self, node: r.Node, about: About) -> r.Node:
@@ -217,10 +230,18 @@ class Drawing(Joins):
 
 @st.composite
 def recipes(
-    draw: Any, *, timed: bool = True, ties: bool = False, steps: int = 7, divided: bool = False, shared: int = 0
+    draw: Any,
+    *,
+    timed: bool = True,
+    ties: bool = False,
+    steps: int = 7,
+    divided: bool = False,
+    shared: int = 0,
+    options: Mapping[str, Sequence[Any]] = MappingProxyType({}),
 ) -> r.Recipe:
     """Any flow."""
-    drawing = Drawing(draw, timed=timed, ties=ties, sources=draw(st.sampled_from([1, 1, 2, 3])), divided=divided, shared=shared)
+    sources = draw(st.sampled_from([1, 1, 2, 3]))
+    drawing = Drawing(draw, timed=timed, ties=ties, sources=sources, divided=divided, shared=shared, options=options)
     for _ in range(draw(st.integers(1, steps))):
         drawing.step()
     recipe = drawing.recipe
@@ -294,6 +315,7 @@ class Course:
         limits: Bounds of a step of a rescale: bytes per step, bytes of a key that is put on hold.
         spelled: Seed of the spellings of the flow's steps, all of which mean the same; None: penstock's own.
         copy_every: After so many epochs the state of keys on hold has been copied.
+        jumps: Seed of how much time passes before each epoch; None: a second.
     """
 
     workers: int = 1
@@ -306,6 +328,7 @@ class Course:
     limits: tuple[int, int] = (1 << 20, 1 << 20)
     copy_every: int = 2
     spelled: int | None = None
+    jumps: int | None = None
 
 
 _commands = st.one_of(
@@ -327,6 +350,7 @@ courses = st.builds(
     spelled=st.one_of(st.none(), st.integers(0, 99)),
 )
 CALM = Course()
+JUMPS_US = [1_000, 500_000, 1_000_000, 4_000_000, 20_000_000]
 
 
 # -------------------------------------------------------------------------------------------------------------------- run
@@ -362,6 +386,7 @@ def run(
     timed = all(s.timed for s in sources.values())
     step, hold = course.limits
     limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
+    time = random.Random(course.jumps)
     with Harness(built.flow, workers=course.workers, on_step=before, lmdb=course.lmdb, limits=limits) as harness:
         last = max((epoch for rows in data.values() for epoch, _ in rows), default=0)
         for epoch in range(last + 1):
@@ -372,7 +397,8 @@ def run(
                     if part:
                         harness.push(name, r.table(sources[name], part))
             steered = steer(harness, course, epoch, timed=timed)
-            survive(harness, course, [*steered, "end"] if course.drain_last and epoch == last else steered)
+            more_us = 1_000_000 if course.jumps is None else time.choice(JUMPS_US)
+            survive(harness, course, [*steered, "end"] if course.drain_last and epoch == last else steered, more_us)
         if course.back and timed and course.back[0] <= last < course.back[1] and not harness.record.finished:
             survive(harness, course, _load(harness, -1))
         survive(harness, course, ["end"])
@@ -426,11 +452,11 @@ def _load(harness: Harness, which: int) -> list[Any]:
     return [{"command": "load", "name": there[which % len(there)]}] if there else []
 
 
-def survive(harness: Harness, course: Course, commands: list[Any]) -> None:
+def survive(harness: Harness, course: Course, commands: list[Any], advance_us: int = 1_000_000) -> None:
     """Run an epoch, starting again after each crash."""
     crashes = iter(course.crashes.values())
     try:
-        harness.epoch(*commands)
+        harness.epoch(*commands, advance_us=advance_us)
     except Crash:
         while True:
             try:

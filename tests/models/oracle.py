@@ -3,7 +3,8 @@
 It knows of no epochs, workers, states, frontiers or crashes: lateness is decided per source partition in offset order; then
 every key's rows are processed in the order (event time, partition, offset, sub-index) until nothing is left.
 
-Without event time the order is (epoch, partition, offset): the one place where an epoch counts, as the docs say.
+An epoch counts in two places, as the docs say. Without event time the order is (epoch, partition, offset). And what is late after a silence, of a
+source that closes, goes by the clock times of epochs, which it is given (`judging`).
 
 Read next: `test_against_oracle`.
 """
@@ -15,9 +16,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+import judging
 import pyarrow as pa
 import recipes as r
 from spelled import micros
@@ -57,9 +59,17 @@ class Oracle:
         recipe: The flow.
         records: All records.
         markers: Place of rows that the frontier triggers, by node (they sort before records of the same time).
+        clock: By epoch, what the clock showed (µs) and whether another run had the epoch before; for sources that close after a silence.
     """
 
-    def __init__(self, recipe: r.Recipe, records: Records, markers: Mapping[r.Node, int]) -> None:
+    def __init__(
+        self,
+        recipe: r.Recipe,
+        records: Records,
+        markers: Mapping[r.Node, int],
+        clock: Mapping[int, tuple[int, bool]] = MappingProxyType({}),
+    ) -> None:
+        self._clock = clock
         self._recipe = recipe
         self._records = records
         self._markers = markers
@@ -77,9 +87,9 @@ class Oracle:
 
     def made_rows(self, node: r.Node) -> list[Row]:
         if isinstance(node, r.Source):
-            return self._judged(node)[0]
+            return self._judged(node, "on time")
         if isinstance(node, r.Late):
-            return self._judged(node.of)[1]
+            return self._judged(node.of, "late")
         if isinstance(node, r.Union):
             return [replace(row, key=()) for n in node.of for row in self.rows(n)]
         rows = self.rows(node.of)
@@ -116,20 +126,15 @@ class Oracle:
         process = _previous if node.operator == "previous" else self._tally
         return [out for group in by_key(rows) for out in process(node, group)]
 
-    def _judged(self, source: r.Source) -> tuple[list[Row], list[Row]]:
-        """Records on time, and late ones: more than the lateness behind the greatest time its partition showed before."""
-        on_time, late = [], []
-        greatest: dict[int, int] = {}
-        for epoch, record in sorted(self._records[source.name], key=lambda e: (e[1]["p"], e[1]["o"])):
-            part = (self._ordinals[source] << 48) + record["p"]
-            if not source.timed:
-                on_time.append(Row(epoch, 0, part, record["o"], (), record))
-            elif record["at"] is not None:
-                time = micros(record["at"])
-                row = Row(0, time, part, record["o"], (), record)
-                (late if part in greatest and time < greatest[part] - source.lateness_us else on_time).append(row)
-                greatest[part] = max(time, greatest.get(part, time))
-        return on_time, late
+    def _judged(self, source: r.Source, kind: str) -> list[Row]:
+        """The source's records of one kind: on time, or what is put aside."""
+        found = judging.judged(source, self._records[source.name], self._clock)
+        ordinal = self._ordinals[source] << 48
+        return [
+            Row(0 if source.timed else epoch, micros(x["at"]) if source.timed else 0, ordinal + x["p"], x["o"], (), x)
+            for what, epoch, x in found
+            if what == kind
+        ]
 
     def _at_frontier(self, node: r.Node, key: tuple[Any, ...], time: int, data: Mapping[str, Any], sub: int = 0) -> Row:
         return Row(0, time, self._markers.get(node, 0), _hash(key), (sub,), data, key)

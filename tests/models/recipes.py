@@ -59,6 +59,7 @@ class Source(Node):
     lateness_us: int = 0
     partitions: tuple[int, ...] = (0,)
     idle_after: str | None = None
+    close_after_us: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,6 +398,7 @@ def declare_node(
             partitions=node.partitions,
             on_error="skip",
             idle_after=node.idle_after,
+            close_after=None if node.close_after_us is None else dt.timedelta(microseconds=node.close_after_us),
         )
     if isinstance(node, Union):
         return streams[node.of[0]].union(*(streams[n] for n in node.of[1:]))

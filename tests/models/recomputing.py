@@ -74,6 +74,7 @@ class Life:
         edit: Gives the log that is there after the first run, of that before; none: the same.
         rescales: Whether the number of workers changes.
         jumps: Whether the clock jumps, so that partitions become idle.
+        silences: Whether there are epochs without records, after longer times, so that sources are silent.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class Life:
         *,
         rescales: bool = True,
         jumps: bool = False,
+        silences: bool = False,
     ) -> None:
-        self.recipe, self.dice, self.edit, self.rescales, self.jumps = recipe, dice, edit, rescales, jumps
+        self.recipe, self.dice, self.edit, self.rescales = recipe, dice, edit, rescales
+        self.jumps, self.silences = jumps, silences
         self.name = f"recomputed {next(NUMBERS)}"
         self.log = sorted(
             ((name, epoch, record) for name, rows in data.items() for epoch, record in rows), key=lambda x: (x[1], x[2]["o"])
@@ -186,6 +189,8 @@ class Life:
                 here = [x for n, x in some if n == name]
                 if here:
                     harness.push(name, r.table(source, here))
+            if self.silences and harness.record.recovery is None and dice.random() < 0.15:
+                harness.epoch(advance_us=dice.choice([5, 60]) * r.SECOND)
             harness.epoch(*self._steered(harness), advance_us=dice.choice([1, 1, 60]) * r.SECOND if self.jumps else r.SECOND)
             if dice.random() < 0.12 and len(self.copies) < 3:
                 self._keep(harness)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 import oracle
 import pytest
@@ -112,18 +115,24 @@ def search_trimmed() -> None:
             compare_all(lived, recipe, data)
 
 
-def search_idle() -> None:
+def search_idle(about: Mapping[str, Any] = MappingProxyType({"idle_after": "30 seconds"})) -> None:
     """Partitions become idle and come back late, some join late: what was late is so for all outputs alike."""
     for seed in range(LIVES):
         dice = random.Random(seed)
         declared = (0, 1) if seed % 2 else ()
-        source = replace(SOURCE, partitions=declared, idle_after="30 seconds")
+        source = replace(SOURCE, partitions=declared, **about)
         recipe, data = a_flow(source), a_log(dice, 50, 0.8)
-        lived = Life(recipe, data, dice, rescales=False, jumps=True).run()
+        lived = Life(recipe, data, dice, rescales=False, jumps=True, silences=source.close_after_us is not None).run()
         if lived.refusal:
             assert lived.refusal.endswith(TOO_SMALL), lived.refusal
             continue
         compare_idle(lived, recipe, data)
+
+
+def search_silent() -> None:
+    """Sources are silent as a whole, and what comes then is late, with and without partitions that become idle."""
+    search_idle({"close_after_us": 4 * r.SECOND})
+    search_idle({"close_after_us": 20 * r.SECOND, "idle_after": "30 seconds"})
 
 
 def compare_idle(lived: Lived, recipe: r.Recipe, data: oracle.Records) -> None:
@@ -197,6 +206,15 @@ def lateness_judged_from_the_maximum_at_the_mark(patch):
     patch.setattr(recompute, "recovery_of", too_great)
 
 
+def floors_of_a_silence_forgotten_at_the_mark(patch):
+    at_stop = Recovery.at_stop
+
+    def awake(self, states, now_us):
+        return {name: replace(state, closed=False) for name, state in at_stop(self, states, now_us).items()}
+
+    patch.setattr(Recovery, "at_stop", awake)
+
+
 def floors_not_replayed(patch):
     patch.setattr(replay, "with_floors_of", lambda state, _: state)
 
@@ -224,6 +242,7 @@ MUTANTS = {
     fingerprint_not_compared: search_another_log,
     lateness_judged_from_the_maximum_at_the_mark: search,
     floors_not_replayed: search_idle,
+    floors_of_a_silence_forgotten_at_the_mark: search_silent,
     input_given_again_is_read_twice: search,
     first_epoch_not_above_the_marks: search,
 }
@@ -237,6 +256,8 @@ def test_search_when_recomputing_is_broken_finds_a_difference(monkeypatch, mutan
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("find", [search, search_another_log, search_trimmed, search_idle], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "find", [search, search_another_log, search_trimmed, search_idle, search_silent], ids=lambda f: f.__name__
+)
 def test_search_when_recomputing_is_whole_finds_none(find):
     find()

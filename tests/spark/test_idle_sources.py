@@ -36,3 +36,24 @@ def test_rows_when_one_source_falls_silent_come_without_it_and_without_new_recor
     assert run.progress["epoch"] == epoch, "epochs go on although nothing can change any more"
     run.shutdown(drain=True, timeout=600)
     assert sorted(r["v"] for r in out.rows()) == [1, 1, 3, 10]
+
+
+def test_last_window_when_its_source_is_silent_as_a_whole_comes_out_and_what_comes_later_with_its_time_is_late(spark, tmp_path):
+    flow, out, late = ps.Flow("closing"), ps.memory(f"closing {tmp_path}"), ps.memory(f"closing late {tmp_path}")
+    source = ps.files(str(tmp_path / "a"), "at timestamp, v long")
+    rows = flow.source("a", source, time="at", close_after="1 second")
+    rows.key_by("v % 1 AS k", name="r").window(ps.tumbling("2 seconds")).aggregate(n=ps.count()).sink(out)
+    rows.late.sink(late)
+    fr.write_parquet(tmp_path / "a", [{"at": fr.moment(t), "v": t} for t in (1, 2, 3)], SCHEMA, 0)
+    run = flow.start(spark, checkpoint=tmp_path / "c", workers=1, trigger="0 seconds")
+    deadline = time.monotonic() + 600
+    while [r["n"] for r in out.rows()] != [1, 2]:
+        assert time.monotonic() < deadline, out.rows()
+        time.sleep(0.1)
+    fr.write_parquet(tmp_path / "a", [{"at": fr.moment(t), "v": t} for t in (3, 1_000)], SCHEMA, 1)
+    while not late.rows():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    run.shutdown(drain=True, timeout=600)
+    assert [r["v"] for r in late.rows()] == [3]
+    assert [r["n"] for r in out.rows()] == [1, 2, 1]

@@ -191,7 +191,15 @@ class Recovery:
                 partitions[key] = replace(
                     known, latest=end.latest, late_floor=end.late_floor, floors=end.floors, heard_us=now_us, idle=end.idle
                 )
-            found[name] = replace(state, frontier=there.frontier, partitions=partitions, heard_us=now_us, idle=there.idle)
+            found[name] = replace(
+                state,
+                frontier=there.frontier,
+                partitions=partitions,
+                heard_us=now_us,
+                quiet_us=now_us,
+                closed=there.closed,
+                idle=there.idle,
+            )
         return found
 
     def after(self, *, passed: bool, again: bool, rows: int, now_us: int, stalls: bool = False) -> Recovery:

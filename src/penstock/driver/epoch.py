@@ -175,7 +175,7 @@ class EpochDriver:
 
     def _decide(self, epoch: int, backend: Backend) -> _Decision:
         self._settings.on_step("decide")
-        commands, now_us = self._found(epoch, backend)
+        commands, now_us, resumed = self._found(epoch, backend)
         there = self._checkpoint.snapshot_names(self.last.epoch) if commands else ()
         unreachable = rollback_refusals(self._checkpoint, self.last, commands, self._settings.rollback_refusal)
         run, since = self._settings.run, self._settings.since
@@ -208,6 +208,8 @@ class EpochDriver:
                 idle_after_us=None if recovery is not None and recovery.active else source.idle_after_us,
                 declared=declared,
                 now_us=now_us,
+                close_after_us=None if recovery is not None and recovery.active else source.close_after_us,
+                resumed=resumed,
             )
             extend_trail(judged.state, before, scan)
             judged.state.malformed += scan.malformed
@@ -233,17 +235,19 @@ class EpochDriver:
         backend.keep_input()
         return decision
 
-    def _found(self, epoch: int, backend: Backend) -> tuple[list[tuple[str, Command]], int]:
-        """Commands that are new, and the clock time (µs): the same ones in a re-run, if they matter."""
+    def _found(self, epoch: int, backend: Backend) -> tuple[list[tuple[str, Command]], int, bool]:
+        """Commands that are new, the clock time (µs), and whether another run had the epoch before: the same ones in a re-run, if they matter."""
         commands, now_us = backend.control(self.last.control), self._settings.clock_us()
+        resumed = self.last.run != self._settings.run
         recovers = self.last.recovery is not None and self.last.recovery.active
         if recovers:  # what changes placement or positions waits until it is over
             commands = [c for c in commands if not isinstance(c[1], Scale | Move | Snapshot | Load)]
-        if commands or any(s.idle_after_us is not None for s in self._flow.plan.sources):
-            found = {"now_us": now_us, "commands": [name for name, _ in commands]}
+        if commands or any(s.by_clock for s in self._flow.plan.sources):
+            found = {"now_us": now_us, "commands": [name for name, _ in commands], "resumed": resumed}
             kept = self._checkpoint.decided(epoch, found, self._settings.run)
             commands, now_us = [c for c in commands if c[0] in kept["commands"]], kept["now_us"]
-        return commands, now_us
+            resumed = kept.get("resumed", False)  # a version that did not store it closed no source
+        return commands, now_us, resumed
 
     def placements(self) -> dict[str, Placement]:
         """Each region's placement after the last epoch."""

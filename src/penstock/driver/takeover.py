@@ -117,7 +117,7 @@ def _feeds(flow: CompiledFlow, output: p.Output, shape: FlowShape | None = None)
     assert shape is not None  # it has taken over a record
     regions = {name: vars(shape.regions[name]) | {"steps": _decisive(shape.regions[name])} for name in names}
     sources = {
-        s.name: (s.time, s.lateness_us, s.idle_after_us, [str(x) for x in s.partitions], s.on_error)
+        s.name: (s.time, s.lateness_us, s.idle_after_us, [str(x) for x in s.partitions], s.on_error, *s.later_options())
         for s in flow.plan.sources
         if s in before
     }

@@ -96,9 +96,14 @@ def _source(source: p.SourceNode) -> Iterator[str]:
         yield "  time: none, so rows are handled as they come, in each epoch in the order of (partition, offset)"
     else:
         idle = "" if source.idle_after_us is None else f", idle after {duration_text(source.idle_after_us)} without a record"
+        closing = (
+            ""
+            if source.close_after_us is None
+            else f"; without any, it goes on by the clock after {duration_text(source.close_after_us)}"
+        )
         own = "each row's own" if not visible([source.time]) else source.time
         late = f"a record {duration_text(source.lateness_us)} behind" if source.lateness_us else "any record behind"
-        yield f"  time: {own}; {late} the newest of its partition is late{idle}"
+        yield f"  time: {own}; {late} the newest of its partition is late{idle}{closing}"
     if source.on_error != "fail":
         yield "  malformed records are skipped and counted"
 

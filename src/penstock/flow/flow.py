@@ -99,6 +99,7 @@ class Flow:
         time: Expression | None = None,
         lateness: Duration = "0 seconds",
         idle_after: Duration | None = None,
+        close_after: Duration | None = None,
         position: tuple[str, str] | None = None,
         partitions: tuple[Any, ...] | list[Any] = (),
         on_error: Literal["fail", "skip"] | Sink = "fail",
@@ -112,6 +113,8 @@ class Flow:
                 (partition, offset) order, and windows and joins are not possible.
             lateness: A record this far behind the greatest time of its own source partition is late.
             idle_after: A partition, or the whole source, without records for so long stops holding the frontier back. Never, unless given.
+            close_after: Without records of any partition for so long, the frontier goes on by the clock, so that windows close: each so long after
+                its end, if its time and the clock's pass alike. A record with an older time that comes after that is late. Never, unless given.
             position: The columns (partition, offset) of a DataFrame; connectors know theirs, unless the records do. Without it positions are
                 local to an epoch: ties in time may then depend on how records were cut into epochs.
             partitions: With `position`, the partitions that must be heard from before the frontier moves. A partition not
@@ -164,6 +167,12 @@ class Flow:
         if keep is None and on_error not in ("fail", "skip"):
             raise DeclarationError(f"{what} has on_error={on_error!r}; use 'fail', 'skip' or a sink.")
         time = connector.time if time is None else time
+        close_after_us = None if close_after is None else duration_us(close_after, f"close_after of source {name!r}")
+        if close_after_us is not None and (time is None or not close_after_us):
+            wrong = "no event time, which alone can go on" if time is None else "no time to fall silent in"
+            raise DeclarationError(
+                f"{what} has close_after={close_after!r} and {wrong}; declare time= and a duration above 0, or leave close_after= out."
+            )
         node = p.SourceNode(
             schema=schema,
             timed=time is not None,
@@ -172,6 +181,7 @@ class Flow:
             time=time,
             lateness_us=duration_us(lateness, f"the lateness of source {name!r}"),
             idle_after_us=None if idle_after is None else duration_us(idle_after, f"idle_after of source {name!r}"),
+            close_after_us=close_after_us,
             position=position,
             partitions=tuple(partitions),
             on_error="fail" if on_error == "fail" else "skip",

@@ -51,6 +51,7 @@ class SourceNode(Node):
         time: Event-time column or None.
         lateness_us: How far behind its partition's greatest time a record may be.
         idle_after_us: After how long without records a partition stops holding the frontier back; None: never.
+        close_after_us: After how long without records of any partition the frontier goes on by the clock; None: never.
         position: Columns that hold partition and offset, or None: the connector knows.
         partitions: Partitions that must be heard from before the frontier moves.
         on_error: ``"fail"`` or ``"skip"``: what to do with malformed records and those without time.
@@ -61,9 +62,19 @@ class SourceNode(Node):
     time: str | None
     lateness_us: int = 0
     idle_after_us: int | None = None
+    close_after_us: int | None = None
     position: tuple[str, str] | None = None
     partitions: tuple[Any, ...] = ()
     on_error: str = "fail"
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether the clock has a say in its frontier."""
+        return self.idle_after_us is not None or self.close_after_us is not None
+
+    def later_options(self) -> list[tuple[str, int]]:
+        """What decides its records and is not known to every version that has read this checkpoint: nothing where it is not declared."""
+        return [(n, us) for n, us in (("close_after", self.close_after_us),) if us is not None]
 
     @property
     def whole_partitions(self) -> bool:

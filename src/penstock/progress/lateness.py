@@ -5,7 +5,7 @@ partition had before it. Nothing else matters, neither epochs nor other partitio
 ``greatest time − lateness`` of its partitions.
 
 An idle partition does not hold back its source. An idle source takes the lowest frontier of the active sources in its region.
-If all are idle, the highest frontier counts.
+If all are idle, the highest frontier counts. A source that is closed, because it was silent as a whole, has a frontier that goes on by the clock.
 
 A scan of an epoch gives times per chunk of consecutive offsets. Chunks that may hold a late record are candidates; only in
 these does the backend check single records, starting from what is known before the chunk.
@@ -23,7 +23,7 @@ from penstock.arrow.columns import lexicographic
 from penstock.progress.source_state import PartitionState, SourceState, floors_after
 from penstock.rows.keys import Ints
 from penstock.rows.rows import running_max
-from penstock.types import MIN_TIME
+from penstock.types import MAX_TIME, MIN_TIME
 
 ChunkId = tuple[int, int]
 """A partition's number and a chunk's."""
@@ -98,6 +98,8 @@ def check_lateness(
     idle_after_us: int | None,
     declared: Sequence[tuple[str, int]],
     now_us: int,
+    close_after_us: int | None = None,
+    resumed: bool = False,
 ) -> Judgement:
     """Check one epoch of one source.
 
@@ -107,19 +109,25 @@ def check_lateness(
         lateness_us: The lateness bound.
         idle_after_us: The time without records after which a partition, or the whole source, is idle; None: never.
         declared: Partitions that must have records first, as (name, number).
-        now_us: Clock time of the epoch, for idleness only.
+        now_us: Clock time of the epoch, for idleness and silence only.
+        close_after_us: The time without records after which the frontier of the source goes on by the clock, from where its records have brought
+            it: by as much as it has been silent for longer. None: never.
+        resumed: Whether another run had the epoch before: silence counts only while a run could have heard something.
     """
     # What else there is in them is replaced, never changed.
     state = replace(before, partitions={name: replace(known) for name, known in before.partitions.items()})
     if chunks or not state.heard_us:
         state.heard_us = now_us
+    if chunks or resumed or not state.quiet_us:
+        state.quiet_us = now_us
     for name, part in declared:
         state.partitions.setdefault(name, PartitionState(part, heard_us=now_us))
     candidate_chunks: dict[ChunkId, Base] = {}
     for chunk in sorted(chunks, key=lambda c: (c.partition, c.number)):
         known = state.partitions.setdefault(chunk.partition, PartitionState(chunk.part, late_floor=before.frontier))
-        known.idle, known.late_floor = False, _floor(known, before.frontier)
-        known.floors = floors_after(known.floors, known.offset, known.late_floor)
+        known.idle, known.late_floor = False, _floor(known, before)
+        if chunk.least < known.late_floor:
+            known.floors = floors_after(known.floors, known.offset, known.late_floor)
         latest = max(known.latest, chunk.greatest)
         if chunk.least < max(behind(latest, lateness_us), known.late_floor):
             candidate_chunks[chunk.part, chunk.number] = Base(known.latest, known.late_floor)
@@ -132,17 +140,21 @@ def check_lateness(
 
     state.idle = silent(state)
     for known in state.partitions.values():
-        if known.idle and not silent(known):  # by another clock, or it may no longer be idle
-            known.late_floor = _floor(known, before.frontier)
+        if (known.idle and not silent(known)) or (
+            before.closed and chunks
+        ):  # by another clock, or another one has records again
+            known.late_floor = _floor(known, before)
         known.idle = silent(known)
-    reached = [(max(behind(k.latest, lateness_us), k.late_floor), k.idle) for k in state.partitions.values()]
-    state.frontier = max(before.frontier, _least(reached))
+    reached = _least([(max(behind(k.latest, lateness_us), k.late_floor), k.idle) for k in state.partitions.values()])
+    gone_on_us = 0 if close_after_us is None or reached == MIN_TIME else max(now_us - state.quiet_us - close_after_us, 0)
+    state.closed = not chunks and (before.closed or gone_on_us > 0)
+    state.frontier = max(before.frontier, min(reached + gone_on_us, max(reached, MAX_TIME - 1)))
     return Judgement(state, candidate_chunks)
 
 
-def _floor(known: PartitionState, frontier: int) -> int:
-    """The floor of a partition's records; what the frontier has passed while it was idle cannot be undone."""
-    return max(known.late_floor, frontier) if known.idle else known.late_floor
+def _floor(known: PartitionState, before: SourceState) -> int:
+    """The floor of a partition's records; what the frontier has passed while it was idle, or its source closed, cannot be undone."""
+    return max(known.late_floor, before.frontier) if known.idle or before.closed else known.late_floor
 
 
 def begun(before: SourceState, partition: str) -> Base:
@@ -153,7 +165,7 @@ def begun(before: SourceState, partition: str) -> Base:
         partition: The partition's name.
     """
     known = before.partitions.get(partition)
-    return Base(MIN_TIME, before.frontier) if known is None else Base(known.latest, _floor(known, before.frontier))
+    return Base(MIN_TIME, before.frontier) if known is None else Base(known.latest, _floor(known, before))
 
 
 def none_suspect(before: SourceState, chunks: Sequence[Chunk], lateness_us: int) -> bool:

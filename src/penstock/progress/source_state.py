@@ -78,6 +78,8 @@ class SourceState:
         frontier: Event time (µs) before which no record on time can arrive.
         files: Number of files read. Likewise ``rows``, ``late`` and ``malformed`` records.
         heard_us: Clock time of the last records, or of the first epoch.
+        quiet_us: Clock time of the last records, or of the first epoch of the run if it had none.
+        closed: Whether its frontier has gone on by the clock since its last records; what it has passed is late.
         idle: Whether the whole source was idle, and so took the frontier of the others.
         partitions: By name.
         names: Names of the files read last, for messages about waiting records; the last of them is number ``files`` − 1.
@@ -94,6 +96,8 @@ class SourceState:
     late: int = 0
     malformed: int = 0
     heard_us: int = 0
+    quiet_us: int = 0
+    closed: bool = False
     idle: bool = False
     partitions: dict[str, PartitionState] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)

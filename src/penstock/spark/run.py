@@ -63,7 +63,7 @@ from penstock.spark.sources.unread import unread_files
 from penstock.spark.task import boot_id, local_folder
 from penstock.spark.warm_up import warm_up
 from penstock.state.files import location_of
-from penstock.types import Duration, Refusal
+from penstock.types import MAX_TIME, MIN_TIME, Duration, Refusal
 from penstock.worker.audit import audited_epochs, run_twice
 from penstock.worker.copying import Copy
 from penstock.worker.run import Assignment
@@ -458,15 +458,16 @@ class SparkEngine:
                 last_epoch, since = record.epoch, time.monotonic()
             # Without records there is no epoch: nobody would see that a partition is idle, and a rescale would stand still.
             elif told <= max(record.control, default="") and (  # the last one has been heard
-                quiet > self._until_idle(record) or (any(r.control.goal for r in record.regions.values()) and query.waits())
+                quiet > self._until_due(record) or (any(r.control.goal for r in record.regions.values()) and query.waits())
             ):
                 told = loop.submit(Tick())
 
-    def _until_idle(self, record: EpochRecord) -> float:
-        """Seconds of silence that make a source idle that is not."""
-        known = record.sources
-        awake = [s for s in self._flow.plan.sources if s.name in known and not known[s.name].idle]
-        return min((s.idle_after_us / 1e6 for s in awake if s.idle_after_us is not None), default=math.inf)
+    def _until_due(self, record: EpochRecord) -> float:
+        """Seconds without an epoch after which the clock has a say: a source becomes idle that is not, or its frontier goes on by the clock."""
+        known = {s: record.sources[s.name] for s in self._flow.plan.sources if s.name in record.sources}
+        idle = [s.idle_after_us for s, state in known.items() if not state.idle]
+        closing = [s.close_after_us for s, state in known.items() if MIN_TIME < state.frontier < MAX_TIME]
+        return min((us / 1e6 for us in (*idle, *closing) if us is not None), default=math.inf)
 
 
 def copy_on_executor(spark: SparkSession, uri: str, copy: Copy) -> Copied:

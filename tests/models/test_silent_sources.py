@@ -1,0 +1,156 @@
+"""Any flow whose sources close after a silence, whatever happens: what one sequential pass gives that is told the clock times of the epochs.
+
+What the clock showed in an epoch, and whether another run had the epoch before, is all that is taken from the product: as its checkpoint kept it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from unittest.mock import patch
+
+import drawing
+import oracle
+import pytest
+import recipes as r
+from hypothesis import given
+from hypothesis import strategies as st
+from test_against_oracle import always_the_same, compare, examples
+
+from penstock.checkpoint.folder import Checkpoint
+from penstock.driver import epoch as epoch_module
+from penstock.errors import PenstockError
+from penstock.progress import lateness
+
+SEEN: Counter[str] = Counter()
+CLOSING = {"close_after_us": [None, r.SECOND, r.SECOND, 5 * r.SECOND]}
+
+
+@contextlib.contextmanager
+def clocks() -> Iterator[dict[int, tuple[int, bool]]]:
+    """What checkpoints keep of the clock of epochs meanwhile."""
+    found: dict[int, tuple[int, bool]] = {}
+    whole = Checkpoint.decided
+
+    def decided(self, epoch, given_now, run):
+        kept = whole(self, epoch, given_now, run)
+        found[epoch] = kept["now_us"], kept["resumed"]
+        return kept
+
+    with patch.object(Checkpoint, "decided", decided):
+        yield found
+
+
+@st.composite
+def courses(draw) -> drawing.Course:
+    """What happens, but for going back: what is read again then comes in other epochs than it came in first."""
+    course = draw(drawing.courses)
+    steering = {e: [c for c in commands if c[0] not in ("snapshot", "load")] for e, commands in course.steering.items()}
+    return replace(course, steering=steering, back=None, jumps=draw(st.integers(0, 99)))
+
+
+def check(recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> None:
+    with clocks() as clock:
+        ran = drawing.run(recipe, data, course)
+    expected = oracle.Oracle(recipe, data, ran.markers, clock)
+    asleep = oracle.Oracle(recipe, data, ran.markers)
+    for node, found in ran.contents.items():
+        compare(f"{type(node).__name__} {node}", found, expected.content(node))
+        SEEN["late by the clock"] += isinstance(node, r.Late) and expected.content(node) != asleep.content(node)
+    SEEN["flows"] += 1
+
+
+@pytest.mark.slow
+@examples(100)
+@given(data=st.data())
+def test_results_of_sources_that_close_equal_one_sequential_pass_that_knows_the_clock(data):
+    recipe = data.draw(drawing.recipes(options=CLOSING))
+    check(recipe, data.draw(drawing.records(recipe, edges=True)), data.draw(courses()))
+
+
+def a_flow() -> r.Recipe:
+    """A closing source of two partitions, windows over windows, late records."""
+    source = r.Source("a", lateness_us=2 * r.SECOND, partitions=(0, 1), close_after_us=r.SECOND)
+    first = r.KeyBy(source, ("k",), "first")
+    told = r.Map(first, "history")
+    windows = r.Totals(first, (("v", "sum", "v"), ("s", "concat", "s")), r.Window("tumbling", 5 * r.SECOND))
+    late = r.Late(source)
+    return r.Recipe([source, first, told, windows, late], [source, told, windows, late])
+
+
+def search() -> None:
+    @always_the_same(80)
+    @given(st.data())
+    def differ(data):
+        recipe = a_flow()
+        check(recipe, data.draw(drawing.records(recipe, most=45)), data.draw(courses()))
+
+    differ()
+
+
+# ------------------------------------------------------------------------------------------------------------- broken variants
+
+
+def what_the_clock_has_passed_is_on_time(monkeypatch):
+    monkeypatch.setattr(lateness, "_floor", lambda known, _: known.late_floor)
+
+
+def only_the_partition_with_records_is_judged_by_the_frontier(monkeypatch):
+    whole = lateness.check_lateness
+
+    def judged(before, chunks, **about):
+        found = whole(before, chunks, **about)
+        for name, known in found.state.partitions.items():
+            if name in before.partitions and name not in {c.partition for c in chunks}:
+                known.late_floor = before.partitions[name].late_floor
+        return found
+
+    monkeypatch.setattr(epoch_module, "check_lateness", judged)
+
+
+def silence_of_a_partition_taken_for_that_of_the_source(monkeypatch):
+    whole = lateness.check_lateness
+
+    def judged(before, chunks, **about):
+        asleep = len({c.partition for c in chunks}) < len(before.partitions)
+        found = whole(before, chunks, **about)
+        found.state.quiet_us = before.quiet_us if asleep else found.state.quiet_us
+        return found
+
+    monkeypatch.setattr(epoch_module, "check_lateness", judged)
+
+
+def frontier_goes_on_by_all_of_the_silence(monkeypatch):
+    whole = lateness.check_lateness
+
+    def judged(before, chunks, **about):
+        found = whole(before, chunks, **about)
+        if found.state.closed:
+            found.state.frontier += about["close_after_us"]
+        return found
+
+    monkeypatch.setattr(epoch_module, "check_lateness", judged)
+
+
+MUTANTS = [
+    what_the_clock_has_passed_is_on_time,
+    only_the_partition_with_records_is_judged_by_the_frontier,
+    silence_of_a_partition_taken_for_that_of_the_source,
+    frontier_goes_on_by_all_of_the_silence,
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
+def test_search_when_closing_is_broken_finds_a_difference(monkeypatch, mutant):
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, PenstockError)):
+        search()
+
+
+@pytest.mark.slow
+def test_search_when_closing_is_whole_finds_none_and_has_seen_records_late_by_the_clock():
+    SEEN.clear()
+    search()
+    assert SEEN["late by the clock"] > 5
