@@ -30,10 +30,11 @@ from penstock.driver.partition_names import partition_names
 from penstock.driver.refreshing import RefreshedTables
 from penstock.driver.replay import advanced, bounded, extend_trail, missing_in, refuse_other_input, too_short, trail_text
 from penstock.driver.rollback import rollback_refusals
+from penstock.driver.takeover import with_floors
 from penstock.driver.transfer import Deltas, mark_frontier, region_figures, state_files
 from penstock.errors import PenstockError, RecordError
 from penstock.flow import plan as p
-from penstock.progress.lateness import Judgement, align_idle_sources, behind, check_lateness
+from penstock.progress.lateness import Judgement, align_idle_sources, check_lateness
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, End, Load, Move, Scale, Snapshot
 from penstock.protocol.controller import Decided, Now, decide, still_open
@@ -439,21 +440,6 @@ class EpochDriver:
             0 if control.goal is None else (before.rescale_us if before else 0) or now,
             {**work.routers, **{slot: done.router for slot, done in decision.divided.get(name, {}).items()}},
         )
-
-
-def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:
-    """The record for a flow whose sources may have other lateness bounds than before: what the frontier has passed stays late."""
-    before = {s.name: s.lateness_us for s in record.shape.sources} if record.shape else {}
-    sources = dict(record.sources)
-    for source in flow.plan.sources:
-        if source.name in sources and source.lateness_us > before.get(source.name, source.lateness_us):
-            state = sources[source.name]
-            floors = {
-                n: replace(k, late_floor=max(k.late_floor, behind(k.latest, before[source.name])))
-                for n, k in state.partitions.items()
-            }
-            sources[source.name] = replace(state, partitions=floors)
-    return replace(record, sources=sources)
 
 
 def _named(root: p.Node) -> str:

@@ -18,6 +18,7 @@ from penstock.driver.shape import bind, shape_of
 from penstock.driver.succession import named_as_before, succeed
 from penstock.errors import ChangedFlowError
 from penstock.flow import plan as p
+from penstock.progress.lateness import behind
 from penstock.types import Mark, Refusal, plain
 
 
@@ -61,6 +62,21 @@ def takeover_refusal(flow: CompiledFlow, record: EpochRecord, uri: str, forget: 
     except ChangedFlowError as error:
         return Refusal(str(error))
     return None
+
+
+def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:
+    """The record for a flow whose sources may have other lateness bounds than before: what the frontier has passed stays late."""
+    before = {s.name: s.lateness_us for s in record.shape.sources} if record.shape else {}
+    sources = dict(record.sources)
+    for source in flow.plan.sources:
+        if source.name in sources and source.lateness_us > before.get(source.name, source.lateness_us):
+            state = sources[source.name]
+            floors = {
+                n: replace(k, late_floor=max(k.late_floor, behind(k.latest, before[source.name])))
+                for n, k in state.partitions.items()
+            }
+            sources[source.name] = replace(state, partitions=floors)
+    return replace(record, sources=sources)
 
 
 def same_sink(record: EpochRecord, output: p.Output) -> bool:
@@ -153,4 +169,4 @@ def compare(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collectio
     return outputs, replace(report, verdicts=(*(v for v in report.verdicts if (v.kind, v.name) not in names), *renamed))
 
 
-__all__ = ["check_ahead", "compare", "fed_otherwise", "rebuild", "same_sink", "take_over", "takeover_refusal"]
+__all__ = ["check_ahead", "compare", "fed_otherwise", "rebuild", "same_sink", "take_over", "takeover_refusal", "with_floors"]
