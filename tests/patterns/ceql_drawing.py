@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Any
 
 from penstock.patterns import algebra as s
 from penstock.patterns.reference import Seen
@@ -15,13 +16,14 @@ TYPES, NAMES = "ABC", "xyz"
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to try: a query, a stream, where to cut it, and how to read the query."""
+    """One thing to try: a query, a stream, where to cut it, how to read the query, and columns that are no whole numbers."""
 
     query: s.Query
     events: tuple[Seen, ...]
     cuts: tuple[int, ...]
     scope: str
     events_window: str
+    kinds: tuple[tuple[str, Any], ...] = ()
 
 
 def draw(seed: int, *, keyed: bool | None = None, needs_global_order: bool = True, judged: bool = True) -> Case:
@@ -78,7 +80,7 @@ def _formula(rng: random.Random, depth: int) -> s.Formula:
             return s.Not(kind, rng.choice([None, s.Bound(kind, _predicate(rng, 1))]))
         case _:
             inner = one()
-            names = _bound(inner)
+            names = bound_in(inner)
             return s.Filtered(inner, _filter(rng, 1, names)) if names else inner
 
 
@@ -137,7 +139,7 @@ def _related(formula: s.Formula, rng: random.Random) -> s.Formula:
     else:
         names = [name for name in ("inner", "left", "right") if hasattr(formula, name)]
         inner = replace(formula, **{name: _related(getattr(formula, name), rng) for name in names if rng.random() < 0.6})
-    names = _bound(inner)
+    names = bound_in(inner)
     if len(names) < 2 or rng.random() < 0.4:
         return inner
     condition: s.Filter = _relation(rng, names)
@@ -151,13 +153,18 @@ def _relation(rng: random.Random, names: list[str]) -> s.Relation:
     one, other = rng.sample(names, 2)
     if rng.random() < 0.15:
         return s.Relation(rng.choice(["=", "!=", "<"]), s.Of(one, "t"), s.Of(other, "t"))
-    side = s.Of(other, rng.choice("vwn"))
+    left: s.Operand = s.Of(one, rng.choice("vw"))
+    right: s.Operand = s.Of(other, rng.choice("vwn"))
     if rng.random() < 0.3:
-        side = replace(side, op=rng.choice("+-*"), number=s.Number(rng.choice(["0", "1", "2", "0.5", "1e0"])))
-    return s.Relation(rng.choice(["<", "<=", ">", ">=", "=", "!="]), s.Of(one, rng.choice("vw")), side)
+        right = s.Arithmetic(rng.choice("+-*"), right, s.Number(rng.choice(["0", "1", "2", "0.5", "1e0"])))
+    if rng.random() < 0.25:
+        right = s.Of(one, rng.choice("vw"), previous=True)
+    if rng.random() < 0.25:
+        left = rng.choice([s.Arithmetic(rng.choice("+-*"), left, s.Of(rng.choice(names), rng.choice("vw"))), s.Minus(left)])
+    return s.Relation(rng.choice(["<", "<=", ">", ">=", "=", "!="]), left, right)
 
 
-def _bound(formula: s.Formula) -> list[str]:
+def bound_in(formula: s.Formula) -> list[str]:
     names = {p.type for p in subformulas(formula) if isinstance(p, s.Event)}
     return sorted(names | {p.name for p in subformulas(formula) if isinstance(p, s.As)})
 
@@ -190,7 +197,7 @@ def _predicate(rng: random.Random, depth: int) -> s.Predicate:
 
 
 def _projection(rng: random.Random, formula: s.Formula) -> s.Projection:
-    names = _bound(formula)
+    names = bound_in(formula)
     if not names or rng.random() < 0.65:
         return s.Everything()
     if rng.random() < 0.1:

@@ -105,6 +105,10 @@ def spoken_of(condition, bound, rng):
     """The filter or item with a stream before its type, where the formula has it so."""
     if isinstance(condition, s.Bound | s.Item | s.Of):
         return replace(condition, stream=rng.choice(sorted(streams_of(condition.variable, bound), key=str)))
+    if isinstance(condition, s.Minus):
+        return replace(condition, inner=spoken_of(condition.inner, bound, rng))
+    if isinstance(condition, s.Number):
+        return condition
     return replace(condition, left=spoken_of(condition.left, bound, rng), right=spoken_of(condition.right, bound, rng))
 
 

@@ -111,7 +111,8 @@ def table_of(case: Case, pattern: Pattern) -> pa.RecordBatch:
     data |= {pattern.key_columns[i]: pa.array([r[0][i] for r in rows], pa.int64()) for i in range(len(pattern.keys))}
     data[WHEN] = pa.array([r[4] for r in rows], pa.int64())
     for name in set(pattern.needed) - data.keys():
-        data[name] = pa.array([case.events[r[1]].values[name] for r in rows], SCHEMA.field(name).type)
+        kind = dict(case.kinds).get(name, SCHEMA.field(name).type)
+        data[name] = pa.array([case.events[r[1]].values[name] for r in rows], kind)
     return pa.RecordBatch.from_pydict(data)
 
 

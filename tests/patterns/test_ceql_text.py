@@ -194,7 +194,7 @@ def test_query_of_the_greatest_depth_is_evaluated():
         ("SELECT *\r\nWHERE \f&", (2, 8), "found '&'; expected a name, NOT or '('."),
         ("SELECT * WHERE A FILTER A[v = 'x]", (1, 31), "the string that begins here does not end."),
         ("SELECT * WHERE `A", (1, 16), "the name that begins here does not end."),
-        ("SELECT * WHERE A FILTER A[v=1] OR B", (1, 36), "the query ends too soon; expected '.', '>' or '['."),
+        ("SELECT * WHERE A FILTER A[v=1] OR B", (1, 36), "the query ends too soon; expected '(', '.', '>' or '['."),
         ("SELECT * WHERE A FILTER A[v=1] ; B", (1, 32), ("found ';'; expected the end of the query, AND, CONSUME, FILTER, LIMIT, "
          "OR, PARTITION or WITHIN. FILTER applies to everything before it; put parentheses around the filter and its formula: "
          "(A FILTER A[…]) ; B.")),

@@ -33,6 +33,22 @@ NAN = float("nan")
         ("A ; B+ ; C FILTER B.v > A.v", "A1 B2 B1 B3 C", [(0, 1, 3, 4), (0, 1, 4), (0, 3, 4)]),
         ("A+ ; B FILTER B.v > A.v", "A1 A3 B2 B4", [(0, 1, 3), (0, 2), (0, 3), (1, 3)]),
         ("A+ ; B+ ; C FILTER B.v > A.v", "A1 A2 B2 B3 C", [(0, 1, 3, 4), (0, 2, 3, 4), (0, 2, 4), (0, 3, 4), (1, 3, 4)]),
+        # several attributes, numbers and events on a side
+        ("A ; B FILTER B.v - A.v > 1", "A1 B2 B3", [(0, 2)]),
+        ("A ; B FILTER 1 < B.v - A.v", "A1 B2 B3", [(0, 2)]),
+        ("A ; B FILTER B.v * B.v > A.v * A.v + A.v", "A2 B2 B3", [(0, 2)]),
+        ("A ; B FILTER -B.v < -(A.v + 1)", "A1 B2 B3", [(0, 2)]),
+        ("A ; B ; C FILTER C.v - B.v > B.v - A.v", "A1 B2 B4 C4 C6", [(0, 1, 3), (0, 1, 4)]),
+        ("A ; B ; C FILTER A.v + B.v = C.v", "A1 A2 B2 C4 C3", [(0, 2, 4), (1, 2, 3)]),
+        # the event bound before
+        ("A+ FILTER A.v > PREV(A.v)", "A1 A3 A2", [(0,), (0, 1), (0, 2), (1,), (2,)]),
+        ("A{3} FILTER A.v > PREV(A.v)", "A1 A3 A2 A4", [(0, 1, 3), (0, 2, 3)]),
+        ("A:{3} FILTER A.v >= PREV(A.v) + 1", "A1 A2 A3 B A4", [(0, 1, 2)]),
+        ("A+ ; B FILTER A.v > PREV(A.v) AND B.v < A.v", "A1 A2 A1 B1 B0", [(0, 1, 4), (0, 4), (1, 3), (1, 4), (2, 4)]),
+        ("A+ ; B FILTER A.v - PREV(A.v) >= B.v", "A1 A4 A5 B2", [(0, 1, 3), (0, 2, 3), (0, 3), (1, 3), (2, 3)]),
+        ("(A OR B)+ AS x FILTER x.v > PREV(x.v)", "A1 B2 A3", [(0,), (0, 1), (0, 1, 2), (0, 2), (1,), (1, 2), (2,)]),
+        ("A{2} AS x ; A{2} AS y FILTER x.v < PREV(x.v) AND y.v > PREV(y.v)", "A2 A1 A1 A2", [(0, 1, 2, 3)]),
+        ("A ; B? ; C FILTER B.v > PREV(B.v)", "A2 B1 C", [(0, 1, 2), (0, 2)]),
         # nothing bound: true
         ("A ; B? ; C FILTER B.v > A.v", "A2 B1 C", [(0, 2)]),
         ("A ; B OR A ; C FILTER B.v > A.v", "A2 B1 C1", [(0, 2)]),
@@ -154,6 +170,13 @@ def test_matches_of_one_event_are_judged_together_in_however_many_blocks_they_co
         ("boolean", [True, False, True, None, None], "A.x = B.x", [(0, 2)]),
         ("date", [dt.date(2024, 1, 1), None, dt.date(2024, 1, 2), dt.date(2023, 1, 1), None], "A.x < B.x", [(0, 2)]),
         ("string", ["a"] * 5, "A.at >= B.at", []),
+        ("float", [0.1, None, 0.1, 0.3, None], "B.x * B.x = A.x * A.x", [(0, 2)]),  # in 32 bits, as B.x and A.x are
+        ("float", [16777216.0, None, 1.0, 2.0, None], "A.x + B.x = A.x", [(0, 2)]),
+        ("float", [16777216.0, None, 1.0, 2.0, None], "A.x + B.x * 1e0 = A.x", []),  # in 64 bits
+        ("long", [2**62, None, 2**62 - 1, 2**62, None], "A.x - B.x = 1", [(0, 2)]),
+        ("decimal(38, 0)", [Decimal("9" * 38), None, Decimal("9" * 37 + "8"), None, None], "A.x - B.x = 1", [(0, 2)]),
+        ("decimal(30, 4)", [Decimal("1E25"), None, Decimal("0.0001"), None, None], "A.x * B.x = A.x * 0.0001", [(0, 2)]),
+        ("double", [NAN, None, 1.0, 2.0, None], "A.x * B.x > A.x", []),
     ],
 )
 def test_values_are_compared_as_spark_compares_them(kind, values, condition, found):
@@ -186,7 +209,21 @@ def test_value_that_does_not_fit_stops_the_flow_with_the_condition():
 @pytest.mark.parametrize(
     ("query", "column", "message"),
     [
-        ("A ; B FILTER B.v > B.w", 33, "a condition on one event stands in brackets, as in B[v < w]; this form compares two variables."),
+        ("A ; B FILTER B.v > B.w", 33, ("a condition on one event stands in brackets, as in B[v < w]; this form compares two variables, "
+         "or, with PREV(B.v), an event with the one bound before.")),
+        ("A ; B FILTER B.v * 2 > 5", 37, ("a condition on one event stands in brackets, as in B[v < w]; this form compares two variables, "
+         "or, with PREV(B.v), an event with the one bound before.")),
+        ("A ; B FILTER 1 < 2", 31, "1 < 2 is about no event; compare attributes of variables, as in b.v > a.v."),
+        ("A ; B FILTER B.v / A.v > 2", 33, ("a condition between events does not calculate with /; multiply the other side, as in b.v > "
+         "2 * a.v for b.v / a.v > 2, or compute a column before.")),
+        ("A ; B FILTER B.v - (A.v % 2) > 2", 40, "a condition between events does not calculate with %; multiply the other side,"),
+        ("A ; B FILTER B.t - A.t = 'x'", 39, "a string is compared in brackets, as in a[t = 'x']; this form compares events with each other."),
+        ("A ; B FILTER LAST(A.v) < B.v", 29, "there is no function 'LAST'; PREV(A.v) is of the event bound before."),
+        ("A+ FILTER PREV(C.v) < A.v", 31, "C is filtered, but the formula before FILTER binds no such variable; it binds A."),
+        ("(A{2} FILTER PREV(A.v) < A.v)+", 39, ("PREV(A.v) < A.v stands inside a repetition without end; put the filter behind the whole "
+         "pattern, or repeat with {n,m}.")),
+        ("A AS a ; A AS b ; A AS c ; A AS d ; A AS e FILTER a.v + b.v + c.v + d.v > e.v", 88, ("((a.v + b.v) + c.v) + d.v > e.v compares "
+         "5 variables, of at most 4; join several conditions with AND.")),
         ("A ; B FILTER C.v > A.v", 29, "C is filtered, but the formula before FILTER binds no such variable; it binds A, B."),
         ("A ; NOT(B FILTER A.v < B.v)", 33, "the filter inside NOT(B ...) is about one event; it cannot compare A.v."),
         ("(A ; B FILTER A.v < B.v)+", 34, ("A.v < B.v stands inside a repetition without end; put the filter behind the whole "
@@ -207,14 +244,15 @@ def test_value_that_does_not_fit_stops_the_flow_with_the_condition():
 def test_condition_that_cannot_be_evaluated_is_refused_with_its_place(query, column, message):
     with pytest.raises(QueryError) as refused:
         ps.parse(f"SELECT * WHERE {query}")
-    assert str(refused.value).startswith(f"line 1, column {column}: {message}\n")
+    assert str(refused.value).startswith(f"line 1, column {column}: {message}" + "\n" * message.endswith("."))
 
 
 @pytest.mark.parametrize(
     ("query", "how", "message"),
     [
         ("SELECT * WHERE A ; B FILTER A.x < B.p", {}, "the filter A.x < B.p compares a string with a number."),
-        ("SELECT * WHERE A ; B FILTER A.x + 1 < B.p", {}, "the filter A.x + 1 < B.p calculates with A.x + 1, which is a string, not a"),
+        ("SELECT * WHERE A ; B FILTER A.x + 1 < B.p", {}, "the filter A.x + 1 < B.p calculates with A.x, which is a string, not a"),
+        ("SELECT * WHERE A ; B FILTER A.at - B.at > 5", {}, "calculates with A.at, which is a timestamp"),
         ("SELECT * WHERE A ; B FILTER A.z < B.p", {}, "the filter A.z < B.p names column 'z', which does not exist;"),
         ("SELECT STRICT B WHERE A ; B FILTER A.p < B.p", {}, "SELECT STRICT with the condition on A.p needs A to be selected, too."),
         ("SELECT * WHERE A AS a ; B FILTER a.p < B.p WITHIN 1 MINUTE", {"on_timeout": "a"}, "on_timeout cannot be combined with a "),
@@ -225,6 +263,13 @@ def test_condition_that_cannot_be_evaluated_is_refused_with_its_place(query, col
 def test_condition_that_does_not_fit_the_stream_is_refused(query, how, message):
     with pytest.raises(QueryError, match=message.replace("+", r"\+")):
         asked(query, "string", [], **how)
+
+
+def test_product_of_decimals_that_is_too_wide_is_refused():
+    with pytest.raises(
+        QueryError, match=r"the filter A.x \* B.x > 1 needs numbers of more than 76 digits; cast the decimals to fewer"
+    ):
+        asked("SELECT * WHERE A ; B FILTER A.x * B.x > 1", "decimal(38, 10)", [])
 
 
 def test_state_of_another_condition_is_another_patterns():

@@ -5,7 +5,7 @@ All values are frozen and compare by content. ``parsing.parse`` makes them; ``st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
@@ -68,7 +68,26 @@ class Arithmetic:
         return f"({self.left} {self.op} {self.right})"
 
 
-Operand = Number | Text | Attribute | Minus | Arithmetic
+@dataclass(frozen=True, slots=True)
+class Of:
+    """An attribute of the events bound to a variable, ``a.price``; ``PREV(a.price)``: of the event bound before it."""
+
+    variable: str
+    attribute: str
+    stream: str | None = None
+    previous: bool = False
+
+    @property
+    def whose(self) -> tuple[str, str | None]:
+        """The variable, with its stream if it has one."""
+        return self.variable, self.stream
+
+    def __str__(self) -> str:
+        shown = f"{variable_text(self.variable, self.stream)}.{name_text(self.attribute)}"
+        return f"PREV({shown})" if self.previous else shown
+
+
+Operand = Number | Text | Attribute | Of | Minus | Arithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,30 +189,28 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Of:
-    """An attribute of the events bound to a variable, alone or with a number: ``a.price``, ``a.price * 1.05``."""
-
-    variable: str
-    attribute: str
-    stream: str | None = None
-    op: str | None = None
-    number: Number | None = None
-
-    def __str__(self) -> str:
-        shown = f"{variable_text(self.variable, self.stream)}.{name_text(self.attribute)}"
-        return shown if self.op is None else f"{shown} {self.op} {self.number}"
-
-
-@dataclass(frozen=True, slots=True)
 class Relation:
-    """``b.price > a.price``: true of every pair of an event bound to the one and an event bound to the other."""
+    """``b.price > a.price``: true of every choice of one bound event for each variable.
+
+    With ``PREV`` of a variable, of every choice of two events bound to it one after the other.
+    """
 
     op: str
-    left: Of
-    right: Of
+    left: Operand
+    right: Operand
+
+    @property
+    def values(self) -> tuple[Of, ...]:
+        """What it reads of events, each once, in order of appearance."""
+        return tuple(dict.fromkeys((*values_in(self.left), *values_in(self.right))))
+
+    @property
+    def variables(self) -> tuple[tuple[str, str | None], ...]:
+        """Whose events it compares, in order of appearance."""
+        return tuple(dict.fromkeys(value.whose for value in self.values))
 
     def __str__(self) -> str:
-        return f"{self.left} {self.op} {self.right}"
+        return f"{bare_text(self.left)} {self.op} {bare_text(self.right)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,6 +462,23 @@ _KEYWORDS = (
     "HOURS HOUR MINUTES MINUTE SECONDS SECOND CONSUME LIMIT"
 )
 KEYWORDS = frozenset(_KEYWORDS.split())
+
+
+def values_in(operand: Operand) -> Iterator[Of]:
+    """What a calculation reads of events, in order of appearance."""
+    match operand:
+        case Of():
+            yield operand
+        case Minus(inner=inner):
+            yield from values_in(inner)
+        case Arithmetic(left=left, right=right):
+            yield from values_in(left)
+            yield from values_in(right)
+
+
+def bare_text(operand: Operand) -> str:
+    """A calculation as CEQL text, without parentheses around all of it."""
+    return str(operand)[1:-1] if isinstance(operand, Arithmetic) else str(operand)
 
 
 def gap_text(gap: Window | None) -> str:

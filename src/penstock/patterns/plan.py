@@ -162,7 +162,7 @@ class Pattern:
     @property
     def needed(self) -> tuple[str, ...]:
         """The event columns that a worker needs."""
-        compared = (side.attribute for relation in self.automaton.relations for side in (relation.left, relation.right))
+        compared = (value.attribute for relation in self.automaton.relations for value in relation.values)
         return tuple(dict.fromkeys((*self.order, *self.shape.attributes, *compared)))
 
     def result(self, columns: pa.Schema, keys: list[pa.Field[Any]]) -> pa.Schema:
@@ -278,7 +278,7 @@ def ready(
     as_number(max_matches_per_event, "max_matches_per_event")
     automaton = build(query)
     shape = shape_of(query, columns, automaton.kinds, keys)
-    compared = {side.attribute for relation in automaton.relations for side in (relation.left, relation.right)}
+    compared = {value.attribute for relation in automaton.relations for value in relation.values}
     shown = {*order, *shape.attributes, *compared} & {group[0] for group in query.partition_by if len(group) == 1}
     if shape.counts and query.limit is not None:
         raise error_in_clause(

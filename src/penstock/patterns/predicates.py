@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import QueryError
 from penstock.patterns import algebra as s
+from penstock.patterns import comparing
 from penstock.patterns.scopes import subformulas
 from penstock.patterns.source_locations import error_in, error_in_clause
 from penstock.sql_text.schema import check_condition, quoted, sql_text, unknown_column
@@ -73,6 +74,8 @@ def _operand(operand: s.Operand) -> str:
             return text_sql(value)
         case s.Attribute(name=name):
             return quoted(name)
+        case s.Of():
+            raise AssertionError(operand)  # of another event
         case s.Minus(inner=inner):
             return f"(-{_operand(inner)})"
         case s.Arithmetic(op="/" | "%" as op, left=left, right=right):  # division by zero is unknown, not an error
@@ -188,17 +191,22 @@ class _Check:
 
     def _relation(self, relation: s.Relation) -> None:
         where = f"the filter {relation}"
-        sides = relation.left, relation.right
-        one, two = kinds = [self._kind(s.Attribute(side.attribute), where) for side in sides]
-        for side, kind in zip(sides, kinds, strict=True):
-            if side.op is not None and kind not in {None, "number"}:
-                raise self._fail(side.attribute, f"{where} calculates with {side}, which is a {kind}, not a number.")
-            if pa.types.is_nested(self._type(side.attribute, where)):
+        for value in relation.values:
+            if pa.types.is_nested(self._type(value.attribute, where)):
+                kind = self._type(value.attribute, where)
                 raise self._fail(
-                    side.attribute, f"{where} compares a {kind}; compare one of its fields, as a column of its own."
+                    value.attribute, f"{where} compares a {kind}; compare one of its fields, as a column of its own."
                 )
+        one, two = self._kind(relation.left, where), self._kind(relation.right, where)
         if one is not None and two is not None and one != two:
             raise self._fail(relation.op, f"{where} compares a {one} with a {two}.")
+        try:
+            comparing.check(relation, lambda value: self._type(value.attribute, where))
+        except pa.ArrowInvalid:
+            raise self._fail(
+                relation.op,
+                f"{where} needs numbers of more than {comparing.WIDEST} digits; cast the decimals to fewer, or to double.",
+            ) from None
 
     def _predicate(self, predicate: s.Predicate, where: str) -> None:
         match predicate:
@@ -237,7 +245,7 @@ class _Check:
                 return "number"
             case s.Text():
                 return "string"
-            case s.Attribute(name=name):
+            case s.Attribute(name=name) | s.Of(attribute=name):
                 kind = self._type(name, where)
                 if pa.types.is_null(kind):
                     return None
@@ -251,7 +259,7 @@ class _Check:
         for part in parts:
             kind_of = self._kind(part, where)
             if kind_of not in {None, "number"}:
-                word = part.name if isinstance(part, s.Attribute) else ""
+                word = part.name if isinstance(part, s.Attribute) else part.attribute if isinstance(part, s.Of) else ""
                 raise self._fail(word, f"{where} calculates with {part}, which is a {kind_of}, not a number.")
         return "number"
 

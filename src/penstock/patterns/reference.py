@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 from penstock.patterns import algebra as s
@@ -78,7 +78,9 @@ def evaluate(
         )
         if None not in key:
             streams.setdefault(key, []).append(position)
-    found = {key: _matches(query, events, own, own if events_window == "key" else read) for key, own in streams.items()}
+    with localcontext() as exact:
+        exact.prec = 200  # decimals of 38 digits are calculated exactly
+        found = {key: _matches(query, events, own, own if events_window == "key" else read) for key, own in streams.items()}
     first = dict.fromkeys(streams, 0)
     out: dict[tuple[Key, int], list[Answer]] = {}
     for end in range(len(events)):
@@ -226,16 +228,32 @@ def _filtered(found: set[Valuation], condition: s.Filter, events: Sequence[Seen]
 
 
 def _related(relation: s.Relation, bound: frozenset[tuple[str, int]], events: Sequence[Seen]) -> bool:
-    """Whether the relation is true of every pair of bound events."""
-    left, right = relation.left, relation.right
-    ones = [_value(_operand(left), events[p]) for name, p in bound if name == label_of(left.variable, left.stream)]
-    others = [_value(_operand(right), events[p]) for name, p in bound if name == label_of(right.variable, right.stream)]
-    return all(_compared(one, relation.op, other) is True for one in ones for other in others)
+    """Whether the relation is true of every choice of bound events: one of each variable, or two in turn if it has ``PREV``."""
+    choices = []
+    for whose in relation.variables:
+        own = sorted(p for name, p in bound if name == label_of(*whose))
+        by_two = any(value.previous for value in relation.values if value.whose == whose)
+        choices.append([(whose, *pair) for pair in (itertools.pairwise(own) if by_two else ((p, p) for p in own))])
+    for choice in itertools.product(*choices):
+        chosen = {whose: (before, now) for whose, before, now in choice}
+        values = {str(v): events[chosen[v.whose][not v.previous]].values.get(v.attribute) for v in relation.values}
+        row = Seen(frozenset(), values)
+        if _compared(_value(_flat(relation.left), row), relation.op, _value(_flat(relation.right), row)) is not True:
+            return False
+    return True
 
 
-def _operand(side: s.Of) -> s.Operand:
-    alone = s.Attribute(side.attribute)
-    return alone if side.op is None or side.number is None else s.Arithmetic(side.op, alone, side.number)
+def _flat(operand: s.Operand) -> s.Operand:
+    """A calculation over several events as one over an event that has all their values."""
+    match operand:
+        case s.Of():
+            return s.Attribute(str(operand))
+        case s.Minus(inner=inner):
+            return s.Minus(_flat(inner))
+        case s.Arithmetic(op=op, left=left, right=right):
+            return s.Arithmetic(op, _flat(left), _flat(right))
+        case _:
+            return operand
 
 
 # --------------------------------------------------------------------------------------------------- conditions on one event
@@ -313,6 +331,8 @@ def _value(operand: s.Operand, event: Seen) -> Any:
             return value
         case s.Attribute(name=name):
             return event.values.get(name)
+        case s.Of():
+            raise AssertionError(operand)  # of another event
         case s.Minus(inner=inner):
             value = _value(inner, event)
             return None if value is None else -value

@@ -11,20 +11,19 @@ Cost: one candidate after the other, and one pair of bound events after the othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.arrow.columns import to_indices
 from penstock.errors import OperatorError
-from penstock.patterns.algebra import Of, Relation
+from penstock.patterns.algebra import Of, Operand, Relation, bare_text, values_in
 from penstock.patterns.automaton.build import SIDE, UNBOUND, gap_of, side_of
+from penstock.patterns.comparing import calculated, compared, ordered_alike
 from penstock.patterns.plan import Pattern
 from penstock.patterns.recogniser import judging, matches
 from penstock.patterns.recogniser.recogniser import (
@@ -40,19 +39,9 @@ from penstock.patterns.recogniser.recogniser import (
 )
 from penstock.patterns.recogniser.tables import Tables
 from penstock.patterns.result_columns import COUNT_TYPE, summed
-from penstock.patterns.windows import micros, ordered
+from penstock.patterns.windows import micros
 
 PAIRS = 1 << 20  # compared at a time
-_COMPARE: dict[str, Any] = {
-    "<": np.less,
-    "<=": np.less_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "=": np.equal,
-    "!=": np.not_equal,
-}
-_CALCULATE = {"+": "add_checked", "-": "subtract_checked", "*": "multiply_checked"}
-_WIDEST = 76  # digits of a decimal of 256 bits
 
 Ints = NDArray[np.int64]
 
@@ -120,8 +109,8 @@ class _Judge:
         rank = {way: i for i, way in enumerate(sorted(set(ways)))}
         self._ways = np.array([0, *(rank[way] for way in ways)], np.int64)
         self._sides = [
-            [np.array([False, *(side_of(nth, which) in kind for kind in kinds)]) for which in (0, 1)]
-            for nth in range(len(pattern.automaton.relations))
+            [np.array([False, *(side_of(nth, which) in kind for kind in kinds)]) for which in range(len(relation.variables))]
+            for nth, relation in enumerate(pattern.automaton.relations)
         ]
         self._ends = [
             [np.array([False, *(gap_of(nth, which) in kind for kind in kinds)]) for which in (0, 1)]
@@ -155,20 +144,8 @@ class _Judge:
             block = filtered(block, keep)
         for relation, sides in zip(self._pattern.automaton.relations, self._sides, strict=True):
             keep = np.ones(len(block.ends), np.bool_)
-            places, starts, counts = zip(*(_bound(block, side) for side in sides), strict=True)
-            if not len(places[0]) or not len(places[1]):
-                continue  # nothing is bound, so there is nothing to compare
-            codes, known = self._comparable(relation, *places)
-            pairs = counts[0] * counts[1]
-            ends = np.cumsum(pairs)
-            for low in range(0, int(ends[-1]), PAIRS):
-                pair = np.arange(low, min(low + PAIRS, int(ends[-1])))
-                match = np.searchsorted(ends, pair, "right")
-                nth = pair - (ends - pairs)[match]
-                one = starts[0][match] + nth // counts[1][match]
-                other = starts[1][match] + nth % counts[1][match]
-                true = _COMPARE[relation.op](codes[0][one], codes[1][other]) & known[0][one] & known[1][other]
-                keep[match[~true]] = False
+            for match, rows, places in _choices(relation, [_bound(block, side) for side in sides]):
+                keep[match[~self._compared_at(relation, places, rows)]] = False
             block = filtered(block, keep)
         return block
 
@@ -177,23 +154,46 @@ class _Judge:
         events, back = np.unique(numbers, return_inverse=True)
         return micros(self._events.column(self._pattern.order[0]).take(to_indices(events)))[back]
 
-    def _comparable(self, relation: Relation, *places: NDArray[np.int32]) -> tuple[list[NDArray[Any]], list[NDArray[np.bool_]]]:
-        """Both sides' values as numbers of the same order, and which are not null."""
-        values, which = [], []
-        for side, numbers in zip((relation.left, relation.right), places, strict=True):
-            events, back = np.unique(numbers, return_inverse=True)
-            try:
-                values.append(_calculated(side, self._events.column(side.attribute).take(to_indices(events))))
-            except pa.ArrowInvalid as error:
-                raise OperatorError(
-                    f"In the condition {relation} the value of {side} does not fit its type; cast {side.attribute} to double."
-                ) from error
-            which.append(back)
-        codes = _ordered_alike(*values)
-        known = [np.asarray(value.is_valid().to_numpy(zero_copy_only=False), np.bool_) for value in values]
-        return [code[at] for code, at in zip(codes, which, strict=True)], [
-            there[at] for there, at in zip(known, which, strict=True)
-        ]
+    def _compared_at(self, relation: Relation, places: list[NDArray[np.int32]], rows: list[Ints]) -> NDArray[np.bool_]:
+        """Where a relation is true.
+
+        Args:
+            relation: the relation.
+            places: for each of its variables, numbers of events bound to it.
+            rows: for each of its variables, the index in ``places`` of each choice's event, int64[choices].
+        """
+        number = {whose: i for i, whose in enumerate(relation.variables)}
+        unique = [np.unique(numbers, return_inverse=True) for numbers in places]
+
+        def column(value: Of) -> Any:
+            return self._events.column(value.attribute).take(to_indices(unique[number[value.whose]][0]))
+
+        def chosen(value: Of) -> Ints:
+            which = number[value.whose]
+            return unique[which][1][rows[which] - value.previous]
+
+        sides = relation.left, relation.right
+        alone = [dict.fromkeys((value.whose, value.previous) for value in values_in(side)) for side in sides]
+        if all(len(instances) <= 1 for instances in alone):  # each side is of one event: computed once per event
+            coded = ordered_alike(*(self._value(relation, side, column) for side in sides))
+            at = [
+                chosen(next(values_in(side))) if there else np.zeros(1, np.int64)
+                for side, there in zip(sides, alone, strict=True)
+            ]
+            one, other = ((codes[i], known[i]) for (codes, known), i in zip(coded, at, strict=True))
+            return compared(relation.op, one, other)
+        columns = {value: column(value) for value in relation.values}
+        values = [self._value(relation, side, lambda value: columns[value].take(to_indices(chosen(value)))) for side in sides]
+        return compared(relation.op, *ordered_alike(*values))
+
+    def _value(self, relation: Relation, side: Operand, column: Callable[[Of], Any]) -> Any:
+        try:
+            return calculated(side, column)
+        except pa.ArrowInvalid as error:
+            names = ", ".join(dict.fromkeys(value.attribute for value in values_in(side)))
+            raise OperatorError(
+                f"In the condition {relation} the value of {bare_text(side)} does not fit its type; cast {names} to double."
+            ) from error
 
     def _judged(self, block: Block) -> Block:
         """The matches that the query keeps."""
@@ -263,62 +263,33 @@ def _mixed(positions: NDArray[np.int32]) -> NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(27))
 
 
-def _calculated(side: Of, values: Any) -> Any:
-    """The values of one side, as Spark computes them: whole numbers, decimals, or doubles if either is one.
+def _choices(
+    relation: Relation, bound: list[tuple[NDArray[np.int32], Ints, Ints]]
+) -> Iterator[tuple[Ints, list[Ints], list[NDArray[np.int32]]]]:
+    """Every choice of events that a relation compares, so many at a time.
 
-    Raises:
-        pa.ArrowInvalid: one does not fit.
+    Args:
+        relation: the relation.
+        bound: for each of its variables, what ``_bound`` says.
+
+    Yields:
+        The match of each choice; for each variable the index of the choice's event, and the events that it is an index of. With ``PREV`` the
+        first event of a match is never the choice's: it is the one before.
     """
-    if pa.types.is_integer(values.type):
-        values = values.cast(pa.int64())
-    elif pa.types.is_floating(values.type):
-        values = values.cast(pa.float64())
-    if side.op is None or side.number is None:
-        return values
-    text = side.number.text
-    if pa.types.is_floating(values.type) or "e" in text.lower():
-        other: Any = pa.scalar(float(text), pa.float64())
-        return pc.call_function(_CALCULATE[side.op], [_as_doubles(values), other])
-    if pa.types.is_integer(values.type) and "." not in text and int(text) < 1 << 63:
-        return pc.call_function(_CALCULATE[side.op], [values, pa.scalar(int(text), pa.int64())])
-    number = Decimal(text)
-    digits, scale = len(number.as_tuple().digits), max(0, -int(number.as_tuple().exponent))
-    other = pa.scalar(number, pa.decimal256(max(digits, scale, 1), scale))
-    return pc.call_function(_CALCULATE[side.op], [_decimals(values), other])
-
-
-def _decimals(values: Any) -> Any:
-    if pa.types.is_integer(values.type):
-        return values.cast(pa.decimal256(19, 0))
-    return values.cast(pa.decimal256(values.type.precision, values.type.scale))
-
-
-def _as_doubles(values: Any) -> Any:
-    """The nearest doubles. Arrow divides decimals by a power of ten, which need not give the nearest; to read their text does."""
-    if pa.types.is_decimal(values.type):
-        values = values.cast(pa.string())
-    return values.cast(pa.float64(), safe=False)
-
-
-def _ordered_alike(one: Any, other: Any) -> list[NDArray[Any]]:
-    """Numbers in the order of both sides' values; those of nulls mean nothing."""
-    kinds = one.type, other.type
-    if any(pa.types.is_floating(kind) for kind in kinds):
-        return [_doubles(_as_doubles(values)) for values in (one, other)]
-    if any(pa.types.is_decimal(kind) for kind in kinds):
-        if not all(pa.types.is_null(kind) for kind in kinds):
-            scale = max(values.type.scale if pa.types.is_decimal(values.type) else 0 for values in (one, other))
-            one, other = (values.cast(pa.decimal256(_WIDEST, scale)) for values in (one, other))
-    elif kinds[0] != kinds[1]:  # the type of a column in which all is null, or two kinds of times
-        other = other.cast(kinds[0])
-    ranks = pc.rank(pa.concat_arrays([one, other]), tiebreaker="dense").to_numpy()
-    return [ranks[: len(one)], ranks[len(one) :]]
-
-
-def _doubles(values: Any) -> Ints:
-    """Doubles in Spark's order: NaN equals itself and is greatest; -0.0 and 0.0 are one."""
-    numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False)
-    return np.where(np.isnan(numbers), np.iinfo(np.int64).max, ordered(numbers))
+    previous = {value.whose for value in relation.values if value.previous}
+    first = [int(whose in previous) for whose in relation.variables]
+    counts = [np.maximum(count - skipped, 0) for (_, _, count), skipped in zip(bound, first, strict=True)]
+    number = np.prod(counts, axis=0)
+    ends = np.cumsum(number)
+    for low in range(0, int(ends[-1]) if len(ends) else 0, PAIRS):
+        nth = np.arange(low, min(low + PAIRS, int(ends[-1])))
+        match = np.searchsorted(ends, nth, "right")
+        nth = nth - (ends - number)[match]
+        rows: list[Ints] = []
+        for (_, starts, _), count, skipped in zip(bound, counts, first, strict=True):
+            rows.append(starts[match] + nth % count[match] + skipped)
+            nth = nth // count[match]
+        yield match, rows, [places for places, _, _ in bound]
 
 
 __all__ = ["blocks_of", "counts_of", "recogniser_of"]

@@ -11,6 +11,7 @@ MOST_TIMES = 100  # of a quantifier
 MOST_STEPS = (
     150  # of a formula whose quantifiers are written out; with MAX or LAST the automaton has as many nodes as pairs of them
 )
+MOST_COMPARED = 4  # variables of a condition: every choice of one event for each is compared
 MOST_RELATIONS = 16  # each makes two more kinds of marks, and every step of the automaton is kept for each kind
 FEWER_STEPS = "repeat with + or {n,}, or count the events before, in a window or with stateful_map"
 
@@ -87,12 +88,18 @@ def _relation_complaints(query: s.Query) -> Iterator[tuple[object, str]]:
         why = f"a condition between events, such as {such}, because such conditions are evaluated when matches are enumerated"
         way = "choose with NEXT, LAST, MAX or LIMIT, or leave out CONSUME BY."
         yield query.clauses.get("consume", ""), f"CONSUME BY cannot be combined with {why}; {way}"
+    for relation in relations:
+        if len(relation.variables) > MOST_COMPARED:
+            yield (
+                relation.op,
+                f"{relation} compares {len(relation.variables)} variables, of at most {MOST_COMPARED}; join several conditions with AND.",
+            )
     if query.strategy == "STRICT" and not isinstance(query.projection, s.Everything | s.CountAll):
         shown = {(i.variable, i.stream) for i in query.projection.items} if isinstance(query.projection, s.Chosen) else set()
-        for side in (side for relation in relations for side in (relation.left, relation.right)):
-            if (side.variable, side.stream) not in shown:
-                name = s.variable_text(side.variable, side.stream)
-                yield side.variable, f"SELECT STRICT with the condition on {side} needs {name} to be selected, too."
+        for value in (value for relation in relations for value in relation.values):
+            if value.whose not in shown:
+                name = s.variable_text(*value.whose)
+                yield value.variable, f"SELECT STRICT with the condition on {value} needs {name} to be selected, too."
 
 
 def relations_in(part: s.Formula) -> Iterator[s.Relation]:
@@ -185,8 +192,7 @@ def bounds(condition: s.Filter) -> Iterator[s.Bound | s.Of]:
     if isinstance(condition, s.Bound):
         yield condition
     elif isinstance(condition, s.Relation):
-        yield condition.left
-        yield condition.right
+        yield from condition.values
     else:
         yield from bounds(condition.left)
         yield from bounds(condition.right)

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from penstock.arrow.columns import MANY, coalesce_batches, concat_batches, lexicographic, to_indices
 from penstock.errors import RecordError
-from penstock.patterns.windows import micros, ordered
+from penstock.patterns.comparing import ordered
+from penstock.patterns.windows import micros
 from penstock.routing.hashing import spark_xxhash64
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.arrow.columns import HasColumns
+from penstock.patterns.comparing import SIGN, ordered
 from penstock.patterns.plan import WHEN, Pattern
 
 Ints = NDArray[np.int64]
 _ALL, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-_SIGN = np.int64(_ALL)
 
 
 def times(pattern: Pattern, chunk: HasColumns, place: Ints, missing: Callable[[int], Exception]) -> Ints:
@@ -116,14 +116,8 @@ def earliest(pattern: Pattern, chunk: HasColumns, when: Ints) -> Ints:
     return low
 
 
-def ordered(values: NDArray[np.float64]) -> Ints:
-    """Integers in the order of the values; -0.0 and 0.0 are one."""
-    bits = (values + 0.0).view(np.int64)
-    return np.where(bits < 0, _SIGN - bits, bits)
-
-
 def _values(ordered: Ints) -> NDArray[np.float64]:
-    return np.where(ordered < 0, _SIGN - ordered, ordered).view(np.float64)
+    return np.where(ordered < 0, SIGN - ordered, ordered).view(np.float64)
 
 
 def _least_start(ends: NDArray[np.float64], size: Decimal | int) -> NDArray[np.float64]:

@@ -271,12 +271,11 @@ class _Builder:
                 return self.part(Or(Filtered(inner, left), Filtered(inner, right)))
             case AllOf(left=left, right=right):
                 return self.filtered(Filtered(inner, left), right)
-            case Relation(left=left_side, right=right_side):
+            case Relation():
                 part, nth = self.part(inner), len(self.relations)
                 self.relations.append(condition)
-                for which, side in enumerate((left_side, right_side)):
-                    label = label_of(side.variable, side.stream)
-                    self.mark(part, label, side_of(nth, which))
+                for which, (variable, stream) in enumerate(condition.variables):
+                    self.mark(part, label_of(variable, stream), side_of(nth, which))
                 return part
             case Bound(variable=variable, predicate=predicate, stream=stream):
                 part = self.part(inner)
@@ -307,7 +306,7 @@ def build(query: Query) -> Automaton:
             back.setdefault(target, set()).add(t.source)
     useful = _closure(initial, ahead) & _closure(final, back)
     number = {state: index for index, state in enumerate(sorted(useful))}
-    sides = (side_of(nth, which) for nth in range(len(builder.relations)) for which in (0, 1))
+    sides = (side_of(nth, which) for nth, relation in enumerate(builder.relations) for which in range(len(relation.variables)))
     ends = (gap_of(nth, which) for nth in range(len(builder.gaps)) for which in (0, 1))
     variables = (*outputs(query), *sides, *ends, UNBOUND)
     for index, t in enumerate(builder.readings):
@@ -373,7 +372,7 @@ def gap_of(nth: int, which: int) -> str:
 
 
 def side_of(nth: int, which: int) -> str:
-    """The hidden variable of what the nth condition between events compares: 0 on its left, 1 on its right."""
+    """The hidden variable of the events of one of the variables that the nth condition between events compares, see `Relation.variables`."""
     return f"{SIDE}{nth}.{which}"
 
 

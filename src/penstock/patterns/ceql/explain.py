@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.patterns.algebra import Relation, gap_text, name_text, variable_text
+from penstock.patterns.algebra import Of, Relation, gap_text, name_text, variable_text
 from penstock.patterns.automaton.build import SIDE, SKIP, Automaton, Excluded, Test, Transition, TypeIs, build
 from penstock.patterns.ceql.parsing import parse
 
@@ -52,7 +52,9 @@ def explain(query: str) -> str:
 def _hint(relation: Relation) -> str:
     """Advice: what is equal in all events can be the key, which costs nothing."""
     left, right = relation.left, relation.right
-    if relation.op != "=" or left.op or right.op or left.attribute != right.attribute:
+    if relation.op != "=" or not isinstance(left, Of) or not isinstance(right, Of) or left.attribute != right.attribute:
+        return ""
+    if len(relation.variables) == 1:
         return ""
     return (
         f"; if it is so for all events of a match, PARTITION BY [{name_text(left.attribute)}] (in a flow, key_by) costs nothing"

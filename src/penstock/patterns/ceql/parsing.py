@@ -205,7 +205,7 @@ class _Reader(Transformer[Token, Any]):
         return s.Text(_unescaped(token))
 
     def calculation(self, left: s.Operand, op: Token, right: s.Operand) -> s.Arithmetic:
-        return s.Arithmetic(str(op), left, right)
+        return s.Arithmetic(_placed(str(op), op), left, right)
 
     # conditions
 
@@ -251,20 +251,46 @@ class _Reader(Transformer[Token, Any]):
     def of(self, variable: tuple[Name, Name | None], attribute: Name) -> s.Of:
         return s.Of(variable[0], attribute, variable[1])
 
-    def shift(self, token: Token) -> str:
-        return str(token)
-
-    def shifted(self, variable: tuple[Name, Name | None], attribute: Name, op: str, number: Token) -> s.Of:
-        return s.Of(variable[0], attribute, variable[1], op, s.Number(self._number(number)))
-
-    def relation(self, left: s.Of, op: Token, right: s.Of) -> s.Relation:
-        plain = {"==": "=", "<>": "!="}.get(str(op), str(op))
-        if (left.variable, left.stream) == (right.variable, right.stream):
-            shown = s.variable_text(left.variable, left.stream)
+    def of_function(self, function: Name, variable: tuple[Name, Name | None], attribute: Name) -> s.Of:
+        if function.upper() != "PREV":
             raise self._fail(
-                op, f"a condition on one event stands in brackets, as in {shown}[v < w]; this form compares two variables."
+                function,
+                f"there is no function {str(function)!r}; PREV({variable[0]}.{attribute}) is of the event bound before.",
             )
-        return s.Relation(_placed(plain, op), left, right)
+        return s.Of(variable[0], attribute, variable[1], previous=True)
+
+    def relation(self, left: s.Operand, op: Token, right: s.Operand) -> s.Relation:
+        relation = s.Relation(_placed({"==": "=", "<>": "!="}.get(str(op), str(op)), op), left, right)
+        if not relation.values:
+            raise self._fail(op, f"{relation} is about no event; compare attributes of variables, as in b.v > a.v.")
+        if len(relation.variables) == 1 and not any(value.previous for value in relation.values):
+            shown = s.variable_text(*relation.variables[0])
+            raise self._fail(
+                op,
+                f"a condition on one event stands in brackets, as in {shown}[v < w]; this form compares two variables, or, with "
+                f"PREV({shown}.v), an event with the one bound before.",
+            )
+        for side in (left, right):
+            self._check_calculation(side, op)
+        return relation
+
+    def _check_calculation(self, side: s.Operand, at: Token | Name) -> None:
+        match side:
+            case s.Text():
+                raise self._fail(
+                    at, "a string is compared in brackets, as in a[t = 'x']; this form compares events with each other."
+                )
+            case s.Minus(inner=inner):
+                self._check_calculation(inner, at)
+            case s.Arithmetic(op=op, left=left, right=right):
+                if op in {"/", "%"}:
+                    raise self._fail(
+                        cast("Name", op),
+                        f"a condition between events does not calculate with {op}; multiply the other side, as in b.v > 2 * a.v for "
+                        "b.v / a.v > 2, or compute a column before.",
+                    )
+                self._check_calculation(left, op)  # type: ignore[arg-type]
+                self._check_calculation(right, op)  # type: ignore[arg-type]
 
     # formulas
 
