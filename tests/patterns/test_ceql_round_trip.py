@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.patterns import algebra as s
 from penstock.patterns.ceql.parsing import parse
-from penstock.patterns.scopes import bounds, may_be_empty, subformulas
+from penstock.patterns.scopes import MOST_COMPARED, bounds, may_be_empty, subformulas
 
 PLAIN = st.sampled_from(["v", "w_1", "`", "a b", "select", "Or", "é", "1st", "IN", "none", "x.y", "-- c"])
 TYPES = st.sampled_from(["A", "B", "NOT", "new type", "Events"])
@@ -47,13 +47,22 @@ GAPS = st.one_of(st.none(), st.none(), st.builds(s.Window, st.just("time"), st.i
 
 
 def relations(variables):
-    """Comparisons of two of those variables."""
-    number = st.one_of(st.tuples(st.none(), st.none()), st.tuples(st.sampled_from("+-*"), NUMBERS))
-    pair = st.lists(st.sampled_from(sorted(variables, key=str)), min_size=2, max_size=2, unique=True)
-    side = lambda v, attribute, shift: s.Of(v[0], attribute, v[1], *shift)  # noqa: E731
-    op = st.sampled_from(["<", "<=", ">", ">=", "=", "!="])
-    compared = lambda op, pair, one, other, shift, more: s.Relation(op, side(pair[0], one, shift), side(pair[1], other, more))  # noqa: E731
-    return st.builds(compared, op, pair, PLAIN, PLAIN, number, number)
+    """Comparisons of events of those variables."""
+    values = st.builds(
+        lambda v, attribute, previous: s.Of(v[0], attribute, v[1], previous),
+        st.sampled_from(sorted(variables, key=str)),
+        PLAIN,
+        st.booleans(),
+    )
+    sides = st.recursive(
+        st.one_of(values, values, NUMBERS),
+        lambda inner: st.one_of(st.builds(s.Minus, inner), st.builds(s.Arithmetic, st.sampled_from("+-*"), inner, inner)),
+        max_leaves=3,
+    )
+    made = st.builds(s.Relation, st.sampled_from(["<", "<=", ">", ">=", "=", "!="]), sides, sides)
+    return made.filter(
+        lambda r: 1 < len(r.variables) <= MOST_COMPARED or (r.variables and any(value.previous for value in r.values))
+    )
 
 
 def filters(variables, *, between=False):
