@@ -220,11 +220,15 @@ class Drawing(Joins):
         return None
 
     def _process(self, node: r.Node, about: About) -> None:
-        operator = self.draw(st.sampled_from([*r.OPERATORS] if self.timed else ["previous"]))
-        if operator == "previous" and ((about.tied and not self.ties) or about.depth >= 3):
+        operator = self.draw(st.sampled_from([*r.OPERATORS, *r.TIMED_OPERATORS] if self.timed else ["previous"]))
+        in_order = operator == "previous" or operator in r.TIMED_OPERATORS
+        if in_order and ((about.tied and not self.ties) or about.depth >= 3):
             return self._totals(node, about)
-        added = r.Process(node, operator)
-        self.add(added, about.deeper() if operator == "previous" else About(about.keys, origins=frozenset([added])))
+        lives = operator == "previous" or operator in r.TIMED_OPERATORS
+        ttl = self.draw(st.sampled_from([None, None, r.SECOND, 3 * r.SECOND])) if self.timed and lives else None
+        added = r.Process(node, operator, ttl)
+        deeper = replace(about.deeper(), origins=about.origins | {object() for _ in (1,) if operator != "previous"})
+        self.add(added, deeper if in_order else About(about.keys, origins=frozenset([added])))
         return None
 
 

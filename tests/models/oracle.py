@@ -11,6 +11,7 @@ Read next: `test_against_oracle`.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from typing import Any
 import judging
 import pyarrow as pa
 import recipes as r
+from deadlines import deadlines
 from spelled import micros
 
 from penstock.routing.hashing import spark_xxhash64
@@ -123,7 +125,15 @@ class Oracle:
         if isinstance(node, r.Join):
             return self._joined(node, rows)
         assert isinstance(node, r.Process)
-        process = _previous if node.operator == "previous" else self._tally
+        if node.operator in r.TIMED_FUNCTIONS:
+            process = self._timed
+        elif node.operator in r.TIMED_OPERATORS:
+            latest = self._latest(node)
+
+            def process(node: r.Process, group: list[Row]) -> list[Row]:
+                return deadlines(node, group, latest, lambda at, data, n: self._at_frontier(node, group[0].key, at, data, n))
+        else:
+            process = {"previous": _previous}.get(node.operator, self._tally)
         return [out for group in by_key(rows) for out in process(node, group)]
 
     def _judged(self, source: r.Source, kind: str) -> list[Row]:
@@ -153,12 +163,12 @@ class Oracle:
             out.append(self._at_frontier(node, key, end - 1, data))
         return out
 
-    def _timed(self, node: r.Map, rows: list[Row], marked: r.Node | None = None) -> list[Row]:
+    def _timed(self, node: r.Map | r.Process, rows: list[Row], marked: r.Node | None = None) -> list[Row]:
         """A function with a timer per key, which fires before the first row at or after its time.
 
         At the end of input it fires up to the greatest time that any record of the region's sources has, then once more.
         """
-        fn, on_timer = r.TIMED_FUNCTIONS[node.fn]
+        fn, on_timer = r.TIMED_FUNCTIONS[node.fn if isinstance(node, r.Map) else node.operator]
         key = rows[0].key if len(rows[0].key) > 1 else rows[0].key[0]
         out: list[Row] = []
         state, at, last = None, None, rows[0].time
@@ -332,8 +342,11 @@ def distinct(node: r.Distinct, rows: list[Row]) -> list[Row]:
     return out
 
 
-def _previous(_: r.Node, rows: list[Row]) -> list[Row]:
+def _previous(node: r.Process, rows: list[Row]) -> list[Row]:
     befores = [None, *(row.data["v"] for row in rows)]
+    for i, (before, row) in enumerate(itertools.pairwise(rows), start=1):
+        if node.ttl_us is not None and row.time - before.time >= node.ttl_us:
+            befores[i] = None
     return [row.child(0, {n: row.data[n] for n in r.STANDARD} | {"before": b}) for row, b in zip(rows, befores, strict=False)]
 
 

@@ -11,11 +11,13 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from own_aggregates import AGGREGATES
+from own_operators import Calling, Deadlines
 from spelled import (
     SECOND,
     Spelling,
@@ -187,6 +189,7 @@ class Join(Node):
 class Process(Node):
     of: Node
     operator: str
+    ttl_us: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,7 +304,12 @@ class OrderedTally(Tally):
     ordered = True
 
 
-OPERATORS: dict[str, type[ps.Operator]] = {"previous": Previous, "tally": Tally, "ordered tally": OrderedTally}
+TIMED_OPERATORS: dict[str, Callable[[], ps.Operator]] = {
+    **{name: partial(Calling, *functions) for name, functions in TIMED_FUNCTIONS.items()},
+    "deadlines": partial(Deadlines, 1),
+    "hasty deadlines": partial(Deadlines, 0),
+}
+OPERATORS: dict[str, Callable[[], ps.Operator]] = {"previous": Previous, "tally": Tally, "ordered tally": OrderedTally}
 
 
 @dataclass(frozen=True)
@@ -441,7 +449,8 @@ def declare_node(
             return stream.join(streams[node.other], how="asof", tolerance=bound)
         return stream.join(streams[node.other], bound, how=spelled_how(node.how, spelling))
     if isinstance(node, Process):
-        return stream.process(OPERATORS[node.operator]())
+        lives = {"ttl": duration(node.ttl_us, spelling)} if node.ttl_us else {}
+        return stream.process((OPERATORS | TIMED_OPERATORS)[node.operator](), **lives)
     assert isinstance(node, Local)
     return stream.local()
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_against_oracle import always_the_same, check, examples
 
 from penstock.errors import PenstockError
-from penstock.operators.base import KeyedState
+from penstock.operators.base import Context, KeyedState
 from penstock.operators.timed_calls import TimedCalls, Timers
 from penstock.types import MAX_TIME, MIN_TIME
 from penstock.worker import collect_state
@@ -24,12 +24,16 @@ from penstock.worker import collect_state
 
 @st.composite
 def timed_flows(draw):
-    """One or two steps with timers behind one another, in one region or in two, and a window that reads what they give."""
+    """One or two steps with timers behind one another, functions or an operator, in one region or in two, and a window that reads what they give."""
     source = r.Source("a", True, draw(st.sampled_from([0, 2])) * r.SECOND, (0, 1))
     keyed = r.KeyBy(source, ("k",), "first")
 
-    def timed(of: r.Node) -> r.Map:
+    own = draw(st.booleans())
+
+    def timed(of: r.Node) -> r.Node:
         ttl = draw(st.sampled_from([None, None, r.SECOND, 3 * r.SECOND, 5 * r.SECOND]))
+        if of is keyed and own:
+            return r.Process(of, draw(st.sampled_from([*r.TIMED_OPERATORS])), ttl)
         return r.Map(of, draw(st.sampled_from([*r.TIMED_FUNCTIONS])), None, draw(st.booleans()), ttl)
 
     first = timed(keyed)
@@ -52,6 +56,13 @@ MOVING = st.builds(
     steering=st.builds(scales, st.lists(st.integers(1, 8), min_size=4, max_size=8)),
     limits=st.just((1 << 20, 1 << 20)),
 )
+HOLDING = st.builds(
+    drawing.Course,
+    seed=st.integers(0, 5),
+    steering=st.builds(scales, st.lists(st.integers(1, 8), min_size=4, max_size=8)),
+    limits=st.just((40, 60)),
+    copy_every=st.integers(2, 3),
+)
 
 
 def search(n: int, courses: st.SearchStrategy[drawing.Course] = drawing.courses) -> None:
@@ -69,6 +80,13 @@ def search(n: int, courses: st.SearchStrategy[drawing.Course] = drawing.courses)
 def test_timers_when_their_keys_move_again_and_again_fire_as_in_one_sequential_pass(data):
     recipe = data.draw(timed_flows())
     check(recipe, data.draw(drawing.records(recipe, most=45)), data.draw(MOVING))
+
+
+@examples(20)
+@given(data=st.data())
+def test_timers_when_their_keys_are_put_on_hold_again_and_again_fire_as_in_one_sequential_pass(data):
+    recipe = data.draw(timed_flows())
+    check(recipe, data.draw(drawing.records(recipe, most=45)), data.draw(HOLDING))
 
 
 @examples(60)
@@ -114,6 +132,10 @@ def timers_do_not_move_with_their_keys(patch):
     patch.setattr(collect_state, "_batch", lambda entries, b=collect_state._batch: b([(n, v, MAX_TIME) for n, v, _ in entries]))
 
 
+def timers_of_keys_that_were_on_hold_count_as_past(patch):
+    patch.setattr(Context, "not_past", lambda self, timers, _: np.maximum(timers, self.before))
+
+
 def timers_of_the_epoch_before_are_lost_with_an_event(patch):
     patch.setattr(KeyedState, "get_timed", lambda self, names: (self.get(names), np.full(len(names), MAX_TIME)))
 
@@ -124,6 +146,7 @@ MUTANTS = {
     timers_at_the_end_fire_from_the_last_frontier_on: drawing.courses,
     timers_make_a_state_live_longer: drawing.courses,
     timers_do_not_move_with_their_keys: MOVING,
+    timers_of_keys_that_were_on_hold_count_as_past: HOLDING,
     timers_of_the_epoch_before_are_lost_with_an_event: drawing.courses,
 }
 

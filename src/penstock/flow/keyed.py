@@ -27,6 +27,7 @@ from penstock.operators.base import ERROR_SCHEMA, Operator
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.migration import as_migrations
 from penstock.operators.session import SessionStep
+from penstock.operators.timed_process import in_turns
 from penstock.operators.windows import Session, Window
 from penstock.sinks.base import Sink
 from penstock.sql_text.given import as_name, as_spelled, as_texts, flat, known_column
@@ -116,6 +117,7 @@ class KeyedStream(Stream):
         on_error: Literal["fail"] | Sink = "fail",
         name: str | None = None,
         migrate: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] = (),
+        ttl: Duration | None = None,
     ) -> KeyedStream:
         """A step of one's own; see `penstock.Operator`.
 
@@ -127,9 +129,11 @@ class KeyedStream(Stream):
             migrate: A function from the state of an earlier version of the flow to today's, or several, oldest first. Each value that was
                 stored before a function was added goes through it once, when it is first read. Keep the functions that are there, and
                 put new ones behind them. The operator must keep its state by `put_objects`.
+            ttl: How long after a key's last row, by event time, all of its state is forgotten; None: never.
 
         Raises:
-            DeclarationError: This is no operator, one whose state is not a user's own with ``migrate``, or ``on_error="skip"``: only the operator knows which of its records failed.
+            DeclarationError: This is no operator, one whose state is not a user's own with ``migrate``, or ``on_error="skip"``: only the operator knows which of its records failed;
+                or its rows and timers cannot come in the order of event time (`ttl`, `on_timer`).
         """
         if not isinstance(operator, Operator):
             raise DeclarationError(f"process needs a penstock.Operator, not {type(operator).__name__}.")
@@ -143,6 +147,7 @@ class KeyedStream(Stream):
                 raise DeclarationError(f"{operator.describe()} takes no migrate=: its state is not made by functions of yours.")
             operator = copy.copy(operator)
             operator.migrate = functions
+        operator = in_turns(operator, ttl, timed=self._node.timed)
         return self._step(operator, [self._input], [self.schema], on_error, name)
 
     def _step(

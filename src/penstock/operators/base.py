@@ -15,25 +15,23 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import to_indices
 from penstock.errors import StateError
+from penstock.operators.partials import FROM, PANE, VALUE, Partials, Parts, parts_schema
 from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import BIN_BYTES, LONGEST_SUB_KEY, Ints, KeyCodec
 from penstock.rows.rows import Emitted, Keys, Order, Rows
 from penstock.sql_text.schema import in_micros, parse_schema
-from penstock.types import MAX_TIME, MIN_TIME, PART_BITS, ROW_BITS, whole_partition
+from penstock.types import MAX_TIME, MIN_TIME, PART_BITS, ROW_BITS, Duration, whole_partition
+
+if TYPE_CHECKING:
+    from penstock.operators.fired import Fired
 
 Output = Emitted | Iterable[Emitted] | None
-PANE = "__ps_pane"
-FROM: Final = "__ps_from"
-"""int64, the worker of a split stage that made a partial result."""
-VALUE: Final = "__ps_value"
-"""A partial result that a split stage has made."""
 ERROR_SCHEMA: Final = pa.schema([(n, pa.string()) for n in ("operator", "key", "position", "error", "record")])
 """Columns of records that an operator skips."""
 Layout = Mapping[str, str]
@@ -73,6 +71,7 @@ class Context:
         missing: Event time (µs) before which records are missing, as a replay began in the middle of the log (`Operator.link`); `MIN_TIME`: none are.
         needed: Event time (µs) from which on results matter then.
         unsure: Set by the operator: a result that matters hangs on records that are missing.
+        released: Hashes of keys that come off hold in this epoch: their rows, and timers, may be older than `before`.
         layouts: All layouts of stored values that the operator ever had in this checkpoint, the present one last.
     """
 
@@ -93,6 +92,12 @@ class Context:
     unsure: bool = False
     before: int = MIN_TIME
     latest: int = MIN_TIME
+    released: frozenset[int] = frozenset()
+
+    def not_past(self, timers: Ints, hashes: Ints) -> Ints:
+        """Timers (int64, n) of keys; those that a flow without `on_timer` has left behind fire where this epoch begins."""
+        held = np.isin(hashes, list(self.released)) if self.released else np.zeros(len(timers), bool)
+        return np.where(held, timers, np.maximum(timers, self.before))
 
     def position_text(self, order: Order, row: int) -> str:
         """A row's origin for people: ``source/partition @ offset``, or ``source: file row n``, from 1."""
@@ -121,50 +126,6 @@ def position_text(sources: Sequence[str], files: Mapping[int, Mapping[int, str]]
     return f"{name}/{whole_partition(part)} @ {offset}"
 
 
-@dataclass(frozen=True)
-class Partials:
-    """Partial results that the engine computes in SQL before the shuffle: one row per key, or per key and pane.
-
-    Attributes:
-        columns: SQL aggregate expressions over the columns of the input and its order (`penstock.types.ORDER`).
-        pane: SQL of the int64 that groups rows beside their key; empty: only the key does.
-    """
-
-    columns: tuple[str, ...]
-    pane: str = ""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Partial results of some rows, as one `Operator.lift` gives and `Operator.on_parts` merges.
-
-    Attributes:
-        keys: The distinct keys.
-        group: int64, n: the key of each partial result, ascending.
-        panes: int64, n: tells partial results of a key apart, ascending within a key; what it means is the operator's.
-        values: n values, as bytes.
-    """
-
-    keys: Keys
-    group: Ints
-    panes: Ints
-    values: Sequence[bytes]
-
-    def batch(self, worker: int, schema: pa.Schema) -> pa.RecordBatch:
-        """As they go from a worker of the split stage to the region, in the columns of `parts_schema`."""
-        at = to_indices(self.group)
-        columns = [c.take(at).cast(f.type) for c, f in zip(self.keys.columns, schema, strict=False)]
-        made_by = np.full(len(self.group), worker, np.int64)
-        return pa.RecordBatch.from_arrays(
-            [*columns, pa.array(self.panes), pa.array(made_by), pa.array(self.values, pa.binary())], schema=schema
-        )
-
-
-def parts_schema(keys: pa.Schema) -> pa.Schema:
-    """The columns of partial results between a split stage and its region."""
-    return pa.schema([*keys, pa.field(PANE, pa.int64()), pa.field(FROM, pa.int64()), pa.field(VALUE, pa.binary())])
-
-
 class KeyedState:
     """An operator's state: bytes (or any picklable value) per key, with an optional timer.
 
@@ -175,6 +136,11 @@ class KeyedState:
         self._view = view
         self._context = context
         self._operator = context.operator
+
+    @property
+    def view(self) -> StateView:
+        """What it reads and writes."""
+        return self._view
 
     @property
     def slot(self) -> int:
@@ -276,8 +242,8 @@ class KeyedState:
 class Operator:
     """A step of a region. Override what you need; everything has a working default.
 
-    The methods are called in each epoch in this order: `on_data` (only if there are rows), `on_frontier`, `on_barrier`. An
-    operator must be deterministic: the same rows and state give the same output, so that running the epoch again repairs a
+    The methods are called in each epoch in this order: `on_data` (only if there are rows), `on_frontier`, `on_barrier`. One that has
+    `on_timer` gets rows and timers in turn, in the order of event time. An operator must be deterministic: the same rows and state give the same output, so that running the epoch again repairs a
     crash. Its attributes are configuration; keep everything else in `state`.
 
     The attributes below, `reads`, `partials`, `user_functions` and `java_expressions` describe an operator to the compiler and
@@ -312,6 +278,10 @@ class Operator:
     and ``context.layouts`` has them once they have changed; empty: there is none."""
     migrate: Sequence[Callable[[Any], Any]] | None = ()
     """Functions from an older state to the next one, oldest first (`KeyedStream.process`); None: it takes none."""
+    timer_lead: Duration = 0
+    """How long after the row that sets it, at least, a timer is. Rows of a key that are less apart come together; with 0, those of one moment do."""
+    migrates_itself: bool = False
+    """Whether it has `migrate` called itself."""
     passes: bool = False
     """Whether its output rows are rows that it was given, so that it may be taken away from a flow that has state."""
 
@@ -460,6 +430,16 @@ class Operator:
         del t, state
         return None
 
+    def on_timer(self, fired: Fired, state: KeyedState) -> Output:
+        """Entries whose timer has come: all rows of their keys before it have been handled, and none at its time or later.
+
+        For operators whose rows are `ordered`, in place of `on_frontier`. The entries are there without their timer. What is put with
+        a timer meanwhile must be later than the one that fired; in `on_data`, a timer that is not after its row counts as the next
+        microsecond. So results do not depend on epochs.
+        """
+        del fired, state
+        return None
+
     def on_interrogate(self, bins: Sequence[int], state: KeyedState) -> None:
         """State of `bins` is about to move; an operator need not do anything."""
         del bins, state
@@ -485,4 +465,6 @@ class Operator:
         return pickle.loads(value)
 
 
-__all__ = ["BIN_BYTES", "PANE", "Context", "KeyedState", "Operator", "Output", "Partials", "Parts", "StateView"]
+__all__ = [
+    "BIN_BYTES", "FROM", "PANE", "VALUE", "Context", "KeyedState", "Operator", "Output", "Partials", "Parts", "StateView", "parts_schema",
+]  # fmt: skip

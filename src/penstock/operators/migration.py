@@ -104,7 +104,8 @@ class MigratedView:
 
 def view_of(view: StateView, operator: Operator) -> StateView:
     """What a started operator sees of its state."""
-    return MigratedView(view, operator) if operator.migrate and not operator.typed else view
+    own = operator.typed or operator.migrates_itself
+    return MigratedView(view, operator) if operator.migrate and not own else view
 
 
 __all__ = ["MigratedView", "as_migrations", "told_with_key", "view_of"]

@@ -58,7 +58,7 @@ class Timers:
         """How far the timers of entries go.
 
         Args:
-            at: Each one's timer; those of a flow that had none for a while may be past.
+            at: Each one's timer.
             until: int64, n: the time of its last row, or of the last before it if it has none.
             last: bool, n: whether it is the last of its key.
             doubt: See `Timers`.
@@ -69,7 +69,7 @@ class Timers:
         ended = context.frontier == MAX_TIME
         reached = np.maximum(until, context.latest) if ended else np.full(len(at), context.frontier - 1)
         return Timers(
-            np.maximum(at, context.before),
+            at,
             np.where(last, np.minimum(lives, reached), lives),
             np.where(last & ended, lives, MIN_TIME),
             doubt,
@@ -89,7 +89,7 @@ class TimedCalls(Calls):
         self, step: TimedMap, keys: list[Any], spread: Spread, events: list[Any], held: Sequence[Any], timers: Timers
     ) -> None:
         super().__init__(step, keys, spread, events, held)
-        self._on_timer = step.on_timer
+        self._on_timer = step.timer_fn
         self._time = spread.order.time.tolist()
         self._timers = timers
         self._at, self._upto, self._once = timers.at.tolist(), timers.upto.tolist(), timers.once.tolist()

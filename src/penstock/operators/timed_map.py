@@ -33,11 +33,11 @@ class TimedMap(StatefulMap):
     """``fn(key, event, state) -> (outputs, state, timer)``, and ``on_timer(key, state, at) -> (outputs, state, timer)``.
 
     Attributes:
-        on_timer: Called for each timer that fires. What either function returns as the key's timer replaces the one before; without a
+        timer_fn: ``on_timer``, called for each timer that fires. What either function returns as the key's timer replaces the one before; without a
             third value `fn` keeps it, unless it forgets the key.
     """
 
-    on_timer: Callable[[Any, Any, Any], tuple[Any, ...]] = lambda *_: (None, None)
+    timer_fn: Callable[[Any, Any, Any], tuple[Any, ...]] = lambda *_: (None, None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,7 +82,8 @@ class TimedMap(StatefulMap):
         data = self._none() if rows is None else rows.data
         order = _NO_ORDER if rows is None else rows.order
         spread = Spread(data, order, found.starts, found.owner, np.arange(data.num_rows))
-        timers = Timers.of(entries.at, found.until, found.last, entries.doubt, self.ttl_us, self.context)
+        since = self.context.not_past(entries.at, entries.keys.hashes[found.owner])
+        timers = Timers.of(since, found.until, found.last, entries.doubt, self.ttl_us, self.context)
         held = self._current(names, entries.held, state)
         calls = TimedCalls(self, entries.keys.values(), spread, events_of(data), held, timers)
         batch, after = calls.run()

@@ -175,6 +175,14 @@ class Rows:
             self.data.take(to_indices(rows)), None, self.order.take(rows), self.keys.take(np.flatnonzero(chosen)), starts
         )
 
+    def between(self, begin: Ints, end: Ints) -> Rows:
+        """The rows from `begin` up to `end` of each key (int64, g); keys of which there are none are left out."""
+        sizes = end - begin
+        chosen = np.flatnonzero(sizes > 0)
+        starts = np.concatenate(([0], np.cumsum(sizes[chosen])))
+        at = np.repeat(begin[chosen] - starts[:-1], sizes[chosen]) + np.arange(starts[-1])
+        return Rows(self.data, at, self.order.take(at), self.keys.take(chosen), starts)
+
     @cached_property
     def group(self) -> Ints:
         """int64, n: the key of each row."""

@@ -197,6 +197,8 @@ class RegionTask:
     def release(self, keys: Sequence[int]) -> None:
         """Put the queued rows of keys before those that came."""
         self.released = True
+        for context in self.contexts:
+            context.released = frozenset(keys)
         for i, port in enumerate(self.spec.ports):
             in_turn = not self.spec.timed and port.partial_of is None
             queued = dequeue(self.state, port.slot, self.epoch, keys, in_turn=in_turn)

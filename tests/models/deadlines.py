@@ -1,0 +1,56 @@
+"""The oracle of operators with several timers per key.
+
+Read next: `oracle`, `own_operators`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import recipes as r
+from own_operators import NEVER, deadline_fired, deadline_of_row
+
+
+def deadlines(node: r.Process, rows: Sequence[Any], latest: int, fired: Callable[[int, Any, int], Any]) -> list[Any]:
+    """What `Deadlines` gives for the rows of a key: several timers, which fire in their order; those of one moment together.
+
+    Args:
+        node: The step.
+        rows: In order.
+        latest: The greatest time of the input.
+        fired: Makes a row of the time, the data and the number that a timer's row has.
+    """
+    lead, last = int(node.operator == "deadlines"), rows[0].time
+    out: list[Any] = []
+    entries: dict[str, list[int]] = {}
+
+    def fire(at: int, subs: Iterable[str]) -> None:
+        for sub in subs:
+            entries[sub][1] = NEVER
+        given = [data for sub in subs for data in deadline_fired(entries, sub, at)]
+        assert all(t > at for _, t in entries.values())
+        out.extend(fired(at, data, n) for n, data in enumerate(given))
+
+    def fire_upto(upto: int) -> None:
+        while due := sorted((t, sub) for sub, (_, t) in entries.items() if t <= min(upto, lives())):
+            fire(due[0][0], [sub for t, sub in due if t == due[0][0]])
+
+    def lives() -> int:
+        return NEVER - 1 if node.ttl_us is None else last + node.ttl_us
+
+    for row in rows:
+        fire_upto(row.time)
+        if node.ttl_us is not None and row.time - last >= node.ttl_us:
+            entries.clear()
+        out.append(row.child(0, deadline_of_row(entries, row.data, row.time, lead)))
+        for entry in entries.values():
+            entry[1] = max(entry[1], row.time + 1)
+        last = row.time
+    fire_upto(max(last, latest))
+    left = {sub for sub, (_, t) in entries.items() if t != NEVER}
+    while due := sorted((t, sub) for sub, (_, t) in entries.items() if sub in left and t <= lives()):
+        subs = [sub for t, sub in due if t == due[0][0]]
+        left -= set(subs)
+        fire(due[0][0], subs)
+    return out
