@@ -1,7 +1,7 @@
 """Draw the diagrams of the documents from their sources: ``python docs/diagrams.py`` rewrites them in place.
 
-The machines of a rescale and of a group's member come from the tables that the code runs by, the architecture from ``images/architecture.mmd``, the duration of
-epochs during a rescale from ``benchmarks/results/rescale.json``.
+The machines of a rescale and of a group's member come from the tables that the code runs by, what happens when a member joins or leaves from such machines that are
+run here, the architecture from ``images/architecture.mmd``, the duration of epochs during a rescale from ``benchmarks/results/rescale.json``.
 """
 
 from __future__ import annotations
@@ -9,14 +9,23 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
+from penstock.protocol.group.events import Acquire, Edit, Event, Release
+from penstock.protocol.group.partition import AFTER, Partition
 from penstock.protocol.group.partition import TRANSITIONS as OF_A_PARTITION
+from penstock.protocol.group.store import Granted
 from penstock.protocol.rescale import TRANSITIONS
+from penstock.testing.group.process import Process
+from penstock.testing.group.schedule import Disturbance, Schedule
+from penstock.testing.group.simulator import World
 
 HERE = Path(__file__).parent
 GUIDE = HERE / "guide-rescaling.md"
 GROUPS = HERE / "internals" / "groups.md"
+RUN_IT_TWICE = HERE / "guide-groups.md"
 README = HERE.parent / "README.md"
 ARCHITECTURE = HERE / "images" / "architecture.mmd"
 EPOCHS = HERE / "images" / "rescale-short.svg"
@@ -38,6 +47,81 @@ def group() -> str:
     return "\n".join(lines) + "\n"
 
 
+class _Told(Process):
+    """A member that says what becomes of its partitions."""
+
+    def tell(self, event: Event) -> None:
+        go, world = Partition.go, self.world
+
+        def told(partition: Partition, what: str) -> None:
+            before = partition.state
+            go(partition, what)
+            after = AFTER[before, what]
+            world.lines.append(f"Note over {world.of(self)}: partition {partition.number}: {what}, now {after}")
+
+        with patch.object(Partition, "go", told):
+            super().tell(event)
+
+
+class _Pictured(World):
+    """Two members and two partitions, of which a member joins or leaves after two seconds while an entry of each partition is in hand."""
+
+    process = _Told
+
+    def __init__(self, starts: list[float], change: str) -> None:
+        self.lines: list[str] = []
+        changes = [Disturbance(1.999, "entries", amount=1.0), Disturbance(2.0, change, 1, 2.0)]
+        super().__init__(Schedule(7, 2, starts, True, 2.0, [0, 0], 0.05, calm=True, disturbances=changes), Random(7))
+
+    def of(self, process: Process) -> str:
+        return "AB"[self.processes.index(process)]
+
+    def disturb(self, each: Disturbance) -> None:
+        if each.kind != "entries":
+            self.lines.clear()
+        super().disturb(each)
+
+    def step(self, process: Process, command: Any) -> Any:
+        who, lines, answer = self.of(process), self.lines, super().step(process, command)
+        match command:
+            case Edit(_, document, _) if answer is True:
+                shares = "; ".join(
+                    f"{'AB'[int(name[1:])]} has {list(e.partitions)}" for name, e in sorted(document.members.items())
+                )
+                lines += [
+                    f"{who}->>R: membership document of epoch {document.epoch}: {shares}",
+                    f"R-->>{'AB'.replace(who, '')}: announced",
+                ]
+            case Acquire(partition):
+                given = isinstance(answer, Granted)
+                lines.append(
+                    f"{who}->>R: take the lock of partition {partition}: {f'token {answer.token}' if given else 'not free'}"
+                )
+            case Release(partition):
+                lines.append(f"{who}->>R: release the lock of partition {partition}")
+        return answer
+
+    def step_ack(self, process: Process, partition: int, incarnation: str, token: int, entry: int) -> bool:
+        self.lines.append(f"{self.of(process)}->>R: ack entry {entry} of partition {partition} with token {token}")
+        return super().step_ack(process, partition, incarnation, token, entry)
+
+
+def joining() -> str:
+    """What two members do when the second one joins, as Mermaid: the machine runs, and this is what it did."""
+    return _sequence("A, has both", "B, joins", _Pictured([0.0], "join"))
+
+
+def leaving() -> str:
+    """Likewise when the second one leaves."""
+    return _sequence("A, stays", "B, leaves", _Pictured([0.0, 0.2], "leave"))
+
+
+def _sequence(first: str, second: str, world: _Pictured) -> str:
+    world.run()
+    names = [f"participant A as {first}", "participant R as Redis", f"participant B as {second}"]
+    return "\n".join(["sequenceDiagram", *(f"    {line}" for line in (*names, *world.lines))]) + "\n"
+
+
 def architecture() -> str:
     """What penstock consists of, as Mermaid."""
     return ARCHITECTURE.read_text(encoding="utf-8")
@@ -45,7 +129,7 @@ def architecture() -> str:
 
 def drawn(text: str) -> str:
     """A document with its diagrams as they should be."""
-    sources = {"rescale": rescale, "group": group, "architecture": architecture}
+    sources = {"rescale": rescale, "group": group, "joining": joining, "leaving": leaving, "architecture": architecture}
     return _BLOCK.sub(lambda found: f"{found[1]}```mermaid\n{sources[found[2]]()}```\n{found[3]}", text)
 
 
@@ -83,6 +167,6 @@ def _panel(title: str, result: dict[str, Any], top: int, margin: int = 40) -> st
 
 
 if __name__ == "__main__":
-    for document in (GUIDE, GROUPS, README):
+    for document in (GUIDE, GROUPS, RUN_IT_TWICE, README):
         document.write_text(drawn(document.read_text(encoding="utf-8")), encoding="utf-8")
     EPOCHS.write_text(epochs(), encoding="utf-8")

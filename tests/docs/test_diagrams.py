@@ -31,6 +31,13 @@ def test_diagram_of_a_member_is_drawn_from_the_machines_table(diagrams):
     assert text == diagrams.drawn(text), "run python docs/diagrams.py"
 
 
+def test_diagrams_of_joining_and_leaving_are_what_the_machine_did(diagrams):
+    text = diagrams.RUN_IT_TWICE.read_text(encoding="utf-8")
+    assert text.count("now owned") == 2
+    assert "partition 0: " not in diagrams.joining()  # a partition that stays never notices
+    assert text == diagrams.drawn(text), "run python docs/diagrams.py"
+
+
 def test_picture_of_the_architecture_is_drawn_from_its_source(diagrams):
     text = diagrams.README.read_text(encoding="utf-8")
     assert "flowchart" in text
