@@ -60,7 +60,8 @@ class Joins:
     def _lookup(self, node: r.Node, about: About) -> None:
         column = f"t{len(self.recipe.nodes)}"
         on = self.draw(st.sampled_from([*LOOKED_UP]))
-        self.add(r.Lookup(node, on, column, drawn_rows(self.draw, on), self.draw(st.sampled_from(["left", "inner"]))), about)
+        rows, how = drawn_rows(self.draw, on), self.draw(st.sampled_from(["left", "inner"]))
+        self.add(r.Lookup(node, on, column, rows, how, self.draw(st.booleans()), self.draw(st.booleans())), about)
 
     def _join(self, node: r.Node, about: About) -> None:
         if any(c.endswith("_right") for c in oracle.columns(node)):

@@ -358,7 +358,7 @@ def repeated(row: Row) -> list[Row]:
 def looked_up(node: r.Lookup, row: Row) -> list[Row]:
     """The row with the value of its key; none: null, or no row."""
     key = one_value(row.data[node.on])
-    found = [v for k, v in node.rows if k is not None and (one_value(k) is key or one_value(k) == key)]
+    found = [v for k, v in node.kept() if k is not None and (one_value(k) is key or one_value(k) == key)]
     value = found[0] if found else None
     return [replace(row, data={**row.data, node.column: value})] if found or node.how == "left" else []
 

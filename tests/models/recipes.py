@@ -8,6 +8,7 @@ Read next: `oracle`.
 from __future__ import annotations
 
 import datetime as dt
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -93,20 +94,39 @@ class Repeat(Node):
 
 @dataclass(frozen=True, eq=False)
 class Lookup(Node):
-    """`column`: the table's; `rows`: its keys and values, in the order of the table."""
+    """`column`: the table's; `rows`: its keys and values, in the order of the table; `narrow`: its keys are of a narrower type than those of the
+    stream; `refreshed`: it is read again in every epoch, with the same rows.
+    """
 
     of: Node
     on: str
     column: str
     rows: tuple[tuple[Any, int], ...]
     how: str = "left"
+    narrow: bool = False
+    refreshed: bool = False
 
     def table(self) -> pa.Table:
         """What the step is given."""
-        kind = {"k": _TEXT, "s": _TEXT, "x": pa.float64()}.get(self.on, _WHOLE)
+        wide, narrow = {
+            "k": (_TEXT, pa.large_string()),
+            "s": (_TEXT, pa.large_string()),
+            "x": (pa.float64(), pa.float32()),
+        }.get(self.on, (_WHOLE, pa.int32()))
+        rows = self.kept()
         return pa.table(
-            {self.on: pa.array([k for k, _ in self.rows], kind), self.column: pa.array([v for _, v in self.rows], _WHOLE)}
+            {
+                self.on: pa.array([k for k, _ in rows], narrow if self.narrow else wide),
+                self.column: pa.array([v for _, v in rows], _WHOLE),
+            }
         )
+
+    def kept(self) -> list[tuple[Any, int]]:
+        """The rows of the table: whole numbers that its keys cannot hold are left out, other numbers are rounded."""
+        if not self.narrow:
+            return list(self.rows)
+        rows = [(k, v) for k, v in self.rows if not isinstance(k, int) or abs(k) < 2**31]
+        return [(struct.unpack("f", struct.pack("f", k))[0] if isinstance(k, float) else k, v) for k, v in rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -420,7 +440,10 @@ def declare_node(
     if isinstance(node, Standard):
         return standard(stream, [*STANDARD], spelling)
     if isinstance(node, Lookup):
-        return stream.lookup(node.table(), spelling(node.on, [node.on], {node.on: node.on}), node.how)
+        again = {"refresh": 0} if node.refreshed else {}
+        return stream.lookup(
+            node.table if node.refreshed else node.table(), spelling(node.on, [node.on], {node.on: node.on}), node.how, **again
+        )
     if isinstance(node, Repeat):
         return stream.map_batches(repeat, stream.schema)
     if isinstance(node, KeyBy):

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
-from penstock.errors import DeclarationError, RecordError
+from penstock.errors import DeclarationError, PenstockError, RecordError
 from penstock.flow.lookup import looked_up
 
 pytestmark = pytest.mark.spark
@@ -162,4 +162,48 @@ def test_step_behind_a_table_that_fails_names_the_record(spark, tmp_path):
     table = pa.table({"k": ["a", "b"], "by": [1, 0]})
     rows.lookup(table, "k").with_columns(w="n / by").sink(ps.memory("failing lookup"))
     with pytest.raises(RecordError, match=r"with_columns\(w='n / by'\)"):
+        flow.start(spark, checkpoint=tmp_path / "c", trigger="available_now").await_termination(600)
+
+
+def test_table_that_is_refreshed_is_over_spark_another_one_in_each_epoch_and_the_same_when_it_is_run_again(spark, tmp_path):
+    for i in range(4):
+        fr.write_parquet(tmp_path / "in", [{"n": n, "at": fr.moment(n)} for n in (2 * i, 2 * i + 1)], SCHEMA, i)
+    calls, failing, out = iter(range(100)), [True], ps.memory("refreshed over spark")
+
+    def table():
+        return spark.createDataFrame([(n, call) for call in [next(calls)] for n in range(8)], "n long, call long")
+
+    def fail_once(frame, epoch):
+        if epoch == 2 and failing:
+            failing.clear()
+            raise ValueError("once")
+
+    def flow():
+        made = ps.Flow("refreshed")
+        source = made.source("s", ps.files(str(tmp_path / "in"), COLUMNS, max_files_per_epoch=1), time="at", lateness="1 hour")
+        looked = source.lookup(table, "n", "inner", refresh=0).select("n", "call")
+        looked.sink(out, name="out")
+        looked.select("n").sink(ps.foreach_epoch(fail_once), name="failing")
+        return made
+
+    run = flow().start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now")
+    with pytest.raises(PenstockError, match="once"):
+        run.await_termination(600)
+    met = {row["n"] // 2: row["call"] for row in out.rows()}
+    assert met == {0: 1, 1: 2, 2: 3}
+    flow().start(spark, checkpoint=tmp_path / "c", workers=2, trigger="available_now").await_termination(600)
+    met = {row["n"] // 2: row["call"] for row in out.rows()}
+    assert {n: call for n, call in met.items() if n < 3} == {0: 1, 1: 2, 2: 3}
+    assert met[3] > 3
+
+
+def test_step_that_fails_on_rows_of_a_table_that_was_refreshed_names_the_record(spark, tmp_path):
+    fr.write_parquet(tmp_path / "in", ROWS[:2], SCHEMA, 0)
+    tables = iter([pa.table({"k": ["a", "b"], "by": [0, 1]}), pa.table({"k": ["a", "b"], "by": [1, 0]})])
+    flow = ps.Flow("failing")
+    rows = flow.source("s", ps.files(str(tmp_path / "in"), COLUMNS))
+    rows.lookup(lambda: next(tables), "k", refresh="1 hour").with_columns(w="n / by").sink(
+        ps.memory("failing refreshed lookup")
+    )
+    with pytest.raises(RecordError, match=r"with_columns\(w='n / by'\) failed on the record at .*row 2: "):
         flow.start(spark, checkpoint=tmp_path / "c", trigger="available_now").await_termination(600)
