@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 from decimal import Decimal
 
+import numpy as np
 import pytest
 from ceql_running import complaint, in_batch, in_epochs
 from test_small_checks import case, data, of_one_key, reference
@@ -13,8 +14,11 @@ from test_small_checks import case, data, of_one_key, reference
 import penstock as ps
 from penstock.errors import OperatorError, QueryError
 from penstock.patterns import batch, relations
+from penstock.patterns.automaton.build import build
 from penstock.patterns.memory import checksum
 from penstock.patterns.plan import ready
+from penstock.patterns.recogniser.recogniser import Batch
+from penstock.patterns.recogniser.tables import Tables
 from penstock.testing import Harness
 
 NUMBERS = itertools.count()
@@ -296,3 +300,67 @@ def test_explain_tells_conditions_between_events_and_that_an_equal_attribute_cou
         f"when enumerated, for each candidate: a.k = b.k; {key}",
     ]
     assert not any("__ps" in line for line in explained)
+
+
+# ------------------------------------------------------------------------------ a gap behind the first event: part of recognition
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("A ;[WITHIN 2 SECONDS] B ; C", {2_000_000}),
+        ("(A OR B) ;[WITHIN 2 SECONDS] B ; C", {2_000_000}),
+        ("A ;[WITHIN 2 SECONDS] B OR B ;[WITHIN 3 SECONDS] C", {2_000_000, 3_000_000}),
+        ("A :[WITHIN 2 SECONDS] (NOT(A)):* :[WITHIN 3 SECONDS] B", {2_000_000}),
+        ("A+[WITHIN 2 SECONDS] ; B", set()),  # a second A waits for a third as the first did for it
+        ("A ; B ;[WITHIN 2 SECONDS] C", set()),
+        ("(A ;[WITHIN 2 SECONDS] B)+", set()),
+        ("(NOT(A)):+ :[WITHIN 2 SECONDS] B", set()),
+    ],
+)
+def test_run_of_one_event_before_a_gap_ends_with_the_gap(text, spans):
+    assert {span for span in build(ps.parse(f"SELECT * WHERE {text}")).spans if span >= 0} == spans
+
+
+def kept_of(query, events, **how):
+    """How many keys are remembered after each event, one a second."""
+    flow, out = ps.Flow(f"kept{next(NUMBERS)}"), ps.memory(f"kept{next(NUMBERS)}")
+    source = flow.source("events", ps.files("unused", "k int, kind string, at timestamp"), time="at", lateness="0 seconds")
+    source.key_by("k").match(query, type="kind", **how).sink(out)
+    kept = []
+    with Harness(flow) as harness:
+        for p, name in enumerate(events):
+            at = dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=p)
+            harness.push("events", [{"k": int(name == "X"), "kind": name, "at": at}])
+            harness.epoch()
+            kept.append(len(harness.keys(next(iter(harness.record.regions)))))
+    return kept
+
+
+def test_key_keeps_nothing_once_the_gap_behind_its_only_event_has_passed_also_without_a_window():
+    assert kept_of("SELECT * WHERE A ;[WITHIN 2 SECONDS] B", ["A", *"XXXXX"])[-1] == 0
+    assert kept_of("SELECT * WHERE A ; B", ["A", *"XXXXX"])[-1] == 1
+    assert kept_of("SELECT * WHERE A ;[WITHIN 2 SECONDS] B ; C", ["A", "B", *"XXXXX"])[-1] == 1
+
+
+def test_event_that_comes_after_the_gap_adds_no_node():
+    def nodes(text):
+        pattern = ready(ps.parse(f"SELECT * WHERE {text}"), ("at", "v"), order=("at",), keys=())
+        found = relations.recogniser_of(pattern, Tables(pattern.follower()))
+        when = np.array([0, *range(10_000_000, 20_000_000, 1_000_000)], np.int64)
+        letters = found.tables.letters([np.array([1] + [2] * 10)])
+        zeros = np.zeros(1, np.int64)
+        never = np.full(11, np.iinfo(np.int64).min)
+        assert not list(found.feed(Batch(letters, when, never, np.array([0, 11]), zeros)))
+        return found.arena.count
+
+    assert nodes("A ;[WITHIN 5 SECONDS] B ; C") == 1
+    assert nodes("A ;[WITHIN 10 SECONDS] B ; C") == 2
+    assert nodes("A ; B ; C") > 10
+
+
+def test_explain_tells_that_a_run_ends_with_the_gap_behind_its_first_event():
+    assert "when recognised, in 2: a run ends [WITHIN 2 SECONDS] of its first event" in ps.explain(
+        "SELECT * WHERE A ;[WITHIN 2 SECONDS] B"
+    )
+    assert "when recognised" not in ps.explain("SELECT * WHERE A ;[WITHIN 2 SECONDS] B WITHIN 5 EVENTS")

@@ -210,8 +210,11 @@ class Match(Operator):
         window, whose = self.pattern.window, np.arange(len(rows.keys))
         none = np.empty(0, np.int64)
         if window is None or window.kind != "attribute":
-            by_time = window is not None and window.kind == "time"
-            when = rows.order.time if by_time else np.arange(len(rows)) - rows.starts[rows.group] + places_before[rows.group]
+            when = (
+                rows.order.time
+                if self.pattern.in_time
+                else np.arange(len(rows)) - rows.starts[rows.group] + places_before[rows.group]
+            )
             return when, earliest(self.pattern, rows, when), rows.starts, whose, none, none
         when = times(self.pattern, rows, none, partial(self._without, rows))
         low = earliest(self.pattern, rows, when)
@@ -263,7 +266,7 @@ class Match(Operator):
     ) -> None:
         last = rows.starts[1:] - 1
         lows = batch.low[last]
-        needed = recogniser.keep(np.arange(len(names)), lows)
+        needed = recogniser.keep(np.arange(len(names)), lows, batch.when[last])
         kept = events.take(to_indices(needed))
         window = self.pattern.window
         by_attribute = window is not None and window.kind == "attribute"
@@ -275,12 +278,13 @@ class Match(Operator):
         state.delete([names[i] for i, value in enumerate(values) if value is None and stored[i] is not None])
 
     def _timers(self, recogniser: Recogniser, count: int) -> Ints | None:
-        """The end of the last window of each key's runs; only windows of time end by themselves."""
-        window = self.pattern.window
-        if window is None or window.kind != "time":
+        """The end of the last window of each key's runs, or of the gap that they wait in; only what is measured in time ends by itself."""
+        if not self.pattern.in_time:
             return None
-        newest = np.full(count, np.iinfo(np.int64).min)
+        size = MAX_TIME if self.pattern.window is None else int(self.pattern.window.size)
         row, node = np.nonzero(recogniser.heads >= 0)
-        np.maximum.at(newest, row, recogniser.arena.arrays[6][recogniser.heads[row, node]])
-        size = int(window.size)
-        return np.where(newest > MAX_TIME - size - 1, MAX_TIME - 1, newest + size)
+        newest, span = recogniser.arena.arrays[6][recogniser.heads[row, node]], recogniser.tables.spans[node]
+        reach = np.where(span >= 0, np.minimum(span, size), size)
+        last = np.full(count, np.iinfo(np.int64).min)
+        np.maximum.at(last, row, np.where(newest > MAX_TIME - reach - 1, MAX_TIME - 1, newest + reach))
+        return last

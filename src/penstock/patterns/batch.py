@@ -277,7 +277,8 @@ class _Worker:
             lows = earliest(self.pattern, chunk, self.latest[rows]) if self._by_key else np.full(len(rows), batch.low[-1])
         else:
             rows, lows = batch.rows[-1:], batch.low[-1:]
-        needed = self.recogniser.keep(rows, lows)
+        now = None if self.pattern.needs_global_order else batch.when[-1:]
+        needed = self.recogniser.keep(rows, lows, now)
         self.kept = events.take(to_indices(needed))
         self.latest = self.latest[rows] if self._by_key else self.latest
         self.last = chunk.slice(chunk.num_rows - 1)

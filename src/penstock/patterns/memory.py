@@ -59,6 +59,7 @@ def checksum(pattern: Pattern, needed: tuple[str, ...] | None = None) -> int:
         *pattern.streams,
         *automaton.relations,
         *automaton.gaps,
+        *(["in time"] if pattern.window is None and pattern.in_time else []),
     )
     return zlib.crc32(repr(described).encode())
 

@@ -145,7 +145,12 @@ class Pattern:
     @property
     def counts_own_events(self) -> bool:
         """Whether windows, if any, are measured in the events of the key."""
-        return self.window is None or (self.window.kind == "events" and self.events_window == "key")
+        return not self.in_time and (self.window is None or (self.window.kind == "events" and self.events_window == "key"))
+
+    @property
+    def in_time(self) -> bool:
+        """Whether runs are measured in time: by their window, or without one by a gap behind their first event."""
+        return self.window.kind == "time" if self.window is not None else max(self.automaton.spans, default=-1) >= 0
 
     @property
     def spreads(self) -> bool:
@@ -277,6 +282,8 @@ def ready(
         raise DeclarationError(f"events_window={events_window!r} is not known; use 'global' or 'key'.")
     as_number(max_matches_per_event, "max_matches_per_event")
     automaton = build(query)
+    if query.window is not None and query.window.kind != "time":
+        automaton = replace(automaton, spans=())  # runs are measured in another unit
     shape = shape_of(query, columns, automaton.kinds, keys)
     compared = {value.attribute for relation in automaton.relations for value in relation.values}
     shown = {*order, *shape.attributes, *compared} & {group[0] for group in query.partition_by if len(group) == 1}

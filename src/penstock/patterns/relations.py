@@ -6,7 +6,8 @@ variables of its own (``automaton.build.side_of``), so a candidate says which ev
 what is not selected is dropped, equal matches are made one, and the strategy and ``LIMIT`` choose: they see only matches that satisfy the
 conditions.
 
-Cost: one candidate after the other, and one pair of bound events after the other, both vectorised. No run is dropped by a condition.
+Cost: one candidate after the other, and one pair of bound events after the other, both vectorised. No run is dropped by a
+condition; by a gap, runs of one event are (``Automaton.spans``).
 """
 
 from __future__ import annotations

@@ -34,9 +34,7 @@ def times(pattern: Pattern, chunk: HasColumns, place: Ints, missing: Callable[[i
     """
     if pattern.counts_own_events:
         return np.asarray(place, np.int64)
-    window = pattern.window
-    assert window is not None
-    column = chunk.column(pattern.order[0] if window.kind == "time" else WHEN)
+    column = chunk.column(pattern.order[0] if pattern.in_time else WHEN)
     if column.null_count:
         raise missing(int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]))
     if pa.types.is_floating(column.type):

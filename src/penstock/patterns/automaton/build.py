@@ -87,6 +87,8 @@ class Automaton:
         final: the set of states in which a match is complete.
         relations: conditions between events, each for one place of the pattern: the events to compare are those of `side_of`.
         gaps: the longest times between neighbours, each wherever the pattern has it: the events are those of `gap_of`, in turn.
+        spans: by state, how long after its first event a run in it can go on (µs), because it has no other event yet and a gap follows; -1:
+            as long as its window.
     """
 
     tests: tuple[Test, ...]
@@ -96,6 +98,7 @@ class Automaton:
     final: int
     relations: tuple[Relation, ...] = ()
     gaps: tuple[Window, ...] = ()
+    spans: tuple[int, ...] = ()
 
     @property
     def judges(self) -> bool:
@@ -318,15 +321,49 @@ def build(query: Query) -> Automaton:
         choice = kinds[t.labels]
         for target in sorted(closures[t.target] & useful if t.source in useful else ()):
             rows[number[t.source]][Transition(t.needs, t.refuses, choice[0], number[target])] = None
+    marks = tuple(dict(sorted(k for k in kinds.values() if k[0] != SKIP)).values())
+    first = {number[state] for state in initial & useful}
     return Automaton(
         tests=tuple(builder.tests),
         transitions=tuple(tuple(row) for row in rows),
-        kinds=tuple(dict(sorted(k for k in kinds.values() if k[0] != SKIP)).values()),
-        initial=_bits(number[state] for state in initial & useful),
+        kinds=marks,
+        initial=_bits(first),
         final=_bits(number[state] for state in final & useful),
         relations=tuple(builder.relations),
         gaps=tuple(builder.gaps),
+        spans=_spans(rows, marks, first, tuple(builder.gaps)),
     )
+
+
+def _spans(
+    rows: list[dict[Transition, None]], kinds: tuple[tuple[str, ...], ...], first: set[int], gaps: tuple[Window, ...]
+) -> tuple[int, ...]:
+    """See `Automaton.spans`: of states that only a first event before a gap leads to, and skips from such states."""
+    spans = [-1] * len(rows)
+    if not gaps:
+        return tuple(spans)
+    into: list[list[tuple[int, Transition]]] = [[] for _ in rows]
+    for source, row in enumerate(rows):
+        for t in row:
+            into[t.target].append((source, t))
+    begins = {state for state in first if not into[state]}
+    alone = left = set(range(len(rows))) - first
+
+    def longest(t: Transition) -> int:
+        return max((int(gap.size) for nth, gap in enumerate(gaps) if gap_of(nth, 0) in kinds[t.choice - 1]), default=-1)
+
+    def leads(source: int, t: Transition) -> bool:
+        return source in alone if t.choice == SKIP else source in begins and longest(t) >= 0
+
+    while left:  # those that something else leads to
+        left = {state for state in alone if not all(leads(*way) for way in into[state])}
+        alone = alone - left
+    skips = {source: {t.target for t in row if t.choice == SKIP} for source, row in enumerate(rows)}
+    for state in alone:
+        span = max((longest(t) for _, t in into[state] if t.choice != SKIP), default=-1)
+        for reached in _closure({state}, skips):
+            spans[reached] = max(spans[reached], span)
+    return tuple(spans)
 
 
 def outputs(query: Query) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ class Follower(Protocol):
     @property
     def start(self) -> Node: ...
     def step(self, node: Node, mask: int, choice: int) -> tuple[Node | None, bool]: ...
+    def span(self, node: Node, /) -> int: ...
 
 
 @dataclass(slots=True)
@@ -92,6 +93,11 @@ class Determiniser:
         # A choice in the same state as a better one loses, whatever follows.
         after = self.live(after & ~better)
         return ((after, self.live(preferred), *rest) if after else None), accepts
+
+    def span(self, node: Node) -> int:
+        """How long after their first event the runs in a node can go on (µs); -1: as long as their window. See `Automaton.spans`."""
+        spans = [self.automaton.spans[state] for state in _members(node[0])] if self.automaton.spans else []
+        return max(spans) if spans and min(spans) >= 0 else -1
 
     def moved(self, here: int, preferred: int, mask: int, choice: int) -> tuple[int, int]:
         """The states after a choice, and those after the same marks of preferred kinds."""

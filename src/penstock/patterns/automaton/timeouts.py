@@ -56,6 +56,10 @@ class Stopping:
         """The mask of the end of a window."""
         return 1 << len(self.automaton.tests)
 
+    def span(self, _node: Node) -> int:
+        """As long as the window: gaps are refused beside timeouts."""
+        return -1
+
     def step(self, node: Node, mask: int, choice: int) -> tuple[Node | None, bool]:
         """As ``Determiniser.step``; accepts runs that have timed out."""
         if mask == self.close:

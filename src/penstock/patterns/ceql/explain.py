@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.patterns.algebra import Of, Relation, gap_text, name_text, variable_text
+from penstock.patterns.algebra import Of, Relation, Window, gap_text, name_text, variable_text
 from penstock.patterns.automaton.build import SIDE, SKIP, Automaton, Excluded, Test, Transition, TypeIs, build
 from penstock.patterns.ceql.parsing import parse
 
@@ -46,6 +46,12 @@ def explain(query: str) -> str:
     for relation in automaton.relations:
         lines.append(f"when enumerated, for each candidate: {relation}{_hint(relation)}")
     lines += [f"when enumerated, for each candidate: neighbours {gap_text(gap)}" for gap in automaton.gaps]
+    if parsed.window is None or parsed.window.kind == "time":
+        lines += [
+            f"when recognised, in {state}: a run ends {gap_text(Window('time', span))} of its first event"
+            for state, span in enumerate(automaton.spans)
+            if span >= 0
+        ]
     return "\n".join(lines)
 
 

@@ -103,7 +103,13 @@ def close(event, root, closings, counters) -> None:
 
 
 @inlined
-def advance(event, letter, start, low, begins, found, step, mine, live, arena, closings, counters, stack) -> None:
+def within(span, start, low):
+    """The least start of a run in a node with this span, see ``recognise``, when an event with ``start`` comes."""
+    return low if span < 0 else max(low, start - span)
+
+
+@inlined
+def advance(event, letter, start, low, begins, found, step, spans, mine, live, arena, closings, counters, stack) -> None:
     """One event of one key: take the heaps of the nodes that move, then give each to its targets."""
     key = arena[6]
     choices = step.shape[2]
@@ -115,7 +121,7 @@ def advance(event, letter, start, low, begins, found, step, mine, live, arena, c
         root = -1 if k == -1 else live[1, k]
         d = 0 if k == -1 else live[0, k]
         since = start if k == -1 else key[root]
-        if since < low:
+        if since < within(spans[d], start, low):
             continue
         for choice in range(choices - 1, -1, -1):
             goal = step[d, letter, choice]
@@ -127,16 +133,18 @@ def advance(event, letter, start, low, begins, found, step, mine, live, arena, c
                     close(event, root, closings, counters)
                 if target >= 0:  # usually nothing is there, and passing the arena's arrays costs more than this test
                     there = mine[target]
-                    mine[target] = root if there == -1 else join(there, root, low, arena, counters, stack)
+                    least = within(spans[target], start, low)
+                    mine[target] = root if there == -1 else join(there, root, least, arena, counters, stack)
             else:
                 number = event if choice > 0 else -1 - event
                 if goal & 1:  # the match is this node without the rest of the heap
                     alone = add(-1, number, choice, root, since, low, arena, counters, stack)
                     close(event, alone, closings, counters)
                     if target >= 0:
-                        mine[target] = join(mine[target], alone, low, arena, counters, stack)
+                        mine[target] = join(mine[target], alone, within(spans[target], start, low), arena, counters, stack)
                 else:
-                    mine[target] = add(mine[target], number, choice, root, since, low, arena, counters, stack)
+                    least = within(spans[target], start, low)
+                    mine[target] = add(mine[target], number, choice, root, since, least, arena, counters, stack)
 
 
 @inlined
@@ -225,8 +233,8 @@ def expire(event, letter, edge, react, reacts, mine, live, arena, closings, coun
 
 @jit
 def recognise(
-    letters, when, low, first, segments, rows, consume, step, react, reacts, heads, seen, live, arena, closings, counters, stack,
-    known, left_of, todo,
+    letters, when, low, first, segments, rows, consume, step, react, reacts, spans, heads, seen, live, arena, closings, counters,
+    stack, known, left_of, todo,
 ):  # fmt: skip
     """Read events until all are read or something is needed.
 
@@ -241,6 +249,7 @@ def recognise(
             ``expire``.
         step: int32[nodes, letters, choices], see ``UNKNOWN``; choice 0 skips the event. Runs begin in node 0.
         react: for each letter the automaton nodes that it moves, in order, int32[letters, nodes]; ``reacts``: how many.
+        spans: int64[nodes]: how long after their start the runs in a node can go on, in the unit of ``when``; -1: as long as ``low`` says.
         heads: int32[rows, nodes]. ``seen``: int64[rows], the generation of each row (for ``CONSUME_ALL``).
         live: int32[2, nodes], scratch.
         arena: the nodes, see the module: ``(pos, prev, left, right, kind, rank, key)``.
@@ -299,7 +308,9 @@ def recognise(
                 counters[EVENT] = i
                 return CLOSINGS_FULL
             before = counters[CLOSINGS]
-            advance(first + i, letter, when[i], low[i], begins, found, step, mine, live, arena, closings, counters, stack)
+            advance(
+                first + i, letter, when[i], low[i], begins, found, step, spans, mine, live, arena, closings, counters, stack
+            )
             if counters[CLOSINGS] > before and consume != KEEP:
                 mine[:] = -1
                 if consume == CONSUME_ALL:

@@ -266,7 +266,7 @@ class Recogniser:
                 self._expiry = _expiry(self.arena.room)
             code = kernel.recognise(
                 batch.letters, batch.when, batch.low, self.first, batch.segments, batch.rows, self._consume,
-                tables.step, tables.react, tables.reacts, self.heads, self._seen, live,
+                tables.step, tables.react, tables.reacts, tables.spans, self.heads, self._seen, live,
                 self.arena.arrays, self._closings, counters, self._stack, *self._expiry,
             )  # fmt: skip
             self.arena.count = int(counters[kernel.NODES])
@@ -286,14 +286,15 @@ class Recogniser:
 
     def _make_room(self, batch: Batch) -> None:
         lows = np.full(len(self.heads), kernel.NEVER)
+        now = lows.copy()
         if self._consume != kernel.EXPIRE:
             stretch = int(self._counters[kernel.SEGMENT])
-            ended = batch.segments[1 : stretch + 1] - 1
-            lows[batch.rows[:stretch]] = batch.low[ended]  # later ranges of a row overwrite earlier ones
-            lows[batch.rows[stretch]] = batch.low[self._counters[kernel.EVENT]]
-        self.sweep(lows, self._settled)  # most nodes of a batch are needed briefly, the others for long
+            last = np.append(batch.segments[1 : stretch + 1] - 1, self._counters[kernel.EVENT])
+            rows = batch.rows[: stretch + 1]  # later ranges of a row overwrite earlier ones
+            lows[rows], now[rows] = batch.low[last], batch.when[last]
+        self.sweep(lows, self._settled, now)  # most nodes of a batch are needed briefly, the others for long
         if self._settled and self.arena.count > self.arena.room // 2:
-            self.sweep(lows)
+            self.sweep(lows, now=now)
         self._settled = self.arena.count
         # The second time at one event: it needs more than a sweep can free.
         again = self._full_at == self.first + self._counters[kernel.EVENT]
@@ -301,31 +302,34 @@ class Recogniser:
         if again or self.arena.count > self.arena.room // 2:
             self.arena.grow()
 
-    def sweep(self, lows: NDArray[np.int64], settled: int = 0) -> None:
+    def sweep(self, lows: NDArray[np.int64], settled: int = 0, now: NDArray[np.int64] | None = None) -> None:
         """Remove nodes that no run needs.
 
         Args:
             lows: the least start that may still be inside a window, per row, int64[rows].
             settled: this many nodes, the oldest, stay.
+            now: ``when`` of the last event, per row, int64[rows]; the least number if it is not known.
         """
         rows, nodes = np.nonzero(self.heads >= settled)
         roots = self.heads[rows, nodes]
-        self.arena.sweep(roots, lows[rows], settled)
+        edges = lows[rows] if now is None else self.tables.edges(nodes, lows[rows], now[rows])
+        self.arena.sweep(roots, edges, settled)
         self.heads[rows, nodes] = roots
 
-    def keep(self, rows: NDArray[np.int64], lows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def keep(self, rows: NDArray[np.int64], lows: NDArray[np.int64], now: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """End a batch: keep some keys only, and renumber the events that their runs need.
 
         Args:
             rows: the rows to keep, int64[n]; the i-th becomes row i.
             lows: the least start that may still be inside a window, for each of them, int64[n].
+            now: ``when`` of the last event of each of them, int64[n].
 
         Returns:
             The numbers of the events still needed, ascending; they become 0, 1, 2 and so on, and the next event follows them.
         """
         self.heads, self._seen = self.heads[rows], self._seen[rows]
         self._forget_consumed()
-        self.sweep(lows)
+        self.sweep(lows, now=now)
         self._settled = self.arena.count
         pos = self.arena.arrays[0][: self.arena.count]
         numbers = np.where(pos < 0, -1 - pos, pos)

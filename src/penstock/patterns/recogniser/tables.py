@@ -21,7 +21,7 @@ class Tables:
     One per query and worker. It holds no state of keys.
 
     Attributes:
-        step, react, reacts: see ``kernel.recognise``. Replaced by larger ones as nodes and letters are added.
+        step, react, reacts, spans: see ``kernel.recognise``. Replaced by larger ones as nodes and letters are added.
     """
 
     def __init__(self, follower: Follower) -> None:
@@ -35,6 +35,7 @@ class Tables:
         self.step: NDArray[np.int32] = np.full((16, 16, self._choices), kernel.UNKNOWN, np.int32)
         self.react: NDArray[np.int32] = np.zeros((16, 16), np.int32)
         self.reacts: NDArray[np.int32] = np.zeros(16, np.int32)
+        self.spans: NDArray[np.int64] = np.full(16, -1, np.int64)
 
     @property
     def width(self) -> int:
@@ -56,6 +57,7 @@ class Tables:
         insort(self._order, number, key=self._nodes.__getitem__)
         if number == self.width:
             self._widen(2 * number, self.step.shape[1])
+        self.spans[number] = self._determiniser.span(node)
         if list_it:
             self._list_reactions(range(len(self._masks)))
         return number
@@ -87,6 +89,15 @@ class Tables:
         for mask in np.flatnonzero(np.bincount(masks)).tolist():
             letters[mask] = self.letter(mask)
         return letters[masks]
+
+    def edges(self, nodes: NDArray[np.int64], lows: NDArray[np.int64], now: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The least start of runs that can still go on, in each of some nodes, int64[n].
+
+        Args:
+            nodes: their numbers. ``lows``: the least start inside the window. ``now``: the time of the last event; the least number if unknown.
+        """
+        spans = np.maximum(self.spans[nodes], 0)
+        return np.where((self.spans[nodes] < 0) | (now == kernel.NEVER), lows, np.maximum(lows, now - spans))
 
     def begins(self, letter: int) -> bool:
         """Whether a run can begin with such an event."""
@@ -131,6 +142,8 @@ class Tables:
         step[: self.step.shape[0], : self.step.shape[1]] = self.step
         react = np.zeros((letters, nodes), np.int32)
         react[: self.react.shape[0], : self.react.shape[1]] = self.react
+        spans = np.full(nodes, -1, np.int64)
+        spans[: len(self.spans)] = self.spans
         reacts = np.zeros(letters, np.int32)
         reacts[: len(self.reacts)] = self.reacts
-        self.step, self.react, self.reacts = step, react, reacts
+        self.step, self.react, self.reacts, self.spans = step, react, reacts, spans
