@@ -45,7 +45,7 @@ class Table:
     keys: tuple[str, ...]
     fingerprint: str
     _found: dict[tuple[pa.DataType, ...], pa.Table] = field(default_factory=dict)
-    _at: dict[tuple[pa.DataType, ...], dict[bytes, int]] = field(default_factory=dict)
+    _at: dict[tuple[pa.DataType, ...], _Index] = field(default_factory=dict)
 
     def for_keys(self, looked_up: pa.Schema) -> pa.Table:
         """The rows with keys of the types that are looked up; rows are left out whose key no value of those types equals.
@@ -67,12 +67,52 @@ class Table:
     def at(self, columns: list[Any], looked_up: pa.Schema) -> Any:
         """int64: for each row of some key columns the row of `for_keys` with that key; −1: there is none."""
         kinds = tuple(f.type for f in looked_up)
-        codec = KeyCodec(looked_up)
         if kinds not in self._at:
             rows = self.for_keys(looked_up)
-            self._at[kinds] = {key: i for i, key in enumerate(codec.bodies([rows.column(name) for name in self.keys]))}
-        known = self._at[kinds]
-        return np.array([known.get(key, -1) for key in codec.bodies(columns)], np.int64)
+            self._at[kinds] = _Index([rows.column(name) for name in self.keys])
+        return self._at[kinds].of(columns)
+
+
+class _Index:
+    """Where a key is in a table: column by column, the pair of what is found so far and the next value becomes a number of its own.
+
+    Args:
+        columns: The table's key columns, without nulls and with no key twice.
+    """
+
+    def __init__(self, columns: list[Any]) -> None:
+        self._values = [pc.unique(_bits(column)) for column in columns]
+        self._pairs: list[Any] = []
+        first, *others = self._codes(columns)
+        for codes, values in zip(others, self._values[1:], strict=True):
+            pairs, first = np.unique(first * len(values) + codes, return_inverse=True)
+            self._pairs.append(pairs)
+        self._rows = np.argsort(first)
+
+    def _codes(self, columns: list[Any]) -> list[Any]:
+        """For each column the number of each value; −1: the table does not have it."""
+        found = (pc.index_in(_bits(c), values, skip_nulls=True) for c, values in zip(columns, self._values, strict=True))
+        return [pc.fill_null(codes, -1).to_numpy().astype(np.int64) for codes in found]
+
+    def of(self, columns: list[Any]) -> Any:
+        """The row of each key; −1: there is none."""
+        if not len(self._rows):
+            return np.full(len(columns[0]), -1, np.int64)
+        first, *others = self._codes(columns)
+        for codes, values, pairs in zip(others, self._values[1:], self._pairs, strict=True):
+            wanted = first * len(values) + codes
+            at = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+            first = np.where((first >= 0) & (codes >= 0) & (pairs[at] == wanted), at, -1)
+        return np.where(first >= 0, self._rows[first], -1)
+
+
+def _bits(column: Any) -> Any:
+    """A column of which equal values have equal bits: there is one NaN, and one zero."""
+    if not pa.types.is_floating(column.type):
+        return column
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    one = pc.if_else(pc.is_nan(whole), pa.scalar(np.nan, whole.type), pc.add(whole, pa.scalar(0.0, whole.type)))
+    return one.view(pa.int64() if pa.types.is_float64(one.type) else pa.int32())
 
 
 @dataclass(frozen=True, eq=False)
