@@ -149,7 +149,7 @@ WRONG = {
     "how": ((CITIES, "k", "outer"), "lookup(how='outer') is not known; use 'left' or 'inner'."),
     "no table": (
         ([1, 2], "k"),
-        "lookup needs a DataFrame of Spark or pandas, a pyarrow.Table or the path of Parquet files, not list.",
+        "lookup needs a DataFrame of Spark or pandas, a pyarrow.Table, the path of Parquet files or files(…), not list.",
     ),
     "no file": (("/no/such/file", "k"), "lookup finds no file /no/such/file; give the path of a Parquet file or folder."),
     "lists as keys": ((pa.table({"k": [["a"]]}), "k"), "lookup cannot compare 'k', which is list<"),
@@ -181,7 +181,10 @@ def test_what_cannot_be_looked_up_is_refused_in_a_sentence(case):
 
 def test_file_that_is_no_parquet_is_refused(tmp_path):
     (tmp_path / "t.csv").write_text("k,city\na,A\n")
-    with pytest.raises(DeclarationError, match=r"^lookup cannot read .*t\.csv as Parquet .* give what that gives\.$"):
+    with pytest.raises(
+        DeclarationError,
+        match=r"^lookup cannot read .*t\.csv as Parquet .* give files\(path, schema, 'csv'\) with its columns\.$",
+    ):
         source().lookup(tmp_path / "t.csv", "k")
 
 

@@ -207,3 +207,33 @@ def test_step_that_fails_on_rows_of_a_table_that_was_refreshed_names_the_record(
     )
     with pytest.raises(RecordError, match=r"with_columns\(w='n / by'\) failed on the record at .*row 2: "):
         flow.start(spark, checkpoint=tmp_path / "c", trigger="available_now").await_termination(600)
+
+
+def test_csv_and_json_files_as_tables_have_the_rows_that_a_source_of_them_has(spark, tmp_path):
+    schema = "k string, n int, x double, d decimal(6,2), yes boolean, day date, at timestamp"
+    text = '''k,n,x,d,yes,day,at
+a,1,0.5,1.50,true,2024-01-02,2024-01-02 03:04:05
+"b, ""b""",,NaN,,FALSE,,2024-01-02T03:04:05.25+01:00
+"",-3,1e3,-2.00,,1969-12-31,2024-01-02T03:04:05Z
+é,4,-0.0,,,,
+'''
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "t.csv").write_text(text)
+    (tmp_path / "json").mkdir()
+    lines = ['{"k": "a", "n": 1, "x": 0.5, "yes": true, "at": "2024-01-02 03:04:05", "more": 1}', '{"n": 2, "k": "b"}']
+    (tmp_path / "json" / "t.json").write_text("\n".join(lines))
+
+    def declare(sink):
+        flow = ps.Flow("files as tables")
+        for kind, columns in (("csv", schema), ("json", "k string, n int, x double, yes boolean, at timestamp")):
+            files = ps.files(str(tmp_path / kind), columns, kind)
+            flow.source(kind, files).lookup(files, "k").sink(sink(kind))
+        return flow
+
+    found = fr.over_spark(spark, tmp_path / "c", declare)
+    assert [len(rows) for rows in found.values()] == [4, 2]
+    for rows in found.values():
+        for row in map(dict, rows):
+            assert {n: str(v) for n, v in row.items() if f"{n}_right" in row} == {
+                n.removesuffix("_right"): str(v) for n, v in row.items() if n.endswith("_right")
+            }

@@ -247,8 +247,8 @@ class Stream:
         """Each row with the columns of a table's row of the same key. The table is read here and is a part of the flow, unless it is refreshed.
 
         Args:
-            table: A Spark or pandas DataFrame, a ``pyarrow.Table``, the path of a Parquet file or folder, or a function that gives one of these.
-                It has one row for each key, and 256 MiB at most: every task gets a copy.
+            table: A Spark or pandas DataFrame, a ``pyarrow.Table``, the path of a Parquet file or folder, `files` of CSV or JSON, or a function
+                that gives one of these. It has one row for each key, and 256 MiB at most: every task gets a copy.
             on: The column that both have, or several, or a dict from columns of the stream to those of the table. Keys are equal as in SQL:
                 null equals nothing; numbers are compared by value, also decimals of other scales; −0.0 equals 0.0, and NaN itself.
             how: ``"left"``: rows whose key the table lacks get nulls; ``"inner"``: they are left out.

@@ -22,7 +22,9 @@ import xxhash
 
 from penstock.arrow.columns import to_indices
 from penstock.errors import DeclarationError, raised
+from penstock.flow.table_files import read_files
 from penstock.rows.keys import KeyCodec
+from penstock.sources.files import Files
 from penstock.sql_text.given import known_column
 from penstock.sql_text.schema import as_schema
 
@@ -158,9 +160,9 @@ def refreshed(given: Any, every_us: int, table: Table) -> Refresh:
     Raises:
         DeclarationError: What was given holds rows, so that it cannot become another table.
     """
-    if not (isinstance(given, (str, PurePath)) or callable(given)):
+    if not (isinstance(given, (str, PurePath, Files)) or callable(given)):
         raise DeclarationError(
-            f"lookup(refresh=...) needs what can be read again, the path of Parquet files or a function that gives a table, not {type(given).__name__}; "
+            f"lookup(refresh=...) needs what can be read again, the path of files or a function that gives a table, not {type(given).__name__}; "
             "write lookup(lambda: spark.read.table('t'), ...)."
         )
     return Refresh(every_us, given, table)
@@ -220,8 +222,8 @@ def read_table(given: Any, keys: tuple[str, ...]) -> Table:
     """Read and check a table.
 
     Args:
-        given: A PyArrow table, a pandas DataFrame, a Spark DataFrame of any session, the path of a Parquet file or folder, or a function that
-            gives one of these.
+        given: A PyArrow table, a pandas DataFrame, a Spark DataFrame of any session, the path of a Parquet file or folder, files
+            with a schema, or a function that gives one of these.
         keys: Its key columns.
 
     Raises:
@@ -265,6 +267,8 @@ def _read(given: Any) -> pa.Table:
         return given
     if isinstance(given, (str, PurePath)):
         return _of_path(str(given))
+    if isinstance(given, Files):
+        return _of_files(given)
     if module == "pandas" and hasattr(given, "columns"):
         return pa.Table.from_pandas(given, preserve_index=False).replace_schema_metadata(None)
     if module == "pyspark" and hasattr(given, "isStreaming"):
@@ -276,7 +280,7 @@ def _read(given: Any) -> pa.Table:
     if callable(given) and not isinstance(given, type):
         return _read(_called(given))
     raise DeclarationError(
-        f"lookup needs a DataFrame of Spark or pandas, a pyarrow.Table or the path of Parquet files, not {type(given).__name__}."
+        f"lookup needs a DataFrame of Spark or pandas, a pyarrow.Table, the path of Parquet files or files(…), not {type(given).__name__}."
     )
 
 
@@ -297,7 +301,18 @@ def _of_path(path: str) -> pa.Table:
         raise DeclarationError(f"lookup finds no file {path}; give the path of a Parquet file or folder.") from None
     except Exception as error:
         raise DeclarationError(
-            f"lookup cannot read {path} as Parquet ({raised(error)}); read it with pandas or Spark, and give what that gives."
+            f"lookup cannot read {path} as Parquet ({raised(error)}); for CSV or JSON give files(path, schema, 'csv') with its columns."
+        ) from error
+
+
+def _of_files(files: Files) -> pa.Table:
+    try:
+        return read_files(files)
+    except FileNotFoundError:
+        raise DeclarationError(f"lookup finds no file {files.path}; give the path of a file or folder.") from None
+    except (OSError, pa.ArrowException) as error:
+        raise DeclarationError(
+            f"lookup cannot read {files.path} as {files.format} with the declared schema ({raised(error)}); correct the one or the other."
         ) from error
 
 
