@@ -259,8 +259,9 @@ def recipes(
     recipe.sinks = [s for i, s in enumerate(recipe.sinks) if not any(s is b for b in recipe.sinks[:i])]
     for source in recipe.sources() if timed else []:
         late = r.Late(source)
-        recipe.nodes.append(late)
-        recipe.sinks.append(late)
+        aside = [late] if source.ahead_us is None else [late, r.Ahead(source)]
+        recipe.nodes += aside
+        recipe.sinks += aside
     return recipe
 
 

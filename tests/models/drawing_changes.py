@@ -32,7 +32,7 @@ def _rewired(recipe: r.Recipe, node: r.Node, changed: r.Node, *, instead: bool, 
 
     def seen(before: r.Node, consumer: r.Node) -> r.Node:
         if before is node and not instead:
-            fits = only(consumer) if only else not isinstance(consumer, r.Late)
+            fits = only(consumer) if only else not isinstance(consumer, r.Late | r.Ahead)
             return changed if fits else known[before]
         return known[before]
 
@@ -76,7 +76,7 @@ def _some(draw: Any, nodes: list[Any]) -> Any:
 
 
 def _insert_stateless(draw: Any, recipe: r.Recipe) -> Change | None:
-    read = {id(n) for node in recipe.nodes for n in _befores(node) if not isinstance(node, r.Late)}
+    read = {id(n) for node in recipe.nodes for n in _befores(node) if not isinstance(node, r.Late | r.Ahead)}
     plain = [n for n in recipe.nodes if id(n) in read and isinstance(n, r.Source | r.Where | r.Columns | r.Standard | r.Local)]
     node = _some(draw, plain)
     if node is None:

@@ -16,7 +16,8 @@ def judged(
     source: r.Source, records: Sequence[tuple[int, Mapping[str, Any]]], clock: Clock
 ) -> list[tuple[str, int, Mapping[str, Any]]]:
     """Each record with its epoch, and what it is: ``"on time"``, or ``"late"``: more than the lateness behind the greatest time that its partition
-    showed before, or behind where the clock had brought the frontier. Records without a time are left out.
+    showed before, or behind where the clock had brought the frontier; or ``"ahead"``: more than the bound after that time, of which it is then no
+    part. Records without a time are left out.
     """
     found = []
     greatest: dict[int, int] = {}
@@ -26,6 +27,9 @@ def judged(
             found.append(("on time", epoch, record))
         elif record["at"] is not None:
             time, part = micros(record["at"]), record["p"]
+            if source.ahead_us is not None and time > greatest.get(part, time) + source.ahead_us:
+                found.append(("ahead", epoch, record))
+                continue
             least = max(greatest.get(part, time) - source.lateness_us, floors.get(epoch, time))
             found.append(("late" if time < least else "on time", epoch, record))
             greatest[part] = max(time, greatest.get(part, time))
@@ -40,12 +44,13 @@ def _floors(source: r.Source, records: Sequence[tuple[int, Mapping[str, Any]]], 
     greatest: dict[int, int] = {}
     frontier, floor, quiet, gone_on = None, None, None, False
     for epoch, (now, resumed) in sorted(clock.items()):
-        came = [(x["p"], micros(x["at"])) for e, x in records if e == epoch and x["at"] is not None]
+        came = [(x["p"], micros(x["at"]), x["o"]) for e, x in records if e == epoch and x["at"] is not None]
         quiet = now if came or resumed or quiet is None else quiet
         if came and gone_on:
             floor, gone_on = frontier, False
-        for part, time in came:
-            greatest[part] = max(time, greatest.get(part, time))
+        for part, time, _ in sorted(came, key=lambda c: c[2]):
+            if source.ahead_us is None or time <= greatest.get(part, time) + source.ahead_us:
+                greatest[part] = max(time, greatest.get(part, time))
         if floor is not None:
             found[epoch] = floor
         if set(greatest) == set(source.partitions):

@@ -92,6 +92,8 @@ class Oracle:
             return self._judged(node, "on time")
         if isinstance(node, r.Late):
             return self._judged(node.of, "late")
+        if isinstance(node, r.Ahead):
+            return self._judged(node.of, "ahead")
         if isinstance(node, r.Union):
             return [replace(row, key=()) for n in node.of for row in self.rows(n)]
         rows = self.rows(node.of)

@@ -63,10 +63,16 @@ class Source(Node):
     partitions: tuple[int, ...] = (0,)
     idle_after: str | None = None
     close_after_us: int | None = None
+    ahead_us: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Late(Node):
+    of: Source
+
+
+@dataclass(frozen=True, eq=False)
+class Ahead(Node):
     of: Source
 
 
@@ -426,6 +432,7 @@ def declare_node(
             partitions=node.partitions,
             on_error="skip",
             idle_after=node.idle_after,
+            ahead=None if node.ahead_us is None else dt.timedelta(microseconds=node.ahead_us),
             close_after=None if node.close_after_us is None else dt.timedelta(microseconds=node.close_after_us),
         )
     if isinstance(node, Union):
@@ -433,6 +440,8 @@ def declare_node(
     stream = streams[node.of]
     if isinstance(node, Late):
         return stream.late
+    if isinstance(node, Ahead):
+        return stream.ahead
     if isinstance(node, Where):
         return spelling(stream.where, stream.filter)(node.condition)
     if isinstance(node, Columns):

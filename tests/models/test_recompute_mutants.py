@@ -35,8 +35,8 @@ def a_flow(source: r.Source = SOURCE) -> r.Recipe:
     small = r.Totals(keyed, columns, r.Window("tumbling", 5 * r.SECOND))
     again = r.KeyBy(small, ("k",), "second")
     long = r.Totals(again, (("v", "sum", "v"), ("j", "count", None)), r.Window("sliding", 12 * r.SECOND, 6 * r.SECOND))
-    late = r.Late(source)
-    return r.Recipe([source, keyed, small, again, long, late], [source, small, long, late])
+    aside = [r.Late(source)] if source.ahead_us is None else [r.Ahead(source), r.Late(source)]
+    return r.Recipe([source, keyed, small, again, long, *aside], [source, small, long, *aside])
 
 
 def a_log(dice: random.Random, records: int, sticky: float = 0.0) -> dict[str, list]:
@@ -135,6 +135,19 @@ def search_silent() -> None:
     search_idle({"close_after_us": 20 * r.SECOND, "idle_after": "30 seconds"})
 
 
+def search_ahead() -> None:
+    """Records lie too far ahead: a replay that begins in the middle puts the same ones aside, and gives them once."""
+    for seed in range(LIVES):
+        dice = random.Random(seed)
+        recipe, data = a_flow(replace(SOURCE, ahead_us=6 * r.SECOND)), a_log(dice, 50)
+        for _, record in dice.sample(data["a"], 8):
+            record["at"] += dt.timedelta(seconds=dice.choice([7, 1_000_000]))
+        lived = Life(recipe, data, dice, rescales=False).run()
+        if not lived.refusal.endswith(TOO_SMALL):
+            assert not lived.refusal, lived.refusal
+            compare_all(lived, recipe, data)
+
+
 def compare_idle(lived: Lived, recipe: r.Recipe, data: oracle.Records) -> None:
     """Each record is on time or late, and is that for all outputs; one behind its own partition is late."""
     source, late = recipe.nodes[0], recipe.nodes[-1]
@@ -187,6 +200,15 @@ def frontier_of_the_mark_not_taken(patch):
         return {name: replace(state, frontier=states[name].frontier) for name, state in found.items()}
 
     patch.setattr(Recovery, "at_stop", own)
+
+
+def greatest_time_of_the_trail_is_that_of_all_records(patch):
+    whole = replay.trail.of_chunks
+
+    def of_all(before, chunks):
+        return [replace(w, latest=w.latest + 10 * r.SECOND) for w in whole(before, chunks)]
+
+    patch.setattr(replay.trail, "of_chunks", of_all)
 
 
 def fingerprint_not_compared(patch):
@@ -243,6 +265,7 @@ MUTANTS = {
     lateness_judged_from_the_maximum_at_the_mark: search,
     floors_not_replayed: search_idle,
     floors_of_a_silence_forgotten_at_the_mark: search_silent,
+    greatest_time_of_the_trail_is_that_of_all_records: search_ahead,
     input_given_again_is_read_twice: search,
     first_epoch_not_above_the_marks: search,
 }
@@ -257,7 +280,7 @@ def test_search_when_recomputing_is_broken_finds_a_difference(monkeypatch, mutan
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "find", [search, search_another_log, search_trimmed, search_idle, search_silent], ids=lambda f: f.__name__
+    "find", [search, search_another_log, search_trimmed, search_idle, search_silent, search_ahead], ids=lambda f: f.__name__
 )
 def test_search_when_recomputing_is_whole_finds_none(find):
     find()

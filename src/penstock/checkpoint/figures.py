@@ -106,6 +106,7 @@ class SourceFigures:
     late: Annotated[int, Figure("counter", "records", "Records that came too late")]
     malformed: Annotated[int, Figure("counter", "records", "Records that could not be read")]
     files: Annotated[int, Figure("counter", "files", "Files read")]
+    ahead: Annotated[int, Figure("counter", "records", "Records too far ahead")] = 0
 
     @staticmethod
     def of(state: SourceState) -> SourceFigures:

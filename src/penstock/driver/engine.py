@@ -51,6 +51,7 @@ class Scan:
         places: Of a source of files each file's place (time in ms, URI), in the order of their numbers.
         sizes: Likewise, their bytes.
         left: Whether there are records behind the bounds that were given.
+        ahead: How many records are ahead; their times are not in the chunks (`penstock.progress.ahead`).
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -63,6 +64,7 @@ class Scan:
     places: tuple[tuple[int, str], ...] = ()
     sizes: tuple[int, ...] = ()
     left: bool = False
+    ahead: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,13 @@ class Bounds:
 
 @dataclass(frozen=True)
 class SourceFrames:
-    """A source's records of one epoch: those on time, late ones, malformed ones (None: there are none)."""
+    """A source's records of one epoch: those on time, late ones, malformed ones, those ahead (None: there are none), as `AsideNode.kind` names them."""
 
     on_time: Frame
     late: Frame | None = None
     malformed: Frame | None = None
     late_rows: int = 0
+    ahead: Frame | None = None
 
 
 @dataclass(frozen=True)

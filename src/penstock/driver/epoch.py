@@ -214,6 +214,7 @@ class EpochDriver:
             )
             extend_trail(judged.state, before, scan)
             judged.state.malformed += scan.malformed
+            judged.state.ahead += scan.ahead
             judged.state.files += scan.files
             judged.state.rows += scan.rows
             judged.state.names = [*before.names, *scan.names][-KEPT_NAMES:]

@@ -42,10 +42,10 @@ class Frames:
         if id(node) in self._made:
             return self._made[id(node)]
         frame: Frame = None
-        if isinstance(node, (p.SourceNode, p.LateNode, p.MalformedNode)):
+        if isinstance(node, (p.SourceNode, p.AsideNode)):
             source = node if isinstance(node, p.SourceNode) else node.source
             frames = self._source(source)
-            frame = frames.on_time if node is source else frames.late if isinstance(node, p.LateNode) else frames.malformed
+            frame = getattr(frames, node.kind) if isinstance(node, p.AsideNode) else frames.on_time
         elif isinstance(node, p.RegionOutput):
             compiled = self._flow.regions[node.region.name]
             frame = self._backend.part(self.region(node.region.name), compiled, compiled.outs[node.operator, node.errors])

@@ -87,7 +87,7 @@ def horizons(
     found = {s.name: _NOTHING for s in plan.sources}
 
     def visit(node: p.Node, need: Horizon, frontier: int) -> None:
-        if isinstance(node, (p.SourceNode, p.LateNode, p.MalformedNode)):
+        if isinstance(node, (p.SourceNode, p.AsideNode)):
             source = node if isinstance(node, p.SourceNode) else node.source
             if need.time < found[source.name].time:
                 found[source.name] = need

@@ -13,7 +13,7 @@ from penstock.checkpoint.figures import FIGURES
 from penstock.checkpoint.record import EpochRecord
 from penstock.types import time_text
 
-_SOURCES = ("rows", "late", "malformed")
+_SOURCES = ("rows", "late", "ahead", "malformed")
 
 
 def run_line(flow: str, progress: Mapping[str, Any], state: str) -> str:
@@ -67,7 +67,7 @@ def epoch_line(before: EpochRecord, record: EpochRecord) -> str:
     parts.append(
         f"{counted(sum(out.values()), 'row')} out" + (f" ({', '.join(f'{n} {k:,}' for n, k in out.items())})" if out else "")
     )
-    for what in ("late", "malformed"):
+    for what in ("late", "ahead", "malformed"):
         new = sum(getattr(s, what) - getattr(before.sources.get(n), what, 0) for n, s in record.sources.items())
         parts += [f"{counted(new, 'record')} {what}"] if new else []
     skipped = sum(r.skipped for r in figures.regions.values())

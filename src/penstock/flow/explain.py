@@ -44,8 +44,8 @@ def way(node: p.Node) -> str:
     """How the rows of a node come about, from the last source or region on, in a line."""
     if isinstance(node, p.SourceNode):
         return f"source {node.name}"
-    if isinstance(node, (p.LateNode, p.MalformedNode)):
-        return f"{'late' if isinstance(node, p.LateNode) else 'malformed'} records of source {node.source.name}"
+    if isinstance(node, p.AsideNode):
+        return f"{node.kind} records of source {node.source.name}"
     if isinstance(node, p.RegionOutput):
         of = "stage" if not node.region.keys.names else "region"
         step = node.region.step_name(node.operator) if node.operator >= 0 else ""
@@ -101,9 +101,10 @@ def _source(source: p.SourceNode) -> Iterator[str]:
             if source.close_after_us is None
             else f"; without any, it goes on by the clock after {duration_text(source.close_after_us)}"
         )
+        aside = "" if source.ahead_us is None else f"; one more than {duration_text(source.ahead_us)} ahead of it is put aside"
         own = "each row's own" if not visible([source.time]) else source.time
         late = f"a record {duration_text(source.lateness_us)} behind" if source.lateness_us else "any record behind"
-        yield f"  time: {own}; {late} the newest of its partition is late{idle}{closing}"
+        yield f"  time: {own}; {late} the newest of its partition is late{idle}{closing}{aside}"
     if source.on_error != "fail":
         yield "  malformed records are skipped and counted"
 

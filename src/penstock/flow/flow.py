@@ -100,6 +100,7 @@ class Flow:
         lateness: Duration = "0 seconds",
         idle_after: Duration | None = None,
         close_after: Duration | None = None,
+        ahead: Duration | None = None,
         position: tuple[str, str] | None = None,
         partitions: tuple[Any, ...] | list[Any] = (),
         on_error: Literal["fail", "skip"] | Sink = "fail",
@@ -115,6 +116,9 @@ class Flow:
             idle_after: A partition, or the whole source, without records for so long stops holding the frontier back. Never, unless given.
             close_after: Without records of any partition for so long, the frontier goes on by the clock, so that windows close: each so long after
                 its end, if its time and the clock's pass alike. A record with an older time that comes after that is late. Never, unless given.
+            ahead: A record whose time is more than this after the greatest time of its own source partition before it is put aside (`Stream.ahead`) and
+                has no say in what is late. No record is, unless given. Give more than the longest time without records: what comes after a longer
+                one is put aside as well.
             position: The columns (partition, offset) of a DataFrame; connectors know theirs, unless the records do. Without it positions are
                 local to an epoch: ties in time may then depend on how records were cut into epochs.
             partitions: With `position`, the partitions that must be heard from before the frontier moves. A partition not
@@ -173,6 +177,16 @@ class Flow:
             raise DeclarationError(
                 f"{what} has close_after={close_after!r} and {wrong}; declare time= and a duration above 0, or leave close_after= out."
             )
+        ahead_us = None if ahead is None else duration_us(ahead, f"ahead of source {name!r}")
+        if ahead_us is not None and (time is None or not (position or connector.steady)):
+            wrong = (
+                "no event time"
+                if time is None
+                else "positions that are local to an epoch, so what is ahead would depend on epochs"
+            )
+            raise DeclarationError(
+                f"{what} has ahead={ahead!r} and {wrong}; declare {'time=' if time is None else 'position='}, or leave ahead= out."
+            )
         node = p.SourceNode(
             schema=schema,
             timed=time is not None,
@@ -182,6 +196,7 @@ class Flow:
             lateness_us=duration_us(lateness, f"the lateness of source {name!r}"),
             idle_after_us=None if idle_after is None else duration_us(idle_after, f"idle_after of source {name!r}"),
             close_after_us=close_after_us,
+            ahead_us=ahead_us,
             position=position,
             partitions=tuple(partitions),
             on_error="fail" if on_error == "fail" else "skip",

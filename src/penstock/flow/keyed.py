@@ -19,7 +19,7 @@ from penstock.flow.joining import join_of
 from penstock.flow.mapping import Mapper, OnTimer, mapping
 from penstock.flow.pattern_input import conditions_of_streams, time_column
 from penstock.flow.steps import StatelessStep, Where
-from penstock.flow.stream import Stream, updating
+from penstock.flow.stream import Stream
 from penstock.flow.windowed import WindowedStream
 from penstock.operators.aggregate import AggregateStep
 from penstock.operators.aggregates.base import Kernel
@@ -77,7 +77,7 @@ class KeyedStream(Stream):
         return ("port", -1 - at) if at < 0 else ("operator", at)
 
     def _stateless(self) -> p.Node:
-        updates, _ = updating(self._node)
+        updates, _ = p.updating(self._node)
         if updates:
             raise DeclarationError(
                 "The running values of an aggregate replace one another, so nothing but a sink can follow them; "

@@ -50,4 +50,18 @@ def _plain(sql: str) -> str:
     return " ".join(sql.split()).lower()
 
 
-__all__ = ["numbered", "steps_calling", "steps_with"]
+def output_name(node: p.Node) -> str:
+    """The name of an output that is given none, made from its stream."""
+    if isinstance(node, p.AsideNode):
+        return f"{node.source.name}.{node.kind}"
+    if isinstance(node, p.RegionOutput):
+        if node.operator < 0:
+            return node.region.name
+        return f"{node.region.name}.{node.region.step_name(node.operator)}{'.errors' * node.errors}"
+    if isinstance(node, p.SourceNode):
+        return node.name
+    before = p.inputs_of(node)
+    return output_name(before[0]) if before else "output"
+
+
+__all__ = ["numbered", "output_name", "steps_calling", "steps_with"]

@@ -64,7 +64,7 @@ def _boxes(plan: p.Plan) -> list[_Box]:
     found: dict[int, _Box] = {}
 
     def box(node: p.Node) -> _Box:
-        if isinstance(node, (p.LateNode, p.MalformedNode)):
+        if isinstance(node, p.AsideNode):
             return box(node.source)
         if isinstance(node, p.RegionOutput):
             return of_region(node.region)
@@ -96,7 +96,7 @@ def _boxes(plan: p.Plan) -> list[_Box]:
     for region in plan.regions:
         of_region(region)
     for output in plan.outputs:
-        aside = next((k for k in (p.LateNode, p.MalformedNode) if isinstance(output.node, k)), None)
+        aside = isinstance(output.node, p.AsideNode)
         lines = [f"output {output.name}", repr(output.sink), *(["what is left out"] if aside else [])]
         found[id(output)] = _Box("output", lines, f"{way(output.node)} → {output.sink!r}", [box(output.node)])
     return list(found.values())

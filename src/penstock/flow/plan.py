@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
@@ -52,6 +52,7 @@ class SourceNode(Node):
         lateness_us: How far behind its partition's greatest time a record may be.
         idle_after_us: After how long without records a partition stops holding the frontier back; None: never.
         close_after_us: After how long without records of any partition the frontier goes on by the clock; None: never.
+        ahead_us: How far after its partition's greatest time a record may be; None: however far.
         position: Columns that hold partition and offset, or None: the connector knows.
         partitions: Partitions that must be heard from before the frontier moves.
         on_error: ``"fail"`` or ``"skip"``: what to do with malformed records and those without time.
@@ -63,6 +64,7 @@ class SourceNode(Node):
     lateness_us: int = 0
     idle_after_us: int | None = None
     close_after_us: int | None = None
+    ahead_us: int | None = None
     position: tuple[str, str] | None = None
     partitions: tuple[Any, ...] = ()
     on_error: str = "fail"
@@ -74,7 +76,7 @@ class SourceNode(Node):
 
     def later_options(self) -> list[tuple[str, int]]:
         """What decides its records and is not known to every version that has read this checkpoint: nothing where it is not declared."""
-        return [(n, us) for n, us in (("close_after", self.close_after_us),) if us is not None]
+        return [(n, us) for n, us in (("close_after", self.close_after_us), ("ahead", self.ahead_us)) if us is not None]
 
     @property
     def whole_partitions(self) -> bool:
@@ -86,17 +88,37 @@ class SourceNode(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class LateNode(Node):
-    """Records of a source that came too late."""
+class AsideNode(Node):
+    """Records of a source that are put aside, each kind a class.
+
+    Attributes:
+        source: The source.
+        kind: What they are; the engines' frames of a source have this name (`penstock.driver.engine.SourceFrames`).
+    """
 
     source: SourceNode
+    kind: ClassVar[str] = ""
 
 
 @dataclass(frozen=True, eq=False)
-class MalformedNode(Node):
+class LateNode(AsideNode):
+    """Records of a source that came too late."""
+
+    kind = "late"
+
+
+@dataclass(frozen=True, eq=False)
+class AheadNode(AsideNode):
+    """Records of a source that lie too far ahead."""
+
+    kind = "ahead"
+
+
+@dataclass(frozen=True, eq=False)
+class MalformedNode(AsideNode):
     """Records of a source that could not be read, as text."""
 
-    source: SourceNode
+    kind = "malformed"
 
     @property
     def positioned(self) -> bool:
@@ -278,11 +300,19 @@ class Plan:
 
 def inputs_of(node: Node) -> list[Node]:
     """The nodes directly before a node."""
-    if isinstance(node, (LateNode, MalformedNode)):
+    if isinstance(node, AsideNode):
         return [node.source]
     if isinstance(node, RegionOutput):
         return list(node.region.inputs)
     return list(node.inputs) if isinstance(node, StepNode) else []
+
+
+def updating(node: Node) -> tuple[bool, tuple[str, ...]]:
+    """Whether a node's rows replace earlier ones, and by which columns."""
+    if not isinstance(node, RegionOutput) or node.operator < 0 or node.errors:
+        return False, ()
+    operator = node.region.steps[node.operator].operator
+    return operator.updates, (*node.region.keys.names, *operator.output_key) if operator.updates else ()
 
 
 def readers(regions: Iterable[Region], outputs: Iterable[Output]) -> list[Node]:

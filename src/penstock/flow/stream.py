@@ -18,6 +18,7 @@ from penstock.errors import DeclarationError, SpellingError
 from penstock.flow import plan as p
 from penstock.flow.explain import columns_shown, type_shown, way
 from penstock.flow.lookup import looked_up
+from penstock.flow.naming import output_name
 from penstock.flow.spellings import STREAM, missing
 from penstock.flow.steps import MapBatches, Select, StatelessStep, Transform, Where
 from penstock.routing.key_grouping import KeyGrouping
@@ -406,6 +407,24 @@ class Stream:
             raise DeclarationError("Only a source with an event time has late records; use flow.source(..., time=...).late.")
         return Stream(self._flow, p.LateNode(node.schema, timed=False, source=node))
 
+    @property
+    def ahead(self) -> Stream:
+        """The records of this source that lie too far ahead, as they came.
+
+        Raises:
+            DeclarationError: This is not a source with ``ahead=``.
+
+        Example:
+            >>> near = flow.source("near", ps.files("near", "at timestamp"), time="at", ahead="1 day")
+            >>> kept = near.ahead.sink(ps.memory("far flights"))
+        """
+        node = self._node
+        if not isinstance(node, p.SourceNode) or node.ahead_us is None:
+            raise DeclarationError(
+                "Only a source with ahead= has records that are ahead; use flow.source(..., time=..., ahead=...).ahead."
+            )
+        return Stream(self._flow, p.AheadNode(node.schema, timed=False, source=node))
+
     def sink(self, sink: Sink, *, name: str | None = None, positions: bool = False) -> Stream:
         """Store the rows of this stream.
 
@@ -429,9 +448,9 @@ class Stream:
                 )
         if any(o.sink is sink for o in self._flow._outputs):
             raise DeclarationError("One sink object serves one output; make another for this one.")
-        updates, key = updating(self._node)
+        updates, key = p.updating(self._node)
         output = p.Output(
-            name or _output_name(self._node), self._node, sink, updates, key, derived=name is None, stored_positions=positions
+            name or output_name(self._node), self._node, sink, updates, key, derived=name is None, stored_positions=positions
         )
         if output.positions and not self._node.positioned:
             raise DeclarationError(
@@ -477,24 +496,3 @@ class Stream:
 
     if not TYPE_CHECKING:
         __getattr__ = _missing  # a checker that saw it would let every name pass
-
-
-def updating(node: p.Node) -> tuple[bool, tuple[str, ...]]:
-    """Whether a node's rows replace earlier ones, and by which columns."""
-    if not isinstance(node, p.RegionOutput) or node.operator < 0 or node.errors:
-        return False, ()
-    operator = node.region.steps[node.operator].operator
-    return operator.updates, (*node.region.keys.names, *operator.output_key) if operator.updates else ()
-
-
-def _output_name(node: p.Node) -> str:
-    if isinstance(node, p.LateNode):
-        return f"{node.source.name}.late"
-    if isinstance(node, p.RegionOutput):
-        if node.operator < 0:
-            return node.region.name
-        return f"{node.region.name}.{node.region.step_name(node.operator)}{'.errors' * node.errors}"
-    if isinstance(node, p.SourceNode):
-        return node.name
-    before = p.inputs_of(node)
-    return _output_name(before[0]) if before else "output"

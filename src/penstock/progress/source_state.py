@@ -76,7 +76,7 @@ class SourceState:
 
     Attributes:
         frontier: Event time (µs) before which no record on time can arrive.
-        files: Number of files read. Likewise ``rows``, ``late`` and ``malformed`` records.
+        files: Number of files read. Likewise ``rows``, ``late``, ``malformed`` and ``ahead`` records.
         heard_us: Clock time of the last records, or of the first epoch.
         quiet_us: Clock time of the last records, or of the first epoch of the run if it had none.
         closed: Whether its frontier has gone on by the clock since its last records; what it has passed is late.
@@ -95,6 +95,7 @@ class SourceState:
     rows: int = 0
     late: int = 0
     malformed: int = 0
+    ahead: int = 0
     heard_us: int = 0
     quiet_us: int = 0
     closed: bool = False

@@ -464,7 +464,7 @@ def schema_of(spark: SparkSession) -> Callable[[p.Node, dict[int, pa.Schema]], p
     """Exact columns of a node, as Spark's analyser sees them."""
 
     def give(node: p.Node, before: dict[int, pa.Schema]) -> pa.Schema:
-        if isinstance(node, (p.SourceNode, p.LateNode, p.MalformedNode)):
+        if isinstance(node, (p.SourceNode, p.AsideNode)):
             return node.schema
         assert isinstance(node, p.StepNode)  # the compiler knows the others
         inputs = [empty_frame(spark, with_order(before[id(i)])) for i in node.inputs]

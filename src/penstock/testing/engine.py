@@ -29,6 +29,7 @@ from penstock.errors import DeclarationError, PenstockError, raised
 from penstock.flow import plan as p
 from penstock.flow.steps import Sql
 from penstock.operators.base import parts_schema
+from penstock.progress.ahead import Aside, in_question, is_aside, put_aside
 from penstock.progress.lateness import Base, ChunkId, chunks_of, late_rows
 from penstock.progress.source_state import SourceState
 from penstock.protocol.commands import Command, Copied
@@ -51,6 +52,7 @@ from penstock.worker.spec import Port, epoch_ports, split_stage
 from penstock.worker.task import run_region_task, run_split_task
 
 CHUNK_ROWS = 4
+_SEEN = (PART, OFFSET, TIME)
 
 
 class LocalBackend:
@@ -85,6 +87,7 @@ class LocalBackend:
         self._ends = ends
         self._mapped = mapped
         self._divided: dict[str, dict[int, Divided]] = {}
+        self._asides: dict[str, tuple[Aside, ...]] = {}
 
     def control(self, known: Sequence[str]) -> list[tuple[str, Command]]:
         return sorted((c for c in self._commands if c[0] not in known), key=lambda c: c[0])
@@ -105,7 +108,6 @@ class LocalBackend:
         """Nobody looks at it."""
 
     def scan(self, source: p.SourceNode, ordinal: int, state: SourceState, bounds: Bounds | None = None) -> Scan:
-        del state
         table, left = self._inputs.get(source.name), False
         if table is not None and bounds is not None:
             table, left = within(table, bounds)
@@ -124,7 +126,11 @@ class LocalBackend:
         names = {part_number(ordinal, name): str(name) for name in good.column(PARTITION).unique().to_pylist()}
         offset = columns[OFFSET]
         chunks = chunks_of(columns[PART], offset // CHUNK_ROWS, offset, columns[TIME], names.__getitem__)
-        return Scan(chunks, bad.true_count, first, left=left)
+        ahead = 0
+        if source.ahead_us is not None and in_question(state, chunks, source.ahead_us)[1]:
+            seen = [columns[name] for name in _SEEN]
+            chunks, self._asides[source.name], ahead = put_aside(state, chunks, source.ahead_us, seen, CHUNK_ROWS)
+        return Scan(chunks, bad.true_count, first, left=left, ahead=ahead)
 
     def read_again(self) -> str:
         return self._again()
@@ -164,11 +170,16 @@ class LocalBackend:
         frame = table.select(source.schema.names)
         for name in ORDER:
             frame = frame.append_column(name, pa.array(hidden[name]))
+        ahead = None
+        if asides := self._asides.get(source.name):
+            aside = is_aside(asides, *(hidden[name] for name in _SEEN))
+            ahead, frame = frame.filter(pa.array(aside)), frame.filter(pa.array(~aside))
+            hidden = {name: column[~aside] for name, column in hidden.items()}
         if not candidate_chunks:
-            return SourceFrames(frame, None, malformed)
+            return SourceFrames(frame, None, malformed, ahead=ahead)
         chunks = hidden[OFFSET] // CHUNK_ROWS
         late = late_rows(hidden[PART], chunks, hidden[OFFSET], hidden[TIME], candidate_chunks, source.lateness_us)
-        return SourceFrames(frame.filter(pa.array(~late)), frame.filter(pa.array(late)), malformed, int(late.sum()))
+        return SourceFrames(frame.filter(pa.array(~late)), frame.filter(pa.array(late)), malformed, int(late.sum()), ahead)
 
     def late(self, source: p.SourceNode) -> int:
         del source

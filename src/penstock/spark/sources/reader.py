@@ -20,12 +20,14 @@ from penstock.driver.epoch import part_number
 from penstock.driver.input_files import InputFile
 from penstock.errors import DeclarationError, PenstockError
 from penstock.flow.plan import SourceNode
+from penstock.progress.ahead import Aside, in_question, put_aside
 from penstock.progress.lateness import Base, Chunk, ChunkId
 from penstock.progress.source_state import SourceState
 from penstock.sources.base import MALFORMED
 from penstock.spark.columns import array_sql, own_columns
 from penstock.spark.failures import OURS
 from penstock.spark.internals.plans import as_rdd, select_sql
+from penstock.spark.sources.ahead_records import times_in, told_apart
 from penstock.spark.sources.file_times import CHUNK_BITS, FileColumn
 from penstock.spark.sources.late_records import CHUNK, LATE, Late, find_late, is_one_of, marked
 from penstock.spark.sources.slices import ROW, Slices
@@ -96,6 +98,7 @@ class Reader:
         self.left: dict[int, tuple[FileColumn, Base]] = {}
         """Files whose late records are left to tasks, and what was seen before each."""
         self._kept: list[DataFrame] = []
+        self._asides: tuple[Aside, ...] = ()
         self._rows_by_chunk: dict[ChunkId, int] = {}
         self._forget()
 
@@ -371,7 +374,25 @@ class Reader:
         self._times = self._rows(self._slice([c for c in (source.time, *(source.position or ())) if c]))
         chunks, bad = self._grouped(self._times)
         self._rows_by_chunk = {(c.part, c.number): c.rows for c in chunks}
-        return Scan(chunks, bad, self._first_malformed() if bad else "", left=self._left())
+        chunks, ahead = self._judge_ahead(before, chunks, self._seen_in)
+        return Scan(chunks, bad, self._first_malformed() if bad else "", left=self._left(), ahead=ahead)
+
+    def _judge_ahead(
+        self, before: SourceState, chunks: tuple[Chunk, ...], seen: Callable[[set[ChunkId]], Sequence[Any]]
+    ) -> tuple[tuple[Chunk, ...], int]:
+        """The chunks without the times of records that are ahead, and how many are. `seen`: see `put_aside`, of some chunks."""
+        bound = self._source.ahead_us
+        asked, some = (set[ChunkId](), False) if bound is None else in_question(before, chunks, bound)
+        if bound is None or not some:
+            return chunks, 0
+        chunks, self._asides, rows = put_aside(before, chunks, bound, seen(asked), 1 << CHUNK_BITS)
+        return chunks, rows
+
+    def _seen_in(self, chunks: set[ChunkId]) -> list[Any]:
+        """Partition, offset and time of the records of some chunks. A job, if there are any."""
+        assert self._times is not None
+        rows = self._times.where(f"not {BAD}") if BAD in self._times.columns else self._times
+        return times_in(rows, chunks)
 
     def _grouped(self, rows: DataFrame) -> tuple[tuple[Chunk, ...], int]:
         """What there is of each chunk, and how many records are malformed."""
@@ -437,23 +458,25 @@ class Reader:
         marks = malformed and BAD in self._all().columns
         rows = select_sql(self._all().where(f"not {BAD}"), kept) if marks else self._on_time()
         bad = self.malformed() if malformed else None
+        rows, ahead = told_apart(rows, self._asides)
         if not candidate_chunks or self.left:
-            return SourceFrames(rows, None, bad)
+            return SourceFrames(rows, None, bad, ahead=ahead)
         late, chunks = self.judged() or self._found(rows, candidate_chunks)
         if not chunks:
-            return SourceFrames(rows, None, bad)
+            return SourceFrames(rows, None, bad, ahead=ahead)
         if late.all and self.steady:
             is_late = is_one_of(late)
-            return SourceFrames(rows.where(f"not {is_late}"), rows.where(is_late), bad, len(late.part))
+            return SourceFrames(rows.where(f"not {is_late}"), rows.where(is_late), bad, len(late.part), ahead)
         both = as_rdd(marked(rows, chunks, self.lateness_us)).persist()
         self._kept.append(both)
         found = both.where(LATE)
-        return SourceFrames(both.where(f"not {LATE}").selectExpr(*kept), found.selectExpr(*kept), bad, found.count())
+        return SourceFrames(both.where(f"not {LATE}").selectExpr(*kept), found.selectExpr(*kept), bad, found.count(), ahead)
 
     def _found(self, rows: DataFrame, suspects: dict[ChunkId, Base]) -> tuple[Late, dict[ChunkId, Base]]:
         """Late records, and the chunks that have some."""
         if self._times is not None:
             rows = self._times.where(f"not {BAD}") if BAD in self._times.columns else self._times
+            rows, _ = told_apart(rows, self._asides)
         whole = self.whole_chunks and self._source.position is None
         late = find_late(rows, self._rows_by_chunk, suspects, self.lateness_us, whole=whole)
         having = late.chunks()

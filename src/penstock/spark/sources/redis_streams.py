@@ -22,6 +22,7 @@ from penstock.driver.engine import Scan
 from penstock.driver.epoch import part_number
 from penstock.errors import DeclarationError
 from penstock.flow.plan import SourceNode
+from penstock.progress.ahead import is_aside
 from penstock.progress.lateness import Base, ChunkId, chunks_of
 from penstock.progress.source_state import SourceState
 from penstock.redis_client.entry_ids import SEQUENCE_BITS, Id, to_offset, written
@@ -111,8 +112,12 @@ class RedisStreamsReader(Reader):
         numbers, offset = (few.column(name).to_numpy() for name in (ENTRY_PARTITION, ENTRY_OFFSET))
         part = numbers + part_number(self._ordinal, 0)
         chunks = chunks_of(part, offset >> CHUNK_BITS, offset, time, self._name_of)
-        self._seen, self._rows_by_chunk = (part, offset, time), {(c.part, c.number): c.rows for c in chunks}
-        return Scan(chunks)
+        seen = (part, offset, time)
+        self._rows_by_chunk = {(c.part, c.number): c.rows for c in chunks}
+        chunks, ahead = self._judge_ahead(before, chunks, lambda _: seen)
+        near = ~is_aside(self._asides, *seen)
+        self._seen = (part[near], offset[near], time[near])
+        return Scan(chunks, ahead=ahead)
 
     def _found(self, rows: DataFrame, suspects: dict[ChunkId, Base]) -> tuple[Late, dict[ChunkId, Base]]:
         if self._seen is None:
