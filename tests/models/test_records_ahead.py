@@ -84,7 +84,7 @@ def record_ahead_is_lost(patch):
 
 
 def judged_by_what_came_before_the_epoch(patch):
-    patch.setattr(ahead, "_runs", _by_the_first)
+    patch.setattr(ahead, "runs_ahead", _by_the_first)
 
 
 def whole_chunks_are_never_ahead(patch):

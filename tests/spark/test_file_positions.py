@@ -226,7 +226,7 @@ def test_times_when_they_are_read_by_the_driver_or_collected_or_grouped_by_spark
     for name, by_driver, most in (("files", True, 1 << 18), ("collected", False, 1 << 18), ("spark", False, 0)):
         if not by_driver:
             monkeypatch.setattr("penstock.spark.sources.files.FileTimes.of", lambda *_: None)
-        monkeypatch.setattr("penstock.spark.sources.late_records._SMALL_ROWS", most)
+        monkeypatch.setattr("penstock.spark.sources.late_records.SMALL_ROWS", most)
         before = spark._jsc.sc().dagScheduler().numTotalJobs()
         flow, out, late = ps.Flow("looked at"), ps.memory(f"{name} {tmp_path}"), ps.memory(f"{name} late {tmp_path}")
         source = ps.files(str(tmp_path / "in"), "k string, at timestamp, v long", max_files_per_epoch=1)

@@ -43,7 +43,7 @@ def records(n, seed=3):
 )
 def test_late_records_however_they_are_looked_for_are_those_of_the_harness(spark, tmp_path, monkeypatch, rows, late):
     monkeypatch.setenv("PENSTOCK_LOCAL_DIR", str(tmp_path / "local"))
-    monkeypatch.setattr(late_records, "_SMALL_ROWS", rows)
+    monkeypatch.setattr(late_records, "SMALL_ROWS", rows)
     monkeypatch.setattr(late_records, "MANY_LATE", late)
     given = records(60)
     for i in range(3):
@@ -61,7 +61,7 @@ def test_late_records_however_they_are_looked_for_are_those_of_the_harness(spark
 
 @pytest.mark.parametrize("small", [1 << 18, -1], ids=["by the driver", "by tasks"])
 def test_late_record_when_its_chunk_is_spread_over_the_files_of_an_epoch_is_found(spark, tmp_path, monkeypatch, small):
-    monkeypatch.setattr(late_records, "_SMALL_ROWS", small)
+    monkeypatch.setattr(late_records, "SMALL_ROWS", small)
     for i, second in enumerate([100, 50]):
         fr.write_parquet(tmp_path / "in", [{"k": "k", "at": fr.moment(second), "p": 0, "o": i}], SCHEMA, i)
     files = ps.files(str(tmp_path / "in"), "k string, at timestamp, p int, o long")

@@ -53,8 +53,8 @@ def test_records_ahead_however_they_are_looked_for_are_those_of_the_harness(
     spark, tmp_path, monkeypatch, few, rows, late, positions
 ):
     monkeypatch.setenv("PENSTOCK_LOCAL_DIR", str(tmp_path / "local"))
-    monkeypatch.setattr(ahead_records, "_FEW", few)
-    monkeypatch.setattr(late_records, "_SMALL_ROWS", rows)
+    monkeypatch.setattr(ahead_records, "FEW", few)
+    monkeypatch.setattr(late_records, "SMALL_ROWS", rows)
     monkeypatch.setattr(late_records, "MANY_LATE", late)
     given = records(90)
     for i in range(3):
@@ -72,13 +72,13 @@ def test_one_record_from_another_century_makes_nothing_late_and_what_is_wholly_a
     spark, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("PENSTOCK_LOCAL_DIR", str(tmp_path / "local"))
-    asked, whole = [], ahead_records._within
+    asked, whole = [], ahead_records.within_ranges
 
     def within(rows, ranges, how, *, timed):
         asked.extend([len(ranges)] * (not timed))
         return whole(rows, ranges, how, timed=timed)
 
-    monkeypatch.setattr(ahead_records, "_within", within)
+    monkeypatch.setattr(ahead_records, "within_ranges", within)
     for i, seconds in enumerate([(0, 1, 2), (3, 30_000_000_000, 4), (5, 6, 60), (100, 101, 102)]):
         fr.write_parquet(tmp_path / "in", [{"k": "k", "at": fr.moment(s), "p": 0, "o": 0} for s in seconds], SCHEMA, i)
     found = fr.over_spark(spark, tmp_path / "c", declare(ps.files(str(tmp_path / "in"), COLUMNS, max_files_per_epoch=1)))

@@ -107,7 +107,7 @@ def put_aside(
         top, kept = latest.get(chunk.partition, MIN_TIME), chunk
         here = there.get((chunk.part, chunk.number))
         if here is not None:
-            runs = _runs(time[here], top, ahead_us)
+            runs = runs_ahead(time[here], top, ahead_us)
             ahead = np.zeros(here.stop - here.start, bool)
             for first, end, bound in runs:
                 ahead[first:end] = True
@@ -137,7 +137,7 @@ def is_aside(asides: Iterable[Aside], part: Ints, offset: Ints, time: Ints) -> A
     return found
 
 
-def _runs(time: Ints, top: int, ahead_us: int) -> list[tuple[int, int, int]]:
+def runs_ahead(time: Ints, top: int, ahead_us: int) -> list[tuple[int, int, int]]:
     """Records in order that are ahead, as (first, end, bound) of each run without others between.
 
     Args:
@@ -192,4 +192,4 @@ def _joined(asides: Iterable[Aside]) -> Iterator[Aside]:
         yield last
 
 
-__all__ = ["Aside", "in_question", "is_aside", "put_aside"]
+__all__ = ["Aside", "in_question", "is_aside", "put_aside", "runs_ahead"]

@@ -17,7 +17,7 @@ from penstock.progress.lateness import ChunkId
 from penstock.spark.sources.file_times import CHUNK_BITS
 from penstock.types import OFFSET, PART, TIME
 
-_FEW: Final = 64
+FEW: Final = 64
 """So many ranges are written out in an expression; more are joined, for Spark compiles a long one slowly or not at all."""
 
 
@@ -31,7 +31,7 @@ def times_in(rows: DataFrame, chunks: Collection[ChunkId]) -> list[Any]:
     if not chunks:
         return [np.empty(0, np.int64)] * 3
     whole = [Aside(part, number << CHUNK_BITS, ((number + 1) << CHUNK_BITS) - 1, 0) for part, number in sorted(chunks)]
-    found: Any = _within(rows.select(PART, OFFSET, TIME), whole, "leftsemi", timed=False).toArrow()
+    found: Any = within_ranges(rows.select(PART, OFFSET, TIME), whole, "leftsemi", timed=False).toArrow()
     return [column.to_numpy() for column in found.columns]
 
 
@@ -44,12 +44,12 @@ def told_apart(rows: DataFrame, asides: Sequence[Aside]) -> tuple[DataFrame, Dat
     """
     if not asides:
         return rows, None
-    return _within(rows, asides, "leftanti", timed=True), _within(rows, asides, "leftsemi", timed=True)
+    return within_ranges(rows, asides, "leftanti", timed=True), within_ranges(rows, asides, "leftsemi", timed=True)
 
 
-def _within(rows: DataFrame, ranges: Sequence[Aside], how: str, *, timed: bool) -> DataFrame:
+def within_ranges(rows: DataFrame, ranges: Sequence[Aside], how: str, *, timed: bool) -> DataFrame:
     """The records within ranges (`leftsemi`) or outside of them (`leftanti`); `timed`: within means after the bound, too."""
-    if len(ranges) <= _FEW:
+    if len(ranges) <= FEW:
         after = (f" and {TIME} > {one.bound}L" if timed else "" for one in ranges)
         each = (
             f"({PART} = {one.part}L and {OFFSET} between {one.first}L and {one.last}L{more})"
@@ -63,4 +63,4 @@ def _within(rows: DataFrame, ranges: Sequence[Aside], how: str, *, timed: bool) 
     return rows.join(F.broadcast(known), F.expr(within), how)
 
 
-__all__ = ["times_in", "told_apart"]
+__all__ = ["FEW", "times_in", "told_apart", "within_ranges"]

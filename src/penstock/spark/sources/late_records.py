@@ -29,7 +29,7 @@ from penstock.types import MIN_TIME, OFFSET, PART, TIME
 
 Suspects = dict[ChunkId, Base]
 _FEW: Final = 16
-_SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 bytes) are looked at by the driver
+SMALL_ROWS: Final = 1 << 18  # of so many rows partition, offset and time (24 bytes) are looked at by the driver
 CHUNK: Final = "__ps_chunk"
 LATE: Final = "__ps_late"
 _KNOWN: Final = "__ps_known"
@@ -103,10 +103,10 @@ def find_late(
     seen = rows.select(PART, OFFSET, TIME)
     if len(suspects) < _FEW:
         seen = seen.where(f"array_contains({array_sql(_code(*chunk) for chunk in suspects)}, {_CODE})")
-        number = sum(rows_by_chunk.get(chunk, _SMALL_ROWS + 1) for chunk in suspects)
+        number = sum(rows_by_chunk.get(chunk, SMALL_ROWS + 1) for chunk in suspects)
     else:
-        number = sum(rows_by_chunk.values()) if suspects.keys() <= rows_by_chunk.keys() else _SMALL_ROWS + 1
-    if number <= _SMALL_ROWS:
+        number = sum(rows_by_chunk.values()) if suspects.keys() <= rows_by_chunk.keys() else SMALL_ROWS + 1
+    if number <= SMALL_ROWS:
         table: Any = seen.toArrow()
         return late_among((c.to_numpy() for c in table.columns), suspects, lateness_us)
     if not whole:
