@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +70,47 @@ def wait(process, err, timeout=600):
 def run(script, options, folder, **env):
     """Run a script of this folder to its end."""
     return wait(*start(script, options, folder, **env))
+
+
+@contextlib.contextmanager
+def standalone_cluster(folder):
+    """Spark's master and two workers with one core each, on loopback, with their logs in the folder. Gives the master's URL."""
+    import pyspark
+
+    from penstock.spark.session.java import ensure_java
+
+    ensure_java()
+    home, package = Path(pyspark.__file__).parent, "org.apache.spark.deploy"
+    env = environment(SPARK_HOME=str(home), SPARK_NO_DAEMONIZE="1", SPARK_WORKER_DIR=str(folder / "work"))
+    processes = []
+
+    def launch(name, *arguments):
+        log = folder / f"{name}.log"
+        with log.open("wb") as output:
+            command = [str(home / "bin" / "spark-class"), *arguments]
+            processes.append(
+                subprocess.Popen(command, stdout=output, stderr=output, env=env, cwd=folder, start_new_session=True)
+            )
+        return log
+
+    def wait_for(log, text):
+        deadline = time.monotonic() + 600
+        while text not in log.read_text(errors="replace"):
+            assert time.monotonic() < deadline, log.read_text(errors="replace")
+            time.sleep(0.1)
+        return next(line for line in log.read_text(errors="replace").splitlines() if text in line)
+
+    try:
+        master = launch("master", f"{package}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        url = wait_for(master, "Starting Spark master at").split()[-1]
+        worker = [f"{package}.worker.Worker", "--host", "127.0.0.1", "-c", "1", "-m", "1g", "--webui-port", "0", url]
+        for log in [launch(f"worker{i}", *worker) for i in range(2)]:
+            wait_for(log, "Successfully registered with master")
+        yield url
+    finally:
+        for process in reversed(processes):
+            end_group(process)
+            process.wait(30)
 
 
 def end_group(process):

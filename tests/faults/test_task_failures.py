@@ -97,48 +97,8 @@ def test_task_when_it_fails_at_its_first_attempt_is_run_again_and_rows_come_once
 @pytest.fixture
 def cluster(tmp_path):
     """A standalone cluster of two workers with one core each, on loopback."""
-    import pyspark
-
-    from penstock.spark.session.java import ensure_java
-
-    ensure_java()
-    home = Path(pyspark.__file__).parent
-    env = children.environment(SPARK_HOME=str(home), SPARK_NO_DAEMONIZE="1", SPARK_WORKER_DIR=str(tmp_path / "work"))
-    processes = []
-
-    def launch(name, *arguments):
-        log = tmp_path / f"{name}.log"
-        with log.open("wb") as output:
-            command = [str(home / "bin" / "spark-class"), *arguments]
-            processes.append(
-                subprocess.Popen(command, stdout=output, stderr=output, env=env, cwd=tmp_path, start_new_session=True)
-            )
-        return log
-
-    def wait_for(log, text):
-        deadline = time.monotonic() + 600
-        while text not in log.read_text(errors="replace"):
-            assert time.monotonic() < deadline, log.read_text(errors="replace")
-            time.sleep(0.1)
-        return next(line for line in log.read_text(errors="replace").splitlines() if text in line)
-
-    try:
-        package = "org.apache.spark.deploy"
-        master = launch("master", f"{package}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        url = wait_for(master, "Starting Spark master at").split()[-1]
-        workers = [
-            launch(
-                f"worker{i}", f"{package}.worker.Worker", "--host", "127.0.0.1", "-c", "1", "-m", "1g", "--webui-port", "0", url
-            )
-            for i in range(2)
-        ]
-        for log in workers:
-            wait_for(log, "Successfully registered with master")
+    with children.standalone_cluster(tmp_path) as url:
         yield url
-    finally:
-        for process in reversed(processes):
-            children.end_group(process)
-            process.wait(30)
 
 
 @seeds(4, 2)
