@@ -1,4 +1,4 @@
-"""Sessions, `deduplicate(within=)` and `stateful_map(ttl=)`, also with timers, whose state is computed anew from the middle of the log: a chain of records that reaches further back is noticed.
+"""Sessions, `deduplicate(within=)`, `stateful_map(ttl=)` and `process(ttl=)`, also with timers, whose state is computed anew from the middle of the log: a chain of records that reaches further back is noticed.
 
 A replay begins some links back from what is needed. Where a result hangs on older records, it begins anew, from further back, and no sink was given anything.
 
@@ -28,12 +28,16 @@ from penstock.operators import lifetimes, stateful_map
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
+from penstock.operators.timed_calls import Timers
+from penstock.operators.timed_process import TimedProcess, Turns
 from penstock.testing import Harness
 from penstock.types import MAX_TIME, MIN_TIME
 
 NUMBERS = itertools.count()
 COUNTED: Counter[str] = Counter()
-KINDS = ("sessions", "distinct", "distinct, sessions", "lives", "distinct, lives", "timers")
+KINDS = (
+    "sessions", "distinct", "distinct, sessions", "lives", "distinct, lives", "timers", "timers, read", "operator", "operator, read",
+)  # fmt: skip
 
 
 def a_flow(dice: random.Random, kinds: tuple[str, ...]) -> r.Recipe:
@@ -51,16 +55,19 @@ def a_flow(dice: random.Random, kinds: tuple[str, ...]) -> r.Recipe:
         columns = (("v", "sum", "v"), ("j", "max", "j"), ("x", "max", "x"), ("s", "max", "s"))
         last = r.Totals(keyed, columns, r.Window("session", dice.choice([2, 3]) * r.SECOND))
         nodes, sinks = [*nodes, *([keyed] if keyed not in nodes else []), last], [*sinks, last]
-    if "lives" in kind or kind == "timers":
+    if "operator" in kind:
+        last = r.Process(keyed, dice.choice([*r.TIMED_OPERATORS]), dice.choice([2, 3]) * r.SECOND)
+        nodes, sinks = [*nodes, last], [*sinks, last]
+    if "lives" in kind or "timers" in kind:
         last = r.Map(
             keyed,
-            "history" if kind != "timers" else dice.choice(["quiet", "often"]),
+            dice.choice(["quiet", "often"]) if "timers" in kind else "history",
             None,
             dice.choice([True, False]),
             dice.choice([2, 3]) * r.SECOND,
         )
         nodes, sinks = [*nodes, *([keyed] if keyed not in nodes else []), last], [*sinks, last]
-    if dice.random() < 0.5 and not isinstance(last, r.Map):
+    if "read" in kind or (dice.random() < 0.5 and not isinstance(last, r.Map | r.Process)):
         again = r.KeyBy(last, ("k",), "second")
         window = dice.choice([r.Window("sliding", 12 * r.SECOND, 6 * r.SECOND), r.Window("session", 4 * r.SECOND)])
         long = r.Totals(again, (("v", "sum", "v"), ("j", "count", None)), window)
@@ -82,6 +89,21 @@ def a_log(dice: random.Random) -> oracle.Records:
         )
         offsets[p] += 1
     return {"a": rows}
+
+
+def bursts(dice: random.Random, kind: str) -> tuple[r.Recipe, oracle.Records]:
+    """Short bursts of one key, a timer behind each, and windows that read what timers give: they need rows of long before the first mark."""
+    source = r.Source("a", lateness_us=0, partitions=(0,))
+    keyed = r.KeyBy(source, ("k",), "first")
+    ttl = 3 * r.SECOND
+    step = r.Map(keyed, "quiet", None, False, ttl) if kind == "bursts" else r.Process(keyed, "quiet", ttl)
+    again = r.KeyBy(step, ("k",), "second")
+    totals = r.Totals(again, (("v", "sum", "v"), ("j", "count", None)), r.Window("sliding", 12 * r.SECOND, r.SECOND))
+    time, rows = 0, []
+    for i in range(30):
+        time += dice.choice([1, 2, 2, 4])
+        rows.append((i, {"p": 0, "o": i, "k": "a", "j": i, "v": 1, "x": 0.5, "s": "a", "at": r.moment(time * r.SECOND)}))
+    return r.Recipe([source, keyed, step, again, totals], [source, step, totals]), {"a": rows}
 
 
 def live(recipe: r.Recipe, data: oracle.Records, dice: random.Random) -> None:
@@ -123,7 +145,8 @@ def search(monkeypatch: pytest.MonkeyPatch, seeds: range, kinds: tuple[str, ...]
         for seed in seeds:
             dice = random.Random(seed)
             patch.setattr(recompute, "FIRST_REACH", dice.choice([1, 1, 2, 4]))
-            live(a_flow(dice, kinds), a_log(dice), dice)
+            flow, log = (a_flow(dice, kinds), a_log(dice)) if "bursts" not in kinds[0] else bursts(dice, *kinds)
+            live(flow, log, dice)
 
 
 @pytest.mark.slow
@@ -132,6 +155,14 @@ def test_flow_of_chains_that_is_computed_anew_gives_what_one_sequential_pass_giv
     search(monkeypatch, range(20))
     assert COUNTED["in the middle"] > 12
     assert COUNTED["anew"] > 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bursts", "bursts of an operator"])
+def test_timers_behind_bursts_that_are_computed_anew_give_what_one_sequential_pass_gives(monkeypatch, kind):
+    COUNTED.clear()
+    search(monkeypatch, range(12), (kind,))
+    assert COUNTED["anew"] > 3
 
 
 @pytest.mark.slow
@@ -169,7 +200,31 @@ def first_records_of_a_replay_are_taken_to_be_the_first_of_all(patch: pytest.Mon
     patch.setattr(stateful_map, "living", living)
 
 
+def what_timers_give_is_taken_to_be_sure(patch: pytest.MonkeyPatch) -> None:
+    init = Timers.__init__
+    patch.setattr(Timers, "__init__", lambda self, at, upto, once, doubt: init(self, at, upto, once, doubt & False))
+
+
+def what_timers_of_operators_give_is_taken_to_be_sure(patch: pytest.MonkeyPatch) -> None:
+    fire = Turns.fire
+
+    def sure(self: Turns, *given: Any) -> Any:
+        kept, self.doubt = self.doubt, self.doubt & False
+        out = list(fire(self, *given))
+        self.doubt = kept
+        return iter(out)
+
+    patch.setattr(Turns, "fire", sure)
+
+
+def states_of_operators_are_taken_to_be_sure(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TimedProcess, "sure", lambda *_: True)
+
+
 MUTANTS = {
+    what_timers_give_is_taken_to_be_sure: ("bursts",),
+    what_timers_of_operators_give_is_taken_to_be_sure: ("bursts of an operator",),
+    states_of_operators_are_taken_to_be_sure: ("operator",),
     state_of_sessions_is_taken_to_be_sure: ("sessions", "distinct, sessions"),
     state_of_deduplication_is_taken_to_be_sure: ("distinct", "distinct, sessions"),
     states_with_a_time_to_live_are_taken_to_be_sure: ("lives",),

@@ -19,13 +19,14 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.operators.base import Context, KeyedState
-from penstock.rows.keys import Ints, biased, unbiased
+from penstock.rows.keys import Ints, unbiased
 from penstock.rows.rows import Keys, Rows
 from penstock.types import MAX_TIME, MIN_TIME
 
 _HEAD: Final = 9
 _DOUBT: Final = 1
 _TIMER: Final = 2
+_LAYOUT: Final = np.dtype([("used", ">u8"), ("flags", "u1"), ("timer", ">u8")])
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,11 @@ def living(
     if context.missing > MIN_TIME:
         doubt = found.first & ~known & (begins < context.missing + ttl_us)
     at = np.flatnonzero(known)
-    used = unbiased([value[:8] for e in at.tolist() if (value := stored[e]) is not None])
-    for e in at[begins[at] - used < ttl_us].tolist():
-        value = stored[e] or b""
-        held[e], doubt[e] = body(value), in_doubt(value)
+    used, flags, _ = _heads([value for e in at.tolist() if (value := stored[e]) is not None])
+    lives_on = begins[at] - used < ttl_us
+    for e in at[lives_on].tolist():
+        held[e] = body(stored[e] or b"")
+    doubt[at[lives_on]] = (flags[lives_on] & _DOUBT) != 0
     context.unsure |= bool((doubt & (found.until >= context.needed)).any())
     return held, doubt
 
@@ -112,19 +114,13 @@ def with_timers(entries: Entries, begins: Ints, ttl_us: int) -> Entries:
         ttl_us: The time to live.
     """
     at = np.full(len(begins), MAX_TIME)
-    expired, used, timer, flags = [], [], [], []
-    for e in np.flatnonzero(entries.lives.first).tolist():
-        value = entries.stored[e]
-        if value is None or not value[8] & _TIMER:
-            continue
-        last, fires = unbiased([value[:8], value[_HEAD : _HEAD + 8]]).tolist()
-        if begins[e] - last < ttl_us:
-            at[e] = fires
-        elif fires <= last + ttl_us:
-            expired.append(e)
-            used.append(last)
-            timer.append(fires)
-            flags.append(in_doubt(value))
+    firsts = np.flatnonzero(entries.lives.first)
+    firsts = firsts[np.fromiter((entries.stored[e] is not None for e in firsts.tolist()), bool, len(firsts))]
+    last, marks, fires = _heads([entries.stored[e] or b"" for e in firsts.tolist()])
+    lives_on = begins[firsts] - last < ttl_us
+    at[firsts[lives_on]] = fires[lives_on]
+    over = ~lives_on & (fires != MAX_TIME) & (fires <= np.minimum(last, MAX_TIME - ttl_us) + ttl_us)
+    expired, used, timer, flags = firsts[over].tolist(), last[over], fires[over], (marks[over] & _DOUBT) != 0
     if not expired:
         return replace(entries, at=at)
     found, before = entries.lives, np.array(expired)
@@ -148,13 +144,23 @@ def with_timers(entries: Entries, begins: Ints, ttl_us: int) -> Entries:
 
 def due_entries(names: list[bytes], values: list[bytes], keys: Keys) -> Entries:
     """Stored states whose timer or end has come, as entries without rows."""
-    until = unbiased([value[:8] for value in values])
-    timers = [value[_HEAD : _HEAD + 8] if value[8] & _TIMER else None for value in values]
-    at = np.full(len(values), MAX_TIME)
-    there = [i for i, timer in enumerate(timers) if timer is not None]
-    at[there] = unbiased([timer for timer in timers if timer is not None])
-    doubt = np.fromiter(map(in_doubt, values), bool, len(values))
-    return Entries(keys, without_rows(until), names, values, list(map(body, values)), at, doubt)
+    until, flags, at = _heads(values)
+    return Entries(keys, without_rows(until), names, values, list(map(body, values)), at, (flags & _DOUBT) != 0)
+
+
+def _heads(values: Sequence[bytes]) -> tuple[Ints, Any, Ints]:
+    """What stored values begin with: when they were last used, their flags (uint8), and their timers, `MAX_TIME`: none."""
+    whole = _HEAD + 8
+    raw = b"".join([value[:whole] if len(value) >= whole else value.ljust(whole, b"\0") for value in values])
+    found = np.frombuffer(raw, _LAYOUT)
+    used, at = (_in_order(found[name]) for name in ("used", "timer"))
+    return used, found["flags"], np.where(found["flags"] & _TIMER, at, MAX_TIME)
+
+
+def _in_order(column: Any) -> Ints:
+    """The numbers of bytes in sort order."""
+    numbers: Ints = (column.astype(np.uint64) ^ np.uint64(1 << 63)).view(np.int64)
+    return numbers
 
 
 def without_rows(until: Ints) -> Lives:
@@ -199,15 +205,21 @@ def store(
         state: The step's state.
         at: Their timers, `MAX_TIME`: none; None: none has one.
     """
-    heads, flags = biased(until), doubt.tolist()
     ends = np.minimum(until, MAX_TIME - ttl_us) + ttl_us - 1
-    if at is None:
-        state.put(list(names), [h + bytes([d]) + v for h, d, v in zip(heads, flags, values, strict=True)], ends)
-        return
-    none = (at == MAX_TIME).tolist()
-    middle = [bytes([d]) if n else bytes([d | _TIMER]) + t for d, n, t in zip(flags, none, biased(at), strict=True)]
-    whole = [h + m + v for h, m, v in zip(heads, middle, values, strict=True)]
-    state.put(list(names), whole, np.where(at <= ends + 1, at, ends))
+    found = np.zeros(len(until), _LAYOUT)
+    found["used"], found["flags"] = _to_order(until), np.asarray(doubt, np.uint8)
+    if at is not None:
+        found["timer"] = _to_order(at)
+        found["flags"] |= np.where(at == MAX_TIME, 0, _TIMER).astype(np.uint8)
+        ends = np.where(at <= ends + 1, at, ends)
+    raw, size = found.tobytes(), _LAYOUT.itemsize
+    lengths = (np.arange(len(until)) * size + np.where(found["flags"] & _TIMER, size, _HEAD)).tolist()
+    state.put(list(names), [raw[i * size : end] + v for i, (end, v) in enumerate(zip(lengths, values, strict=True))], ends)
+
+
+def _to_order(numbers: Ints) -> Any:
+    """The inverse of `_in_order`."""
+    return np.ascontiguousarray(numbers).view(np.uint64) ^ np.uint64(1 << 63)
 
 
 def body(value: bytes) -> bytes:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 _ZERO_NAIVE: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001  (times without a zone are UTC, as those of columns)
 _NO_TIMER: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
+_EARLIEST: Final = dt.datetime.min.replace(tzinfo=dt.UTC)
 _TICK: Final = dt.timedelta(microseconds=1)
+_FIRST, _LAST = (_EARLIEST - EPOCH) // _TICK, (_NO_TIMER - EPOCH) // _TICK
 _MOST_ROWS: Final = 1 << 16
 
 
@@ -117,30 +119,36 @@ class TimedCalls(Calls):
         return state.emit(self._given, keys, time, self._spread.owner[entry], nth)
 
     def _call(self) -> None:
-        """Times are compared as Python has them, and become numbers once per entry. What fails is run again with care, which finds out why."""
+        """Times are compared as Python has them, and become numbers all at once. What fails is run again with care, which finds out why."""
         fn, settle, rows, load = self._step.fn, self._codec.settle, self._returned.rows, self._codec.load
         keys, owner, starts, events, never = self._keys, self._owner, self._starts, self._events, _NO_TIMER
-        moments: list[Any] = values_of(pa.array(self._time, UTC)) if self._time else []
+        at_column = self._column_of_time()  # an event's own object is at hand, others are far away in memory
+        moments: list[Any] = values_of(pa.array(self._time, UTC)) if at_column is None and self._time else []
         out, trigger, plain = self.out, self.trigger, self._returned.plain
-        for g, (raw, stored, upto, once) in enumerate(zip(self.held, self._at, self._upto, self._once, strict=True)):
+        stored_timers, late = as_moments(self._timers.at), as_moments(np.maximum(self._timers.upto, self._timers.once))
+        timers: list[Any] = []
+        cared: list[int] = []
+        self.at = [MAX_TIME] * len(self.held)
+        for g, (raw, stored, last) in enumerate(zip(self.held, stored_timers, late, strict=True)):
             key, now, begin, fired = keys[owner[g]], load(raw) if raw else None, len(out), len(self.fired)
             try:
-                timer: Any = never if stored == MAX_TIME else EPOCH + stored * _TICK
+                timer: Any = stored
+                moment = _EARLIEST
                 for i in range(starts[g], starts[g + 1]):
-                    moment = moments[i]
+                    event, before = events[i], moment
+                    moment = moments[i] if at_column is None else event[at_column]
+                    # One comparison per event: a timer that is not after the event that set it is not after the next one either.
                     if timer <= moment:
-                        now, at = self._fire(g, key, now, wanted((timer,), MIN_TIME), self._time[i])
+                        at = wanted((max(timer, before + _TICK),), MIN_TIME)
+                        now, at = self._fire(g, key, now, at, self._time[i])
                         timer = never if at == MAX_TIME else EPOCH + at * _TICK
-                    result = fn(key, events[i], now)
+                    result = fn(key, event, now)
                     if len(result) == 3:
                         outputs, after, timer = result
                         if timer is None:
                             timer = never
-                        else:
-                            if timer.tzinfo is None:
-                                timer = timer.replace(tzinfo=dt.UTC)
-                            if timer <= moment:
-                                timer = moment + _TICK
+                        elif timer.tzinfo is None:
+                            timer = timer.replace(tzinfo=dt.UTC)
                     else:
                         outputs, after = result
                         if after is None:
@@ -150,19 +158,37 @@ class TimedCalls(Calls):
                     if given:
                         out += given
                         trigger += [i] * len(given)
-                at = MAX_TIME if timer is never else wanted((timer,), MIN_TIME)
-                if at <= upto:
-                    now, at = self._fire(g, key, now, at, upto)
-                if at <= once:
-                    now, at = self._fire(g, key, now, at, at)[0], MAX_TIME
+                if timer is not never and (timer <= last or type(timer) is not dt.datetime):
+                    now, timer = self._fire_after(g, key, now, wanted((max(timer, moment + _TICK),), MIN_TIME))
             except Exception:  # noqa: BLE001  (the user's code may raise anything; it may have changed its state before)
                 del out[begin:], trigger[begin:], self.fired[fired:], self.firing[fired:]
                 more, now = self._with_care(g)
                 out += [row for _, row in more]
                 trigger += [i for i, _ in more]
-            else:
-                self.at.append(at)
+                timer = never
+                cared.append(g)
+            timers.append(timer)
             self._after.append(now)
+        found = as_micros(timers)
+        for g in cared:
+            found[g] = self.at[g]
+        self.at = found
+
+    def _column_of_time(self) -> int | None:
+        """The events' column that has the event times; None: none has."""
+        time = self._spread.order.time
+        for i, column in enumerate(self._spread.data.columns):
+            if column.type == UTC and not column.null_count and np.array_equal(column.cast(pa.int64()).to_numpy(), time):
+                return i
+        return None
+
+    def _fire_after(self, g: int, key: Any, now: Any, at: int) -> tuple[Any, Any]:
+        """Fire an entry's timers after its rows; the state and the timer after them."""
+        if at <= self._upto[g]:
+            now, at = self._fire(g, key, now, at, self._upto[g])
+        if at <= self._once[g]:
+            now, at = self._fire(g, key, now, at, at)[0], MAX_TIME
+        return now, _NO_TIMER if at == MAX_TIME else EPOCH + at * _TICK
 
     def _fire(self, g: int, key: Any, now: Any, at: int, upto: int) -> tuple[Any, int]:
         """Fire an entry's timers up to a time; the state and the timer after them."""
@@ -246,7 +272,7 @@ class TimedCalls(Calls):
             held, at = fire(held, at)
         if at <= self._once[g]:
             held, at = fire(held, at)[0], MAX_TIME
-        self.at[g : g + 1] = [at]
+        self.at[g] = at
         return out, codec.load(held) if held else None
 
     def _timer_failed(self, g: int, at: int, error: Exception) -> None:
@@ -259,6 +285,27 @@ class TimedCalls(Calls):
                 f'{text}; fix on_timer, or leave such timers out with on_error="skip".'
             ) from error
         self._untold[g, at] = key, f"timer of {time_text(at)}", text or f"{type(error).__name__}: {error}", ""
+
+
+def as_moments(times: Ints) -> list[Any]:
+    """Times (µs) as Python has them; beyond what it has, its first or last one."""
+    if len(times) > 1 and (times == times[0]).all():
+        return as_moments(times[:1]) * len(times)
+    inside = (times >= _FIRST) & (times <= _LAST)
+    moments: list[Any] = list(map(EPOCH.__add__, np.where(inside, times, 0).astype("timedelta64[us]").tolist()))
+    for i in np.flatnonzero(~inside).tolist():
+        moments[i] = _NO_TIMER if times[i] > 0 else _EARLIEST
+    return moments
+
+
+def as_micros(timers: Sequence[Any]) -> list[int]:
+    """Timers as numbers (µs); `MAX_TIME` for `_NO_TIMER`."""
+    kind: Any = pa.duration("us")
+    since: Any = pa.array([timer - EPOCH for timer in timers], kind)
+    numbers: list[int] = since.cast(pa.int64()).to_pylist()
+    if _NO_TIMER in timers:
+        return [MAX_TIME if timer is _NO_TIMER else number for timer, number in zip(timers, numbers, strict=True)]
+    return numbers
 
 
 def wanted(timer: Sequence[Any], time: int) -> int:

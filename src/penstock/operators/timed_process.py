@@ -134,10 +134,10 @@ class TimedProcess(Operator):
 
     def on_data(self, rows: Rows, state: KeyedState) -> Output:
         self._done = True
-        return _Turns(self, self._user, rows, state).run()
+        return Turns(self, self._user, rows, state).run()
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
-        return None if self._done else _Turns(self, self._user, None, state).run()
+        return None if self._done else Turns(self, self._user, None, state).run()
 
     def on_interrogate(self, bins: Sequence[int], state: KeyedState) -> None:
         self._user.on_interrogate(bins, self._seen(state, None))
@@ -159,12 +159,12 @@ class TimedProcess(Operator):
             return {"last row": time_text(int(unbiased([value[-9:-1]])[0]))}
         return self._user.show_state(value)
 
-    def _seen(self, state: KeyedState, turns: _Turns | None) -> KeyedState:
+    def _seen(self, state: KeyedState, turns: Turns | None) -> KeyedState:
         """The state as the user's operator sees it."""
         return KeyedState(view_of(_Seen(state.view, turns), self._user), self.context)
 
 
-class _Turns:
+class Turns:
     """The turns of one epoch: those of the keys that have rows, a timer that has come, or state that has ended.
 
     Arrays have an entry per key, those with rows first.
@@ -192,7 +192,7 @@ class _Turns:
         self._at, self._stop = np.concatenate((starts[:-1], none)), np.concatenate((starts[1:], none))
         self._time = none[:0] if rows is None else rows.order.time
         self._last = np.full(n + more, MIN_TIME)
-        self._alive, self._doubt = np.zeros(n + more, bool), np.zeros(n + more, bool)
+        self._alive, self.doubt = np.zeros(n + more, bool), np.zeros(n + more, bool)
         if self._ttl is not None:
             self._read_lives(n, self._ttl)
         self._bursts = self._stop if self._ttl is None else self._ends_of_bursts(self._ttl)
@@ -217,10 +217,10 @@ class _Turns:
         there = [g for g, value in enumerate(values) if value is not None]
         found = [value for value in values if value is not None]
         self._last[there], self._alive[there] = unbiased([value[-9:-1] for value in found]), True
-        self._doubt[there] = [value[-1] != 0 for value in found]
+        self.doubt[there] = [value[-1] != 0 for value in found]
         if self.context.missing > MIN_TIME:
             begins = self._time[self._at[:with_rows]]
-            self._doubt[:with_rows] |= ~self._alive[:with_rows] & (begins < self.context.missing + ttl_us)
+            self.doubt[:with_rows] |= ~self._alive[:with_rows] & (begins < self.context.missing + ttl_us)
 
     def _ends_of_bursts(self, ttl_us: int) -> Ints:
         """int64: where bursts of rows end, ascending."""
@@ -243,7 +243,7 @@ class _Turns:
             upto = np.maximum(self._last[open_keys], self.context.latest) if ended else np.full(len(row), self._frontier - 1)
             fires = (timer <= np.minimum(row, ends)) & (waiting | (timer <= upto)) & (timer < MAX_TIME)
             if fires.any():
-                yield from self._fire(open_keys[fires].tolist(), self._pending)
+                yield from self.fire(open_keys[fires].tolist(), self._pending)
             given = open_keys[waiting & ~fires]
             if len(given):
                 yield from self._give(given, row[waiting & ~fires], ends[waiting & ~fires])
@@ -266,7 +266,7 @@ class _Turns:
         over = keys[row >= ends]
         if len(over):
             self._forget(over.tolist())
-            self._doubt[over] = False
+            self.doubt[over] = False
         whole = self._rows
         begin, stop = self._at.copy(), self._at.copy()
         stop[keys] = (
@@ -284,10 +284,10 @@ class _Turns:
         rows = whole if everything else whole.between(begin[:n], stop[:n])
         self._at[keys] = stop[keys]
         self._last[keys], self._alive[keys] = self._time[stop[keys] - 1], True
-        self.context.unsure |= bool((self._doubt[keys] & (self._last[keys] >= self.context.needed)).any())
+        self.context.unsure |= bool((self.doubt[keys] & (self._last[keys] >= self.context.needed)).any())
         yield from _parts(self._user.on_data(rows, self.state))
 
-    def _fire(self, keys: list[int], pending: Mapping[int, Mapping[bytes, int]]) -> Iterator[Emitted]:
+    def fire(self, keys: list[int], pending: Mapping[int, Mapping[bytes, int]]) -> Iterator[Emitted]:
         """The earliest timers of some keys; `pending`: which of them count."""
         names: list[bytes] = []
         at: list[int] = []
@@ -297,7 +297,7 @@ class _Turns:
             names += mine
             at += [first] * len(mine)
             self._least[g] = first + 1
-            self.context.unsure |= bool(self._doubt[g] and first >= self.context.needed)
+            self.context.unsure |= bool(self.doubt[g] and first >= self.context.needed)
         values = self._view.get_many(names)
         self.take_timers(names, values)
         self._firing = True
@@ -332,7 +332,7 @@ class _Turns:
             for g, found in pending.items():
                 first = min(found.values())
                 left[g] -= {name for name, t in found.items() if t == first}
-            yield from self._fire(list(pending), pending)
+            yield from self.fire(list(pending), pending)
         if names := [name for found in self._pending.values() for name in found]:
             self.take_timers(names, self._view.get_many(names))
 
@@ -351,7 +351,7 @@ class _Turns:
         kept = np.flatnonzero(self._alive & ~over)
         kept = kept[kept < (0 if self._rows is None else len(self._rows.keys))]
         values = [
-            _SEEN + last + bytes([d]) for last, d in zip(biased(self._last[kept]), self._doubt[kept].tolist(), strict=True)
+            _SEEN + last + bytes([d]) for last, d in zip(biased(self._last[kept]), self.doubt[kept].tolist(), strict=True)
         ]
         self._view.put_many([self._heads[g] + _LIFE for g in kept.tolist()], values, self._last[kept] + ttl_us)
 
@@ -401,7 +401,7 @@ class _Turns:
 class _Seen:
     """State as the user's operator sees it: without hidden entries; timers that are set are noted."""
 
-    def __init__(self, view: StateView, turns: _Turns | None) -> None:
+    def __init__(self, view: StateView, turns: Turns | None) -> None:
         self._view, self._turns = view, turns
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
@@ -445,4 +445,4 @@ def _parts(given: Output) -> Iterator[Any]:
         yield from given
 
 
-__all__ = ["TimedProcess", "in_turns"]
+__all__ = ["TimedProcess", "Turns", "in_turns"]

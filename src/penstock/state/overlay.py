@@ -152,11 +152,14 @@ class Layered:
 
     def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
         """As `Snapshot.get_timed`."""
-        values, timers = self._below.get_timed(keys)
-        changed = self._layer.values
-        for i, key in enumerate(keys) if changed else ():
-            if key in changed:
-                values[i], timers[i] = changed[key], self._layer.timers.get(key, MAX_TIME)
+        if not self._layer.values:
+            return self._below.get_timed(keys)
+        values: list[bytes | None] = list(map(self._layer.values.get, keys, repeat(_ABSENT)))
+        timers: list[int] = list(map(self._layer.timers.get, keys, repeat(MAX_TIME)))
+        missing = [i for i, value in enumerate(values) if value is _ABSENT]
+        if missing:
+            for i, value, timer in zip(missing, *self._below.get_timed([keys[i] for i in missing]), strict=True):
+                values[i], timers[i] = value, timer
         return values, timers
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:

@@ -50,6 +50,7 @@ MAP_SIZE: Final = 64 << 30
 _META_KEY: Final = b"store"
 _INDEX_ROWS: Final = 1 << 20
 _ATTEMPTS: Final = 5
+_NO_ENTRY: Final = MAX_TIME.to_bytes(8, "big")
 _T = TypeVar("_T")
 
 
@@ -282,10 +283,14 @@ class _LmdbSnapshot:
 
     def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
         with self._reading():
-            found = dict(self._txn.cursor(self._env.state).getmulti(keys))
-        raws = list(map(found.get, keys))
-        timers = [MAX_TIME if raw is None else int.from_bytes(raw[:8], "big", signed=True) for raw in raws]
-        return [None if raw is None else raw[8:] for raw in raws], timers
+            found = self._txn.cursor(self._env.state).getmulti(keys)
+        if len(found) == len(keys):
+            raws = [raw for _, raw in found]
+        else:
+            there = dict(found)
+            raws = [there.get(key, _NO_ENTRY) for key in keys]
+        timers: list[int] = np.frombuffer(b"".join([raw[:8] for raw in raws]), ">i8").tolist()
+        return [None if raw is _NO_ENTRY else raw[8:] for raw in raws], timers
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
         found = []
