@@ -18,8 +18,9 @@ SCHEMA = "k string, n int, x double, d decimal(6,2), yes boolean, day date, at t
 CSV = '''k,n,x,d,yes,day,at
 a,1,0.5,1.50,true,2024-01-02,2024-01-02 03:04:05
 "b, ""b""",,NaN,,FALSE,,2024-01-02T03:04:05.25+01:00
-"",-3,1e3,-2.00,,1969-12-31,2024-01-02T03:04:05Z
+c,-3,1e3,-2.00,,1969-12-31,2024-01-02T03:04:05Z
 ,4,,,,,
+"",5,,,,,
 '''
 JSON = """{"k": "a", "n": 1, "x": 0.5, "d": "1.50", "yes": true, "day": "2024-01-02", "at": "2024-01-02 03:04:05", "more": [1]}
 {"n": 2, "k": "b"}
@@ -35,13 +36,13 @@ def rows(*given, **options):
 def test_csv_is_read_with_its_schema_and_a_null_key_is_left_out(tmp_path):
     (tmp_path / "t.csv").write_text(CSV)
     found = {row["k"]: row for row in rows(tmp_path / "t.csv", SCHEMA, "csv")}
-    assert [*sorted(found)] == ["", "a", 'b, "b"']
+    assert [*sorted(found)] == ["a", 'b, "b"', "c"]
     assert found["a"] == FIRST
     second = found['b, "b"']
     assert (second["n"], second["d"], second["yes"], second["day"]) == (None, None, False, None)
     assert second["x"] != second["x"]
     assert second["at"] == AT - dt.timedelta(minutes=60) + dt.timedelta(milliseconds=250)
-    assert (found[""]["n"], found[""]["yes"], found[""]["at"]) == (-3, None, AT)
+    assert (found["c"]["n"], found["c"]["yes"], found["c"]["at"]) == (-3, None, AT)
 
 
 def test_json_lines_are_read_and_what_is_not_declared_is_not_looked_at(tmp_path):

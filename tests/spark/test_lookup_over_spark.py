@@ -214,7 +214,7 @@ def test_csv_and_json_files_as_tables_have_the_rows_that_a_source_of_them_has(sp
     text = '''k,n,x,d,yes,day,at
 a,1,0.5,1.50,true,2024-01-02,2024-01-02 03:04:05
 "b, ""b""",,NaN,,FALSE,,2024-01-02T03:04:05.25+01:00
-"",-3,1e3,-2.00,,1969-12-31,2024-01-02T03:04:05Z
+c,-3,1e3,-2.00,"",1969-12-31,2024-01-02T03:04:05Z
 é,4,-0.0,,,,
 '''
     (tmp_path / "csv").mkdir()

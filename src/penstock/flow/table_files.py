@@ -1,7 +1,7 @@
 """Tables of `lookup` in files with a declared schema: CSV, JSON lines and Parquet, as `penstock.sources.files` declares them.
 
-They are read here, without Spark, by the rules of a source's files: CSV has a header line with the declared names, an empty field is null and a quoted
-one is an empty text, and a time without a zone is in UTC. A row that does not fit the schema is refused, as a table that lacks it would be another one.
+They are read here, without Spark, by the rules of a source's files: CSV has a header line with the declared names, an empty field is null, quoted or
+not, and a time without a zone is in UTC. A row that does not fit the schema is refused, as a table that lacks it would be another one.
 
 Read next: `penstock.flow.tables`.
 """
@@ -61,7 +61,7 @@ def _csv(fs: Any, path: str, files: Files) -> pa.Table:
         column_types=_parsed(files.schema),
         null_values=[""],
         strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
+        quoted_strings_can_be_null=True,
         true_values=["true", "True", "TRUE"],
         false_values=["false", "False", "FALSE"],
     )
