@@ -10,10 +10,11 @@ import pytest
 import recipes as r
 from hypothesis import given
 from hypothesis import strategies as st
+from recomputing import Store
 from test_against_oracle import always_the_same, compare, examples
 from test_silent_sources import CLOSING, clocks, courses
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, RecoveryError
 from penstock.progress import ahead
 from penstock.testing import engine
 
@@ -64,6 +65,37 @@ def search() -> None:
         check(recipe, data.draw(drawing.records(recipe, most=45)), data.draw(drawing.courses))
 
     differ()
+
+
+@pytest.mark.parametrize("seconds", [3, 1])
+def test_recomputation_with_another_ahead_that_changes_how_far_a_partition_was_is_refused_before_anything_is_stored(
+    tmp_path, seconds
+):
+    sinks = [Store(f"{tmp_path} {name}") for name in ("near", "far")]
+
+    def begun(ahead_us, folder):
+        source = r.Source("a", partitions=(0,), lateness_us=9 * r.SECOND, ahead_us=ahead_us)
+        keyed, far = r.KeyBy(source, ("k",), "first"), r.Ahead(source)
+        recipe = r.Recipe([source, keyed, told := r.Map(keyed, "count"), far], [told, far])
+        built = r.build(recipe, "recomputed ahead", lambda _, node: sinks[node is far])
+        harness = drawing.Harness(built.flow, checkpoint=str(tmp_path / folder), recover="recompute")
+        rows = [
+            {"p": 0, "o": o, "k": "k", "j": 0, "v": t, "x": 0.5, "s": "", "at": r.moment(t * r.SECOND)}
+            for o, t in enumerate([0, 3, 6, 1])
+        ]
+        harness.push("a", r.table(source, rows))
+        return harness
+
+    begun(r.SECOND, "first").epoch()
+    before = [sink.rows() for sink in sinks]
+    assert [len(rows) for rows in before] == [0, 2]  # the frontier has not passed those on time
+    again = begun(seconds * r.SECOND, "second")
+    if seconds == 1:
+        again.epoch()
+    else:
+        with pytest.raises(RecoveryError, match=r"or other times, as also with another ahead=\. No sink was given anything"):
+            again.epoch()
+    assert [sink.rows() for sink in sinks] == before
 
 
 # ------------------------------------------------------------------------------------------------------------- broken variants

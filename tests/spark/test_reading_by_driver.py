@@ -20,7 +20,7 @@ from penstock.spark.sources.redis_streams import RedisStreamsReader
 
 pytestmark = pytest.mark.spark
 _names = itertools.count()
-PARTITIONS, LATENESS_S = 2, 20
+PARTITIONS, LATENESS_S, AHEAD_S, FAR_S = 2, 20, 3_000, 3_599
 
 
 @pytest.fixture
@@ -64,14 +64,15 @@ def held(place):
         return Counter(database.execute("SELECT v FROM rows").fetchall())
 
 
-def random_rows(dice, value):
-    """Some rows; a few are late, a few are malformed, and times stand still or jump."""
+def random_rows(dice, value, far=0):
+    """Some rows; a few are late, a few are malformed, and times stand still or jump; `far`: so many of a hundred are far ahead."""
     second, made = dice.randint(0, 60), []
     for _ in range(dice.choice([0, 1, 5, 40])):
         second += dice.choice([0, 0, 1, 7, -3, -LATENESS_S - 5])
         second = max(0, second)
         v = next(value) if dice.random() > 0.1 else "none"
-        made.append((dice.choice("abc"), v, second if dice.random() > 0.1 else None))
+        at = FAR_S if far and dice.random() < far / 100 else second
+        made.append((dice.choice("abc"), v, at if dice.random() > 0.1 else None))
     return made
 
 
@@ -81,15 +82,17 @@ def on_time(rows):
     for _, v, second in rows:
         if v == "none" or second is None:
             continue
+        if second == FAR_S:
+            continue
         if second >= latest - LATENESS_S:
             found[v,] += 1
         latest = max(latest, second)
     return found
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "far"), [(1, 0), (2, 0), (3, 20)])
 def test_random_entries_read_by_the_driver_and_by_tasks_give_what_the_rule_says(
-    seed, spark, redis_url, stream, tmp_path, monkeypatch
+    seed, far, spark, redis_url, stream, tmp_path, monkeypatch
 ):
     dice, value = random.Random(seed), itertools.count()
     most = dice.choice([6, 30, 1000])
@@ -97,12 +100,15 @@ def test_random_entries_read_by_the_driver_and_by_tasks_give_what_the_rule_says(
     for n in range(3):
         for p in sent:
             # Both partitions begin at once, as one that comes later may not be older than what was given out. The last rows only follow the others.
-            rows = [("a", -1, 0 if n == 0 else 3_000)] if n in (0, 2) else random_rows(dice, value)
+            rows = [("a", -1, 0 if n == 0 else 3_000)] if n in (0, 2) else random_rows(dice, value, far)
             sent[p] += rows
             add(redis_url, stream, p, rows)
         for few in (0, 5_000):
             monkeypatch.setattr(redis_streams, "FEW_ENTRIES", few)
-            place, timed = str(tmp_path / f"few{few}"), {"time": "at", "lateness": f"{LATENESS_S} seconds"}
+            place, timed = (
+                str(tmp_path / f"few{few}"),
+                {"time": "at", "lateness": f"{LATENESS_S} seconds", "ahead": f"{AHEAD_S} seconds" if far else None},
+            )
             flow = flow_of(redis_url, stream, place, ps.memory(f"{stream} bad {few} {n}"), timed=timed, max_rows_per_epoch=most)
             read(spark, flow, str(tmp_path / f"ckpt{few}"), workers=seed)
     found = [held(tmp_path / "few0"), held(tmp_path / "few5000"), sum((on_time(rows) for rows in sent.values()), Counter())]

@@ -143,7 +143,7 @@ class Recovery:
                     start = self.starts.get(f"{name}/{key}", -1)
                     return Refusal(
                         f"partition {key!r} of source {name!r} has other records after position {start} and up to {end.offset} than those from which the "
-                        f"sinks' rows came: {now.rows - end.rows:+,} of them, or other times"
+                        f"sinks' rows came: {now.rows - end.rows:+,} of them, or other times, as also with another ahead="
                     )
         return None
 
