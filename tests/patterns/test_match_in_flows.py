@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from ceql_enriching import enriched
+from ceql_judging import judged
 from ceql_running import DEFINE, SCHEMA, SQL_COLUMNS, answers_in, complaint, pattern_of, records_of, suitable
 
 import penstock as ps
@@ -86,6 +88,21 @@ def test_flow_answers_as_the_reference_whatever_happens_to_it(block):
     assert tried > 80
     assert killed > 15
     assert rescaled > 8  # with open runs of keys that went to other workers, and events after that
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [0, *(pytest.param(b, marks=pytest.mark.soak) for b in range(1, 40))])
+def test_flow_of_quantifiers_gaps_and_conditions_answers_as_the_reference_whatever_happens_to_it(block):
+    tried = killed = rescaled = 0
+    for seed in range(block * 120, (block + 1) * 120):
+        case = replace(judged(seed, keyed=True, whole=True), events_window="key")
+        table, crashes, moved = answered(case, seed)
+        wrong = complaint(case, [row for batch in table.to_batches() for row in answers_in(case, pattern_of(case), batch)])
+        assert wrong is None, f"seed {seed}: {case.query}\n{case}\n{wrong}"
+        tried, killed, rescaled = tried + 1, killed + crashes, rescaled + moved
+    assert tried == 120
+    assert killed > 15
+    assert rescaled > 5
 
 
 @pytest.mark.parametrize("clause", ["LIMIT 2", "ANY", "COUNT"])

@@ -1,7 +1,7 @@
 """Values of a condition between events, calculated and compared over arrays as Spark does it row by row.
 
-Whole numbers are calculated with 64 bits, decimals exactly, and everything in doubles if one operand is one; two of 32 bits stay so. What does
-not fit is an error, as in Spark's ANSI mode. Null gives null.
+Whole numbers are calculated with 64 bits, decimals exactly (Spark rounds what needs more than 38 digits), and everything in doubles if one
+operand is one; two of 32 bits stay so. What does not fit is an error, as in Spark's ANSI mode. Null gives null.
 
 Read next: ``relations``, which says of which events.
 """
