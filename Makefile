@@ -19,7 +19,7 @@ VERSION_TESTS ?= $(VERSION_QUICK) tests/spark/test_match_spark.py tests/spark/te
   tests/faults/test_driver_killed.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format types imports docs test test-fast test-versions test-oldest soak demo bench bench-rescale bench-timers bench-skew bench-skewed-flows bench-recovery bench-redis bench-group bench-group-flows bench-latency bench-cer bench-flink lock clean
+.PHONY: help setup lint format types imports docs test test-fast test-versions test-oldest soak demo bench bench-rescale bench-timers bench-lookup bench-skew bench-skewed-flows bench-recovery bench-redis bench-group bench-group-flows bench-latency bench-cer bench-flink lock clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -91,6 +91,9 @@ bench-rescale: $(STAMP)  ## Measure the latency of a live rescale (several minut
 
 bench-timers: $(STAMP)  ## Measure what a time to live and timers add to stateful_map (a minute)
 	$(PY) benchmarks/timers.py
+
+bench-lookup: $(STAMP)  ## Measure what a lookup adds to a flow (some ten minutes)
+	$(PY) benchmarks/lookup.py
 
 bench-skew: $(STAMP)  ## Measure how evenly each strategy spreads skewed keys (half an hour to an hour)
 	$(PY) benchmarks/skew.py
