@@ -18,6 +18,7 @@ from test_against_oracle import always_the_same, check, examples
 from penstock.errors import PenstockError
 from penstock.operators.base import Context, KeyedState
 from penstock.operators.timed_calls import TimedCalls, Timers
+from penstock.operators.timed_process import TimedProcess, Turns
 from penstock.types import MAX_TIME, MIN_TIME
 from penstock.worker import collect_state
 
@@ -140,7 +141,14 @@ def timers_of_the_epoch_before_are_lost_with_an_event(patch):
     patch.setattr(KeyedState, "get_timed", lambda self, names: (self.get(names), np.full(len(names), MAX_TIME)))
 
 
+def rows_of_operators_come_whatever_timers_they_may_set(patch):
+    init = TimedProcess.__init__
+    patch.setattr(TimedProcess, "__init__", lambda self, user, ttl_us, lead_us: init(self, user, ttl_us, lead_us + 2_000_000))
+    patch.setattr(Turns, "too_early", lambda self, g, name, t: max(t, int(self.context.before)))
+
+
 MUTANTS = {
+    rows_of_operators_come_whatever_timers_they_may_set: drawing.courses,
     timers_fire_after_the_events_of_their_time: drawing.courses,
     timers_of_keys_with_events_fire_after_all_of_an_epoch: drawing.courses,
     timers_at_the_end_fire_from_the_last_frontier_on: drawing.courses,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import pickle
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.errors import DeclarationError, OperatorError
+from penstock.errors import ChangedFlowError, DeclarationError, OperatorError
+from penstock.operators.timed_process import in_turns
+from penstock.rows.keys import biased
 from penstock.testing import Harness
 
 SCHEMA = pa.schema([("p", pa.int64()), ("k", pa.string()), ("v", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
@@ -184,6 +187,29 @@ def test_timers_that_come_to_a_flow_fire_though_they_were_set_before(tmp_path):
     about = {"checkpoint": str(tmp_path / "checkpoint"), "name": f"process timers {next(NUMBERS)}"}
     assert run(Setting(), [(0, "a"), (20, "b")], [(40, "c")], end=False, **about) == []
     assert run(Telling(), [(41, "c")], **about)[:2] == [("a", 1, 40), ("b", 1, 40)]
+
+
+def times_ten(n):
+    return n * 10
+
+
+def test_entries_with_timers_and_a_time_to_live_go_through_a_migration_and_the_time_to_live_does_not(tmp_path):
+    about = {"checkpoint": str(tmp_path / "checkpoint"), "name": f"process timers {next(NUMBERS)}", "ttl": "1 hour"}
+    assert run(Silent(), [(0, "a"), (1, "a")], [(5, "b")], end=False, **about) == []
+    assert run(Silent(), [(6, "b")], migrate=times_ten, **about) == [("a", 20, 11), ("b", 2, 16)]
+
+
+def test_time_to_live_when_it_is_another_one_is_refused(tmp_path):
+    about = {"checkpoint": str(tmp_path / "checkpoint"), "end": False}
+    run(Silent(), [(0, "a"), (1, "a")], ttl="1 hour", **about)
+    with pytest.raises(ChangedFlowError, match="time to live"):
+        run(Silent(), ttl="2 hours", **about)
+
+
+def test_state_with_a_time_to_live_is_shown_with_when_its_key_was_last_seen():
+    step = in_turns(Silent(), "1 hour", timed=True)
+    assert step.show_state(b"\xffps" + b"".join(biased(np.array([MINUTE]))) + b"\0") == {"last row": "1970-01-01 00:01:00"}
+    assert step.show_state(pickle.dumps(3)) == 3
 
 
 class Unordered(Silent):

@@ -250,7 +250,7 @@ class Turns:
             elif not fires.any():
                 break
         if ended:
-            yield from self._fire_once()
+            yield from self.fire_once()
         if self._ttl is not None:
             self._write_lives(self._ttl)
 
@@ -265,7 +265,7 @@ class Turns:
         assert self._rows is not None
         over = keys[row >= ends]
         if len(over):
-            self._forget(over.tolist())
+            self.forget(over.tolist())
             self.doubt[over] = False
         whole = self._rows
         begin, stop = self._at.copy(), self._at.copy()
@@ -317,7 +317,7 @@ class Turns:
         self._view.put_many(names, [value for value in values if value is not None])
         self.note(names, None)
 
-    def _fire_once(self) -> Iterator[Emitted]:
+    def fire_once(self) -> Iterator[Emitted]:
         """At the end of input: each timer that is set fires once more, in order, and what it sets does not."""
         left = {g: set(found) for g, found in self._pending.items()}
         while True:
@@ -336,7 +336,7 @@ class Turns:
         if names := [name for found in self._pending.values() for name in found]:
             self.take_timers(names, self._view.get_many(names))
 
-    def _forget(self, keys: Iterable[int]) -> None:
+    def forget(self, keys: Iterable[int]) -> None:
         """Delete all entries of keys."""
         self._view.delete_many([name for g in keys for name, _, _ in self._view.entries(self._heads[g])])
         for g in keys:
@@ -347,7 +347,7 @@ class Turns:
         """Forget state that has ended, and note when the others do."""
         every = np.arange(len(self._heads))
         over = self._alive & (self._ends(every) < self._frontier)
-        self._forget(np.flatnonzero(over).tolist())
+        self.forget(np.flatnonzero(over).tolist())
         kept = np.flatnonzero(self._alive & ~over)
         kept = kept[kept < (0 if self._rows is None else len(self._rows.keys))]
         values = [
@@ -373,7 +373,7 @@ class Turns:
                 continue
             mine = self._pending.setdefault(g, {})
             early = wanted < self._least[g] and mine.get(name) != wanted
-            at[i] = t = self._too_early(g, name, wanted) if early else wanted
+            at[i] = t = self.too_early(g, name, wanted) if early else wanted
             if t < self._frontier:
                 mine[name] = t
             else:
@@ -381,7 +381,7 @@ class Turns:
             self._next[g] = min(mine.values(), default=MAX_TIME)
         return None if timers is None else at
 
-    def _too_early(self, g: int, name: bytes, t: int) -> int:
+    def too_early(self, g: int, name: bytes, t: int) -> int:
         """What becomes of a timer that is set too early."""
         least = int(self._least[g])
         if not self._firing and not self._lead:
