@@ -120,7 +120,7 @@ def test_consumption_that_is_forgotten_is_found(monkeypatch):
 
 def test_runs_that_do_not_outlive_a_chunk_are_found(monkeypatch):
     sound = recogniser.Recogniser.keep
-    monkeypatch.setattr(recogniser.Recogniser, "keep", lambda self, rows, lows: sound(self, rows[:0], lows[:0]))
+    monkeypatch.setattr(recogniser.Recogniser, "keep", lambda self, rows, lows, now=None: sound(self, rows[:0], lows[:0]))
     monkeypatch.setattr(operator, "dump", lambda r, events, owner, nexts, check, always: [None] * len(nexts))
     assert found(in_batch, keyed=False)
 
