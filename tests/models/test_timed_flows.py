@@ -147,7 +147,12 @@ def rows_of_operators_come_whatever_timers_they_may_set(patch):
     patch.setattr(Turns, "too_early", lambda self, g, name, t: max(t, int(self.context.before)))
 
 
+def timers_of_operators_do_not_fire_at_the_end(patch):
+    patch.setattr(Turns, "fire_once", lambda _: iter(()))
+
+
 MUTANTS = {
+    timers_of_operators_do_not_fire_at_the_end: drawing.courses,
     rows_of_operators_come_whatever_timers_they_may_set: drawing.courses,
     timers_fire_after_the_events_of_their_time: drawing.courses,
     timers_of_keys_with_events_fire_after_all_of_an_epoch: drawing.courses,
