@@ -14,7 +14,7 @@ from changing import Changing, row
 import penstock as ps
 from penstock.checkpoint.record import progress_of
 from penstock.driver.shown import stale_lines
-from penstock.errors import CheckpointError, DeclarationError
+from penstock.errors import CheckpointError, DeclarationError, FencedError
 from penstock.testing import Crash, Harness
 
 
@@ -137,6 +137,18 @@ def test_epoch_begun_with_rows_that_are_gone_or_damaged_is_refused(changing, pat
         harness.push("s", [row(0)])
         with pytest.raises(CheckpointError, match=re.escape(said)):
             harness.epoch()
+
+
+def test_run_that_was_replaced_is_fenced_though_its_successor_has_removed_what_the_epoch_was_begun_with(changing, path):
+    with changing.harness(looking(path, 0)) as first:
+        epoch(first, 0)
+        with changing.harness(looking(path, 0)) as second:
+            for x, city in enumerate(("Bari", "Cork", "Derby"), 1):
+                write(path, a=city)
+                epoch(second, x)
+            first.push("s", [row(1)])
+            with pytest.raises(FencedError, match="was replaced by run 2"):
+                first.epoch()
 
 
 def test_step_that_is_new_when_an_epoch_is_run_again_meets_one_version_from_then_on(changing, path, tmp_path):

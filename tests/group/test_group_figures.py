@@ -106,7 +106,7 @@ def test_figures_when_members_come_and_go_are_the_same_in_every_form(redis_url, 
 
 
 def test_fences_of_an_application_when_it_loses_a_lock_are_counted(redis_url):
-    agent = joined(redis_url, "alone", lease="1 s")
+    agent = joined(redis_url, "alone", lease="5 s")
     try:
         until(lambda: len(agent.owned) == 3)
         before = agent.figures

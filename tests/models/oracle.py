@@ -205,14 +205,14 @@ class Oracle:
         return out
 
     def _latest(self, node: r.Node) -> int:
-        """The greatest time of all records of the sources that feed a node's region."""
+        """The greatest time of all records of the sources that feed a node's region, without those that are ahead."""
         found: list[Any] = [node]
         for one in found:  # grows
             befores = one.of if isinstance(one, r.Union) else [getattr(one, "of", None), getattr(one, "other", None)]
             joins = [n for n in self._recipe.nodes if isinstance(n, r.Join) and region_of(n) is one]
             found += [n for n in [*befores, *(n.other for n in joins)] if n is not None and not any(n is f for f in found)]
-        sources = [n.name for n in found if isinstance(n, r.Source)]
-        times = (record["at"] for name in sources for _, record in self._records[name])
+        judged = (judging.judged(n, self._records[n.name], self._clock) for n in found if isinstance(n, r.Source))
+        times = (record["at"] for source in judged for what, _, record in source if what != "ahead")
         return max((micros(at) for at in times if at is not None), default=-(1 << 63))
 
     def _joined(self, node: r.Join, lefts: list[Row]) -> list[Row]:

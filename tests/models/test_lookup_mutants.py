@@ -74,7 +74,12 @@ def nan_equals_nothing(patch):
 
 
 def null_equals_null(patch):
-    patch.setattr(tables, "pc", but(pc, is_valid=lambda values: pa.array(np.ones(len(values), bool))))
+    """Rows with a null key stay in the table, and a null is found among them."""
+
+    def index_in(values, among, **_):
+        return pc.index_in(values, among, skip_nulls=False)
+
+    patch.setattr(tables, "pc", but(pc, is_valid=lambda values: pa.array(np.ones(len(values), bool)), index_in=index_in))
 
 
 def row_of_the_next_key(patch):

@@ -34,6 +34,10 @@ class TableFiles:
     def __init__(self, checkpoint: Checkpoint, run: int) -> None:
         self._checkpoint, self._run = checkpoint, run
 
+    def check_owner(self) -> None:
+        """Refuse to continue if a newer run has claimed the checkpoint; see `Checkpoint.check_owner`."""
+        self._checkpoint.check_owner(self._run)
+
     def path(self, version: str) -> str:
         """The file of a version."""
         return self._checkpoint.path(_TABLES, version)

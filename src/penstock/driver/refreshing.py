@@ -14,7 +14,7 @@ from dataclasses import replace
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import TableRead
 from penstock.checkpoint.table_files import INSTEAD, TableFiles
-from penstock.errors import CheckpointError, DeclarationError, TornFileError
+from penstock.errors import CheckpointError, DeclarationError, PenstockError, TornFileError
 from penstock.flow import plan as p
 from penstock.flow.naming import numbered
 from penstock.flow.tables import Refresh, Table
@@ -55,9 +55,17 @@ class RefreshedTables:
 
         Raises:
             CheckpointError: A version with which the epoch was begun is gone, or damaged.
+            FencedError: A newer run has claimed the checkpoint; it removes versions that this one knows.
         """
         if not self._nodes:
             return {}
+        try:
+            return self._used(epoch, now_us, stay=stay)
+        except (PenstockError, OSError):
+            self._files.check_owner()
+            raise
+
+    def _used(self, epoch: int, now_us: int, *, stay: bool) -> dict[str, TableRead]:
         for name, node in self._nodes.items():
             known, before = self._read.get(name), self._before.get(name)
             if known is None and stay and before is not None and self._known(name, before.version):
