@@ -85,7 +85,7 @@ class _Pictured(World):
         who, lines, answer = self.of(process), self.lines, super().step(process, command)
         match command:
             case Edit(_, document, _) if answer is True:
-                shares = "; ".join(
+                shares = ", ".join(
                     f"{'AB'[int(name[1:])]} has {list(e.partitions)}" for name, e in sorted(document.members.items())
                 )
                 lines += [
