@@ -316,11 +316,11 @@ class Checkpoint:
         Returns:
             What was found first.
         """
-        return self._kept_first(epoch, ".decided", found, run)
+        return self.kept_first(epoch, ".decided", found, run)
 
     def keep_input(self, epoch: int, found: dict[str, Any], run: int) -> dict[str, Any]:
         """Store which files an epoch reads, so that a re-run reads the same or refuses; arguments and result as `decided`."""
-        return self._kept_first(epoch, ".files", found, run)
+        return self.kept_first(epoch, ".files", found, run)
 
     def kept_input(self, epoch: int) -> dict[str, Any] | None:
         """What `keep_input` stored for an uncommitted epoch; None: nothing yet."""
@@ -339,7 +339,8 @@ class Checkpoint:
         """What `refuse_file` noted."""
         return set((self._kept(epoch, ".refused") or {}).get("files", ()))
 
-    def _kept_first(self, epoch: int, ending: str, found: dict[str, Any], run: int) -> dict[str, Any]:
+    def kept_first(self, epoch: int, ending: str, found: dict[str, Any], run: int) -> dict[str, Any]:
+        """Store something of an epoch, in a file of this ending; the others as `decided`."""
         path = self.path(EPOCHS, epoch_name(epoch, ending))
         if create_exclusive(self.fs, path, json.dumps(found).encode(), f"r{run}"):
             return found

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock.checkpoint.folder import EPOCHS, Checkpoint, epoch_name
 from penstock.checkpoint.record import TableRead
 from penstock.errors import TornFileError
-from penstock.state.files import create_exclusive, delete_quietly, list_dir, read_bytes, write_atomic
+from penstock.state.files import delete_quietly, list_dir, read_bytes, write_atomic
 
 _TABLES: Final = "tables"
 _USED: Final = ".tables"
@@ -72,19 +72,17 @@ class TableFiles:
 
     def used(self, epoch: int, found: Mapping[str, TableRead]) -> dict[str, TableRead]:
         """Store which version of each table an epoch uses, unless that is stored already; gives what was stored first."""
-        path = self._checkpoint.path(EPOCHS, epoch_name(epoch, _USED))
-        if create_exclusive(self._checkpoint.fs, path, _text(found), f"r{self._run}"):
-            return dict(found)
-        return {name: TableRead(**raw) for name, raw in json.loads(read_bytes(self._checkpoint.fs, path)).items()}
+        first = self._checkpoint.kept_first(epoch, _USED, _plain(found), self._run)
+        return {name: TableRead(**raw) for name, raw in first.items()}
 
     def use(self, epoch: int, found: Mapping[str, TableRead]) -> None:
         """Store it in place of what was stored before."""
         path = self._checkpoint.path(EPOCHS, epoch_name(epoch, _USED))
-        write_atomic(self._checkpoint.fs, path, _text(found), f"r{self._run}")
+        write_atomic(self._checkpoint.fs, path, json.dumps(_plain(found)).encode(), f"r{self._run}")
 
 
-def _text(found: Mapping[str, TableRead]) -> bytes:
-    return json.dumps({name: asdict(read) for name, read in found.items()}).encode()
+def _plain(found: Mapping[str, TableRead]) -> dict[str, Any]:
+    return {name: asdict(read) for name, read in found.items()}
 
 
 __all__ = ["INSTEAD", "TableFiles"]

@@ -47,15 +47,21 @@ BatchFunction = Callable[[Batches], Iterator[pa.RecordBatch]]
 """What ``mapInArrow`` takes."""
 
 
+def _begun() -> Any:
+    """Spark's context of the task that begins here."""
+    from pyspark import TaskContext
+
+    begin_task()
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
 def task(assignment: Assignment, read: Callable[[Batches], Batches] | None = None) -> BatchFunction:
     """The function for ``mapInArrow`` of a region. `read`: makes rows of what comes; None: it is rows."""
 
     def run(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        begin_task()
-        context = TaskContext.get()
-        assert context is not None
+        context = _begun()
         worker = context.partitionId()
         checked = _checked(rows if read is None else read(rows), worker, assignment)
         yield from run_worker(assignment, worker, context.taskAttemptId(), local_states(boot_id()), checked)
@@ -72,11 +78,7 @@ def whole_task(assignment: Assignment, worker_of: Callable[[pa.RecordBatch], Any
     """
 
     def run(rows: Batches) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        begin_task()
-        context = TaskContext.get()
-        assert context is not None
+        context = _begun()
         batches = [batch for batch in rows if batch.num_rows]
         owners = [worker_of(batch) for batch in batches]
         for worker in range(len(assignment.versions)):
@@ -90,11 +92,7 @@ def staging(stager: Stager, names: list[str]) -> Callable[[Iterable[pa.RecordBat
     """The function for ``mapInArrow`` that stages the rows of an output, whose columns are called `names`, and gives the tokens."""
 
     def run(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        begin_task()
-        context = TaskContext.get()
-        assert context is not None
+        context = _begun()
         for token in stager((to_utc(batch).rename_columns(names) for batch in rows), context.taskAttemptId()):
             yield pa.record_batch({"token": pa.array([token], pa.binary())})
 
