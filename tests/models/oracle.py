@@ -162,7 +162,8 @@ class Oracle:
                 data |= {"window_start": r.moment(start), "window_end": r.moment(end)}
             for name, kind, column in node.aggregates:
                 data[name] = aggregate(kind, [True if column is None else row.data[column] for row in rows])
-            out.append(self._at_frontier(node, key, end - 1, data))
+            together = sum(row.time == end - 1 for row in out)  # windows of a zone may end at one moment
+            out.append(self._at_frontier(node, key, end - 1, data, together))
         return out
 
     def _timed(self, node: r.Map | r.Process, rows: list[Row], marked: r.Node | None = None) -> list[Row]:

@@ -28,3 +28,7 @@ def test_windows_of_any_zone_are_those_of_the_oracle(zone, size, slide, offset, 
     index, starts = window.spread(window.panes(np.array(times, np.int64)))
     found = sorted(zip(np.array(times)[index].tolist(), starts.tolist(), window.ends(starts).tolist(), strict=True))
     assert found == sorted((time, *span) for time in times for span in oracle.spans(drawn, time))
+    places = list(zip(window.ends(starts).tolist(), window.ranks(starts).tolist(), strict=True))
+    by_place = dict(zip(places, starts.tolist(), strict=True))
+    assert len(by_place) == len(set(starts.tolist()))
+    assert sorted(by_place.values()) == [by_place[p] for p in sorted(by_place)]

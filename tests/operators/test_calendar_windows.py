@@ -4,9 +4,11 @@ import datetime as dt
 import itertools
 import re
 import zoneinfo
+from dataclasses import dataclass
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,9 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.errors import DeclarationError
 from penstock.operators.zones import zone
+from penstock.testing import Harness
 
+SCHEMA = pa.schema({"k": pa.string(), "at": pa.timestamp("us", "UTC"), "n": pa.int64()})
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 ODD = [  # put back over midnight, by half an hour, by a day; in Ramadan; with seconds; never; by 14 hours
     *("America/Havana", "America/Sao_Paulo", "Australia/Lord_Howe", "Pacific/Apia", "Pacific/Kwajalein", "Africa/Casablanca", "Africa/Monrovia"),
@@ -174,3 +178,28 @@ def test_windows_of_a_zone_without_changes_are_those_without_a_zone():
 def test_declaration_when_it_makes_no_windows_is_refused(declare, sentence):
     with pytest.raises(DeclarationError, match=sentence.replace("+", r"\+")):
         declare()
+
+
+@dataclass
+class Reader:
+    schema: pa.Schema = SCHEMA
+
+
+def test_windows_that_end_together_follow_one_another_by_their_starts():
+    """The clock passes over the ends of windows that begin at one and at half past one: both end when it shows three."""
+    night = dt.datetime(2024, 3, 31, tzinfo=dt.UTC)
+    for minutes in ([(5,), (35,), (100,)], [(5, 35, 100)], [(35, 5), (100,)]):
+        out, flow, offsets = ps.memory(f"rows per half hour {minutes}"), ps.Flow("night"), itertools.count()
+        by_key = flow.source("s", Reader(), time="at", position=("k", "n"), lateness="1 hour").key_by("k")
+        hours = by_key.window(ps.sliding("1 hour", "30 minutes", zone="Europe/Berlin")).aggregate(rows=ps.count())
+        halves = hours.window(ps.tumbling("30 minutes"))
+        halves.aggregate(all=ps.collect("rows"), first=ps.first("window_start"), last=ps.last("window_start")).sink(out)
+        with Harness(flow) as harness:
+            for times in minutes:
+                rows = [{"k": "a", "at": night + dt.timedelta(minutes=m), "n": next(offsets)} for m in times]
+                harness.push("s", pa.Table.from_pylist(rows, schema=SCHEMA))
+                harness.epoch()
+            harness.finish()
+        (found,) = (row for row in out.rows() if len(row["all"]) > 1)
+        assert found["all"] == [2, 1]
+        assert [found[name] - night for name in ("first", "last")] == [dt.timedelta(minutes=m) for m in (0, 30)]

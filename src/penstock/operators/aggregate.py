@@ -335,14 +335,15 @@ class AggregateStep(Aggregating):
         results = finished(self, self._bounds, states, lambda result: (keys, group[result]), running=self.updates)
         at_keys = to_indices(group)
         columns = [c.take(at_keys) for c in keys.columns]
+        ranks = None
         if self.window is None:
             times = np.zeros(len(group), np.int64)
         else:
-            ends = self.window.ends(starts)
+            ends, ranks = self.window.ends(starts), self.window.ranks(starts)
             times = ends - 1
             columns += [as_times(starts), as_times(ends)]
         data = pa.RecordBatch.from_arrays([*columns, *results], schema=self.context.output)
-        return state.emit(data, keys, times, group)
+        return state.emit(data, keys, times, group, ranks)
 
 
 __all__ = ["AggregateStep", "Aggregating", "Order"]

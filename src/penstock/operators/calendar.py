@@ -106,6 +106,16 @@ class Calendar:
         step, long = self.slide // self._pane, self.size // self._pane
         return self._moments(self._numbers(starts) // step * step + long)
 
+    def ranks(self, starts: Ints) -> Ints:
+        """How many windows end when the one that begins at each of these times ends, and begin before it.
+
+        Overlapping windows end at one moment where the clock passes over their ends.
+        """
+        step, long = self.slide // self._pane, self.size // self._pane
+        ends = self._numbers(starts) // step * step + long
+        first = self._numbers(self._moments(ends) - 1) + 1  # the first pane that the same moment begins
+        return (ends - first) // step
+
     def __str__(self) -> str:
         size, slide = (f"{n} months" if self.months else f"{n / 1e6:g} s" for n in (self.size, self.slide))
         every = f" every {slide}" if self.overlapping else ""

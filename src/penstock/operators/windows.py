@@ -75,6 +75,10 @@ class Sliding:
         """End of the window that begins at each of these times."""
         return starts + self.size_us
 
+    def ranks(self, starts: Ints) -> Ints:
+        """How many windows end when the one that begins at each of these times ends, and begin before it."""
+        return np.zeros(len(starts), np.int64)
+
     def __str__(self) -> str:
         every = f" every {self.slide_us / 1e6:g} s" if self.overlapping else ""
         return f"of {self.size_us / 1e6:g} s{every}" + (f", {self.offset_us / 1e6:g} s later" if self.offset_us else "")
