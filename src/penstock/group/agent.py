@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 from penstock.errors import GroupError, PenstockError
 from penstock.group.figures import ApplicationFigures
 from penstock.group.settings import Group, checked_name, checked_partitions
-from penstock.group.store import RedisStore, acquired
+from penstock.group.store import RedisStore, acquired, released
 from penstock.protocol.group.dispatch import About, Channel, Dispatcher
 from penstock.protocol.group.document import PROTOCOL
 from penstock.protocol.group.events import (
@@ -334,7 +334,12 @@ class Agent:
             if isinstance(answer, Exception):
                 self._not_done(command, answer)
             else:
-                found = acquired(command.partition, answer) if isinstance(command, Acquire) else answer
+                found = answer
+                match command:
+                    case Acquire(partition):
+                        found = acquired(partition, answer)
+                    case Release(partition):
+                        found = released(partition, answer)
                 self._tell(self._dispatcher.answered(command, found, sent))
 
     def _not_done(self, command: Command, error: Exception) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.errors import GroupError
 from penstock.protocol.group.document import Document
-from penstock.protocol.group.store import Beat, Busy, Granted, Message, Stale, from_fields, to_fields
+from penstock.protocol.group.store import Beat, Busy, Granted, Message, Raised, Stale, from_fields, to_fields
 from penstock.redis_client.group_server import GroupServer, Step
 
 
@@ -57,9 +57,9 @@ class RedisStore:
         step = self.server.acquire(partition, member, incarnation, epoch, instead_of, token, position)
         return acquired(partition, self.server.one(step))
 
-    def release(self, partition: int, incarnation: str, token: int, position: str) -> bool:
+    def release(self, partition: int, incarnation: str, token: int, position: str) -> Raised | None:
         """Give the lock back."""
-        return bool(self.server.one(self.server.release(partition, incarnation, token, position)))
+        return released(partition, self.server.one(self.server.release(partition, incarnation, token, position)))
 
     def ack(self, partition: int, incarnation: str, token: int, position: str) -> bool:
         """Commit a position."""
@@ -86,4 +86,9 @@ def acquired(partition: int, answer: list[Any]) -> Granted | Busy | Stale:
     raise AssertionError(answer)
 
 
-__all__ = ["RedisStore", "Step", "acquired"]
+def released(partition: int, answer: bytes | None) -> Raised | None:
+    """The answer of the script as a value."""
+    return None if answer is None else Raised(partition, answer.decode())
+
+
+__all__ = ["RedisStore", "Step", "acquired", "released"]

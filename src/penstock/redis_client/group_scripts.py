@@ -119,21 +119,21 @@ RELEASE: Final = (
     _OURS
     + _LATER
     + """
--- KEYS: the partition. ARGV: incarnation, token, position. Answer: whether the lock was the caller's
+-- KEYS: the partition. ARGV: incarnation, token, position. Answer: the owner, if it is fenced by this (S5), or nothing
 local found = redis.call('HMGET', KEYS[1], 'owner', 'token', 'position')
 local owner, token, position = found[1] or '', tonumber(found[2] or '0'), found[3] or '0-0'
 local remembered, behind = tonumber(ARGV[2]), is_later(ARGV[3], position)
-local mine = owner == ARGV[1] and token == remembered
-if mine then
+local fenced = false
+if owner == ARGV[1] and token == remembered then
   redis.call('HDEL', KEYS[1], 'owner', 'member')
 elseif owner == '' then
   token = math.max(token, remembered)
 elseif owner ~= ARGV[1] and (remembered > token or behind) then
-  token = math.max(token, remembered) + 1  -- S5
+  token, fenced = math.max(token, remembered) + 1, owner  -- S5
 end
 if behind then position = ARGV[3] end
 redis.call('HSET', KEYS[1], 'token', string.format('%d', token), 'position', position)
-return mine and 1 or 0
+return fenced
 """
 )
 

@@ -96,7 +96,7 @@ class GroupServer:
         return self._on(group_scripts.ACQUIRE, partition, member, incarnation, epoch, instead_of, token, position)
 
     def release(self, partition: int, incarnation: str, token: int, position: str) -> Step:
-        """Answer: 1 if the lock was the caller's, else 0."""
+        """Answer: the incarnation that is fenced by what the caller remembers, or None."""
         return self._on(group_scripts.RELEASE, partition, incarnation, token, position)
 
     def ack(

@@ -159,7 +159,7 @@ class Dispatcher:
                 return DocumentRead(answer)
             case Edit():
                 return Edited(answer, sent)
-            case Acquire():
+            case Acquire() | Release():
                 return answer  # type: ignore[no-any-return]
             case Confirm(partition, _, token) if not answer:
                 return Fenced(partition, token)

@@ -1,6 +1,6 @@
 """What a member is told (events, past facts) and what it orders (commands). Both are sealed: the machine refuses any other value.
 
-Who drives the machine answers every command but `Announce`, `Release`, those to work and `Exit`: with the event that its comment names, or with
+Who drives the machine answers every command but `Announce`, those to work and `Exit`: with the event that its comment names, or with
 `Failed(command)` when no answer came. A failed command may have been carried out, and may still be.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.protocol.group.document import Document
-from penstock.protocol.group.store import Beat, Busy, Granted, Message, Stale
+from penstock.protocol.group.store import Beat, Busy, Granted, Message, Raised, Stale
 from penstock.types import Refusal
 
 # --------------------------------------------------------------------------------------------------------------- commands
@@ -62,7 +62,7 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give a lock back, and tell the store what this member remembers of the partition. No answer."""
+    """Give a lock back, and tell the store what this member remembers of the partition. Answer: `Raised`, else nothing."""
 
     partition: int
     incarnation: str
@@ -215,6 +215,7 @@ Event = (
     | Granted
     | Busy
     | Stale
+    | Raised
     | Failed
     | Announced
     | Acked
@@ -243,6 +244,7 @@ __all__ = [
     "Failed",
     "Fenced",
     "Granted",
+    "Raised",
     "ReadDocument",
     "Release",
     "SendBeat",

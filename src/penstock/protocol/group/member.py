@@ -31,6 +31,7 @@ from penstock.protocol.group.document import Document, Entry
 from penstock.protocol.group.events import (
     Acked,
     Acquire,
+    Announce,
     Announced,
     Beaten,
     Command,
@@ -54,7 +55,7 @@ from penstock.protocol.group.holdings import NEVER, Holdings
 from penstock.protocol.group.jitter import FIRST_RETRY_S, LAST_RETRY_S
 from penstock.protocol.group.membership import Remembered, Wish, refusal
 from penstock.protocol.group.partition import WORKING, Partition, State
-from penstock.protocol.group.store import Busy, Changed, Granted, Stale, Wanted
+from penstock.protocol.group.store import Busy, Changed, Granted, Raised, Stale, Wanted
 from penstock.types import Refusal
 
 EXIT_WITHIN_S: Final = 1.0
@@ -101,6 +102,7 @@ class Member(Holdings):
             Granted: self._on_granted,
             Busy: self._on_busy,
             Stale: self._on_stale,
+            Raised: lambda event, _: self._out.append(Announce(event)),
             Failed: self._on_failed,
             Announced: self._on_announced,
             Acked: self._on_acked,
@@ -291,8 +293,13 @@ class Member(Holdings):
         match event.message:
             case Changed(epoch) if epoch == self.epoch:
                 pass
-            case Wanted(partition, incarnation) if incarnation != self.incarnation or not 0 <= partition < self.partitions:
+            case Wanted(partition, incarnation) | Raised(partition, incarnation) if (
+                incarnation != self.incarnation or not 0 <= partition < self.partitions
+            ):
                 pass
+            case Raised(partition):
+                if partition in self._active:
+                    self._active[partition].unconfirmed, self._confirm_due = True, now
             case Wanted(partition) if partition not in self._active:
                 if now < self._fence_at:
                     each = self._active[partition] = self._known.setdefault(partition, Partition(partition))

@@ -9,7 +9,8 @@ S2  A lock has no expiry. It belongs to an incarnation, and is taken over only b
 S3  The token of a partition rises with each grant, above what the acquirer remembers, and is never below the epoch.
 S4  A position never goes down, whoever reports it: members report only what was acked.
 S5  If a member that does not own a partition remembers a higher token or position than the store, the store has lost data. The token
-    rises above both, so that the owner is fenced and goes on from the position that was lost.
+    rises above both, so that the owner is fenced and goes on from the position that was lost. Who reports it announces `Raised`, for an
+    owner that has nothing to ack.
 S6  If nobody has beaten for a lease, or the clock has gone back, the server was away or is another one: every deadline starts anew.
 S7  Only itself takes a member out before its deadline has passed. A later process with its id may replace it at any time.
 """
@@ -118,7 +119,17 @@ class Wanted:
     incarnation: str
 
 
-Message = Changed | Wanted
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The token of a partition has risen while this incarnation has its lock: it works from a position that was lost (S5). An answer to
+    `Store.release`, and then on the control stream.
+    """
+
+    partition: int
+    incarnation: str
+
+
+Message = Changed | Wanted | Raised
 
 
 def to_fields(message: Message) -> dict[str, str]:
@@ -128,6 +139,8 @@ def to_fields(message: Message) -> dict[str, str]:
             return {"kind": "changed", "epoch": str(epoch)}
         case Wanted(partition, incarnation):
             return {"kind": "wanted", "partition": str(partition), "incarnation": incarnation}
+        case Raised(partition, incarnation):
+            return {"kind": "raised", "partition": str(partition), "incarnation": incarnation}
 
 
 def from_fields(fields: Mapping[str, str]) -> Message | None:
@@ -138,6 +151,8 @@ def from_fields(fields: Mapping[str, str]) -> Message | None:
                 return Changed(int(fields["epoch"]))
             case "wanted":
                 return Wanted(int(fields["partition"]), fields["incarnation"])
+            case "raised":
+                return Raised(int(fields["partition"]), fields["incarnation"])
     except (KeyError, ValueError):
         return None
     return None
@@ -174,11 +189,12 @@ class Store(Protocol):
             position: The highest that the caller remembers; the partition's does not stay below it (S4).
         """
 
-    def release(self, partition: int, incarnation: str, token: int, position: str) -> bool:
+    def release(self, partition: int, incarnation: str, token: int, position: str) -> Raised | None:
         """Give the lock back if it is the caller's and has this token; in any case keep what the caller remembers.
 
         The position becomes the later of both (S4). If another owns the partition, and `token` or `position` is higher than the
-        store's, the stored token becomes one more than the higher token (S5); if nobody owns it, the higher token is kept.
+        store's, the stored token becomes one more than the higher token, and the answer names that owner (S5); if nobody owns it, the higher
+        token is kept.
         """
 
     def ack(self, partition: int, incarnation: str, token: int, position: str) -> bool:
@@ -195,6 +211,7 @@ __all__ = [
     "Changed",
     "Granted",
     "Message",
+    "Raised",
     "Stale",
     "Store",
     "Wanted",

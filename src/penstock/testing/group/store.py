@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from penstock.protocol.group.document import Document
-from penstock.protocol.group.store import START, Beat, Busy, Changed, Granted, Message, Stale, later
+from penstock.protocol.group.store import START, Beat, Busy, Changed, Granted, Message, Raised, Stale, later
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class ModelStore:
         row.position = later(row.position, position)
         return Granted(partition, row.token, row.position)
 
-    def release(self, partition: int, incarnation: str, token: int, position: str) -> bool:
+    def release(self, partition: int, incarnation: str, token: int, position: str) -> Raised | None:
         """As `Store.release`."""
         row = self.rows.get(partition) or self.rows.setdefault(partition, Row())
         ahead = token > row.token or later(row.position, position) != row.position
@@ -118,12 +118,12 @@ class ModelStore:
         if row.owner == incarnation:
             if row.token == token:
                 row.owner = ""
-                return True
         elif row.owner and ahead:
             row.token = max(row.token, token) + 1
+            return Raised(partition, row.owner)
         elif not row.owner:
             row.token = max(row.token, token)
-        return False
+        return None
 
     def ack(self, partition: int, incarnation: str, token: int, position: str) -> bool:
         """As `Store.ack`."""
