@@ -1,7 +1,7 @@
 """A hot key gets a worker of its own, and keeps its one worker: right for every step.
 
-A key is hot when its worker would have more than a share `above` of its rows from it, if all others were spread evenly. So two hot keys that
-meet on one worker are hot, both of them. A key that is hot in `rounds` rounds in a row is pinned, and the bins of its worker go to the others. A
+A key is hot when its worker would have more than a share `above` of its rows from it, if all others were spread evenly, hotter ones that are
+hot left out. So two hot keys that meet on one worker are hot, both of them, and all that are hot are found at once. A key that is hot in `rounds` rounds in a row is pinned, and the bins of its worker go to the others. A
 pinned key that has had less than half of that share for as many rounds goes home, and its worker gets bins again.
 
 With n workers of which h have a key of their own, the busiest then has about max(p₁, (1 − p_hot)/(n − h)) of the rows. Keys are pinned only if
@@ -57,7 +57,7 @@ class Isolate(Strategy):
         if sum(watch.workers.values()) < self.rows * placed.workers:
             return watch, placed.own
         load = _Load(watch, placed)
-        hot = {k for k in watch.keys if k not in placed.own and k not in placed.users and load.share(k) > self.above}
+        hot = load.hot(self.above)
         cool = {k for k in placed.own if load.share(k) < self.above / 2}
         spared = tuple(k for k in watch.spared if k in hot)
         hot.difference_update(spared)
@@ -80,10 +80,20 @@ class _Load:
         self.own = sum(watch.keys.get(k, 0) for k in placed.own)
 
     def share(self, key: int) -> float:
-        """A key's share of its worker's rows, if those of all keys that the strategy has not pinned were spread evenly over the workers."""
+        """The share of its worker's rows that a key of the strategy's would have, if those of all keys that are not were spread evenly."""
         rows = self.keys.get(key, 0)
-        others = self.total - self.own - (0 if key in self.placed.own else rows)
-        return rows / max(rows + others / self.placed.workers, 1)
+        return rows / max(rows + (self.total - self.own) / self.placed.workers, 1)
+
+    def hot(self, above: float) -> set[int]:
+        """Keys that nobody has pinned and that have more than a share, each one by itself, hotter ones being alone already."""
+        found: set[int] = set()
+        rest = self.total - self.own
+        for key in (k for k in self.by_rows if k not in self.placed.own and k not in self.placed.users):
+            rest -= self.keys[key]
+            if self.keys[key] / max(self.keys[key] + rest / self.placed.workers, 1) <= above:
+                break
+            found.add(key)
+        return found
 
     def hottest_first(self, keys: Iterable[int]) -> list[int]:
         """Keys by their rows; equal ones by their hashes."""
