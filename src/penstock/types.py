@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
-from functools import cache
+from functools import cache, partial
 from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, Final, TypeAlias, get_args, get_origin, get_type_hints
@@ -220,34 +220,67 @@ def plain(value: Any) -> Any:
     return own() if own else {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
-def from_plain(kind: Any, raw: Any, readers: Mapping[Any, Callable[[Any], Any]] | None = None) -> Any:
+def from_plain(kind: Any, raw: Any, others: Readers = ()) -> Any:
     """A value of a type, of what JSON gives of it once `plain` has written it.
 
     Args:
-        kind: A dataclass, a container of such, a union of one with None, or any type that JSON has.
-        raw: What JSON gives.
-        readers: By type, what reads it in place of this function. A class may have its own method `from_json`.
+        kind: See `reader`.
+        raw: What JSON gives. The value may share lists and dicts with it.
+        others: See `reader`.
 
     Example:
         >>> from_plain(dict[int, tuple[int, ...] | None], {"3": [1, 2], "4": None})
         {3: (1, 2), 4: None}
     """
-    if readers and kind in readers:
-        return readers[kind](raw)
-    if is_dataclass(kind):
-        own = getattr(kind, "from_json", None)
-        types = {} if own else _field_types(kind)  # type: ignore[arg-type]
-        return own(raw) if own else kind(**{n: from_plain(types.get(n), v, readers) for n, v in raw.items()})  # type: ignore[operator]
-    origin, args = get_origin(kind), get_args(kind)
-    if origin is UnionType and raw is not None:
-        return from_plain(next(a for a in args if a is not NoneType), raw, readers)
-    if origin in (dict, Mapping):
-        return {int(k) if args[0] is int else k: from_plain(args[1], v, readers) for k, v in raw.items()}
-    if origin is tuple:
-        return tuple(from_plain(args[0], v, readers) for v in raw)
-    return [from_plain(args[0], v, readers) for v in raw] if origin is list else raw
+    read = reader(kind, others)
+    return raw if read is None else read(raw)
+
+
+Readers: TypeAlias = tuple[tuple[Any, Callable[[Any], Any]], ...]
+"""Types, and what reads them."""
 
 
 @cache
-def _field_types(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def reader(kind: Any, others: Readers = ()) -> Callable[[Any], Any] | None:
+    """What reads values of a type, made once: records of epochs are read all the time. None: a value is what JSON gives.
+
+    Args:
+        kind: A dataclass, a container of such, a union of one with None, or any type that JSON has. A class may have its own method `from_json`.
+        others: What reads some types in place of this function.
+    """
+    for other, read in others:
+        if kind == other:
+            return read
+    if is_dataclass(kind):
+        own: Callable[[Any], Any] | None = getattr(kind, "from_json", None)
+        return own or partial(_read_fields, kind, others)
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        one = reader(next(a for a in args if a is not NoneType), others)
+        return None if one is None else lambda raw: None if raw is None else one(raw)
+    if origin in (dict, Mapping):
+        number, value = args[0] is int, reader(args[1], others)
+        if value is None:
+            return (lambda raw: {int(k): v for k, v in raw.items()}) if number else None
+        return lambda raw: {int(k) if number else k: value(v) for k, v in raw.items()}
+    if origin not in (tuple, list):
+        return None
+    each = reader(args[0], others)
+    if each is None:
+        return tuple if origin is tuple else None
+    return lambda raw: origin(map(each, raw))
+
+
+def _read_fields(kind: Any, others: Readers, raw: Mapping[str, Any]) -> Any:
+    found = dict(raw)
+    for name, read in _field_readers(kind, others):
+        if name in found:
+            found[name] = read(found[name])
+    return kind(**found)
+
+
+@cache
+def _field_readers(kind: Any, others: Readers) -> list[tuple[str, Callable[[Any], Any]]]:
+    """The fields of a dataclass that are not as JSON gives them; looked up late, for a class may be a field of itself."""
+    readers = ((name, reader(of, others)) for name, of in get_type_hints(kind).items())
+    return [(name, read) for name, read in readers if read is not None]

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from types import MappingProxyType
 from typing import Any, Final, get_args
 
 import xxhash
@@ -191,7 +190,7 @@ class EpochRecord:
         return min((s.frontier for s in self.sources.values() if s.partitions or s.frontier != MIN_TIME), default=MIN_TIME)
 
 
-_READERS: Final = MappingProxyType({Command: decode, Load: decode})
+_READERS: Final = ((Command, decode), (Load, decode))
 
 
 def _plain(value: Any) -> Any:

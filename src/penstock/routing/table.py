@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -41,6 +41,11 @@ class Split:
     upto: int
 
 
+@cache
+def _even(workers: int, bins: int) -> tuple[int, ...]:
+    return tuple((np.arange(bins) * workers // bins).tolist())
+
+
 @dataclass(frozen=True)
 class Routing:
     """A region's table.
@@ -63,7 +68,7 @@ class Routing:
     @staticmethod
     def even(workers: int, bins: int = BINS) -> Routing:
         """Equal ranges of bins, in the order of the workers."""
-        return Routing(tuple(b * workers // bins for b in range(bins)))
+        return Routing(_even(workers, bins))
 
     def home_of(self, key: int) -> int:
         """The worker of a hash if it follows its bin."""
