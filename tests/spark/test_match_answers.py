@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 import penstock as ps
-from penstock.errors import QueryError
+from penstock.errors import DeclarationError, QueryError
 from penstock.patterns.ceql.parsing import parse
 from penstock.patterns.reference import Seen, evaluate
 
@@ -243,10 +244,21 @@ def test_type_that_must_be_quoted_is_found_in_its_column(spark):
     assert [[e["the kind"] for e in row.events] for row in found] == [["it's", "a\\b"]]
 
 
-def test_ties_that_a_further_column_breaks_are_in_its_order(spark):
+@pytest.mark.parametrize(
+    "order",
+    [lambda: ["at", "n"], lambda: (F.col("at"), F.col("n")), lambda: [F.col("AT"), "n"], lambda: ["at", F.column("n")]],
+)
+def test_ties_that_a_further_column_breaks_are_in_its_order(spark, order):
     df = spark.createDataFrame([(1, 2, "B"), (1, 1, "A"), (1, 3, "A"), (2, 0, "B")], "at long, n long, kind string")
-    found = ps.match(df, "SELECT * WHERE A : B", order_by=["at", "n"], type="kind").collect()
+    found = ps.match(df, "SELECT * WHERE A : B", order_by=order(), type="kind").collect()
     assert sorted([(e.at, e.n) for e in row.events] for row in found) == [[(1, 1), (1, 2)], [(1, 3), (2, 0)]]
+
+
+def test_order_that_is_no_column_is_refused(spark):
+    df = spark.createDataFrame([(1, 2, "B")], "at long, n long, kind string")
+    for order in ([], F.col("n").desc(), ["at", F.col("n") + 1], ["at", F.struct("n")]):
+        with pytest.raises(DeclarationError, match="order_by"):
+            ps.match(df, "SELECT * WHERE A", order_by=order, type="kind")
 
 
 @pytest.mark.parametrize(
