@@ -227,3 +227,29 @@ def test_twenty_members_when_they_leave_at_once_are_gone_soon(join):
         thread.join()
     assert time.monotonic() - began < 2.0 + 2
     assert all(a.error is None for a in agents)
+
+
+def test_member_with_a_short_lease_never_takes_out_one_with_a_long_lease_that_beats_as_it_should():
+    """Two members were started with other leases, as when one is being changed. The short one is cut off for a moment, and so are the rest."""
+    with valkey() as server, relay(server.port) as between:
+        work = [Log(), Log()]
+        agents = [
+            Agent(ps.Group(url, "g", lease=lease), "orders", 4, w)
+            for url, lease, w in zip((url_of(server), between.url), ("6 s", "0.3 s"), work, strict=True)
+        ]
+        for agent, each in zip(agents, work, strict=True):
+            each.agent, LOGS[id(agent)] = agent, each
+            agent.start()
+        patient, _ = agents
+        until(lambda: all(a.settled for a in agents) and shares(*agents) == [2, 2])
+        before, incarnation = dict(patient.owned), patient.incarnation
+        for _ in range(3):
+            between.turn(None)
+            time.sleep(0.6)
+            between.turn(server.port)
+            time.sleep(0.6)
+        until(lambda: all(a.settled for a in agents) and shares(*agents) == [2, 2])
+        assert patient.incarnation == incarnation
+        assert patient.owned == before
+        for agent in agents:
+            agent.close()

@@ -7,6 +7,7 @@ import time
 from penstock.group.store import RedisStore
 from penstock.protocol.group.document import Document, Entry
 from penstock.redis_client.group_server import GroupServer
+from penstock.testing.group.store import ModelStore
 from servers import url_of, valkey
 
 LEASE_MS = 200
@@ -34,3 +35,24 @@ def test_who_misses_its_deadline_is_dead_but_not_if_nobody_has_beaten_for_a_leas
         assert store.edit(1, document.edited(2, "a1", only, "g"), LEASE_MS)
         assert store.beat("b1", LEASE_MS).known is False
         assert store.beat("a1", LEASE_MS).next_s is None
+
+
+def test_every_deadline_that_starts_anew_is_by_its_own_members_lease():
+    """At the server and in the model: a member with a short lease joins, then finds that nobody has beaten for that long."""
+    document = Document(0, 2).edited(1, "a1", {"a": Entry("a1", 1, lease_ms=60_000)}, "g")
+    both = document.edited(2, "b1", {**document.members, "b": Entry("b1", 2, lease_ms=LEASE_MS)}, "g")
+    with valkey() as server:
+        model = ModelStore(lambda: int(time.monotonic() * 1000), lambda _: None)
+        for store in (RedisStore(GroupServer(url_of(server), "orders", "g", timeout_s=5)), model):
+            assert store.edit(0, document, 60_000)
+            assert store.beat("a1", 60_000).known
+            assert store.edit(1, both, LEASE_MS)
+            assert 59 < store.beat("b1", LEASE_MS).next_s <= 60
+            assert 0 < store.beat("a1", 60_000).next_s <= LEASE_MS / 1000
+            time.sleep(1.5 * LEASE_MS / 1000)
+            found = store.beat("b1", LEASE_MS)  # nobody has beaten for a lease of this one
+            assert (found.known, found.dead) == (True, ())
+            assert 59 < found.next_s <= 60
+            again = both.edited(3, "b1", {**both.members, "a": Entry("a2", 3, lease_ms=60_000)}, "g")  # as after a loss of data
+            assert store.edit(2, again, LEASE_MS)
+            assert 59 < store.beat("b1", LEASE_MS).next_s <= 60

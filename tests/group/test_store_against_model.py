@@ -36,7 +36,8 @@ def drawn(rng, model, published):
     position = rng.choice(POSITIONS)
     match rng.randrange(8):
         case 0:
-            members = {n: Entry(f"{n}{rng.randrange(3)}", epoch + 1) for n in names if rng.random() < 0.7}
+            leases = {n: rng.choice([0, LEASE_MS, 10 * LEASE_MS]) for n in names}
+            members = {n: Entry(f"{n}{rng.randrange(3)}", epoch + 1, lease_ms=leases[n]) for n in names if rng.random() < 0.7}
             proposed = Document(epoch, 2).edited(epoch + rng.choice([1, 1, 3]), incarnation, members, "g")
             return "edit", (rng.choice([epoch, epoch, epoch, 0, epoch + 1]), proposed, LEASE_MS)
         case 1:

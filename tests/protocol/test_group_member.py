@@ -122,7 +122,7 @@ def test_process_that_replaces_its_own_earlier_start_has_the_same_share_at_once(
     member = Member("a", "again", 2, lease_s=3.0, grace_s=1.0, seed=1)
     member.handle(Started(), 0.0)
     (edit,) = member.handle(DocumentRead(TWO), 0.0)
-    assert edit.document.members["a"] == Entry("again", 4, (0,))
+    assert edit.document.members["a"] == Entry("again", 4, (0,), lease_ms=3000)
     assert edit.document.members["b"] == TWO.members["b"]
     asked, _ = member.handle(Edited(True, 0.0), 0.0)
     assert (asked.partition, asked.instead_of) == (0, "")
@@ -283,7 +283,7 @@ OLD = Document(5, 2, {"a": Entry("ia", 1, (0,)), "b": Entry("ib", 4, (1,))}, "ib
     ],
 )
 def test_members_are_restored_with_their_shares_when_the_store_has_lost_the_document(stored, of_b):
-    memory = Remembered("a", "ia", 2, OLD, 5)
+    memory = Remembered("a", "ia", 2, 3000, OLD, 5)
     assert memory.is_lost(stored)
     restored = memory.proposed(stored, Wish.IN, frozenset())
     assert (restored.epoch, restored.generation) == (6, "ia/ia@6")

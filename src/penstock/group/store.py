@@ -34,8 +34,8 @@ class RedisStore:
 
     def edit(self, expected: int, document: Document, lease_ms: int) -> bool:
         """Replace the document if its epoch is the expected one."""
-        inside = [entry.incarnation for entry in document.members.values()]
-        step = self.server.edit(expected, document.epoch, document.editor, document.to_json(), lease_ms, inside)
+        leases_ms = {entry.incarnation: entry.lease_ms or lease_ms for entry in document.members.values()}
+        step = self.server.edit(expected, document.epoch, document.editor, document.to_json(), leases_ms)
         return bool(self.server.one(step))
 
     def beat(self, incarnation: str, lease_ms: int) -> Beat:

@@ -47,10 +47,10 @@ end
 EDIT: Final = (
     _NOW
     + f"""
--- KEYS: membership, alive, changes. ARGV: expected epoch, epoch, editor, document, lease in ms, incarnations…
+-- KEYS: membership, alive, changes. ARGV: expected epoch, epoch, editor, document, then for each member its incarnation and its lease in ms
 if (redis.call('HGET', KEYS[1], 'epoch') or '0') ~= ARGV[1] then return 0 end
 local inside = {{}}
-for i = 6, #ARGV do inside[ARGV[i]] = true end
+for i = 5, #ARGV, 2 do inside[ARGV[i]] = true end
 local known, names = redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES'), nil
 for i = 1, #known, 2 do
   if not inside[known[i]] and known[i] ~= ARGV[3] and tonumber(known[i + 1]) > now then  -- S7
@@ -65,7 +65,7 @@ redis.call('HSET', KEYS[1], 'document', ARGV[4], 'epoch', ARGV[2], 'editor', ARG
 for i = 1, #known, 2 do
   if not inside[known[i]] then redis.call('ZREM', KEYS[2], known[i]) end
 end
-for i = 6, #ARGV do redis.call('ZADD', KEYS[2], 'NX', now + ARGV[5], ARGV[i]) end
+for i = 5, #ARGV, 2 do redis.call('ZADD', KEYS[2], 'NX', now + ARGV[i + 1], ARGV[i]) end
 return 1
 """
 )
@@ -80,7 +80,11 @@ local epoch, editor, seen, lease = tonumber(found[1]), found[2], tonumber(found[
 if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return {epoch, editor, 0, -1, ''} end
 redis.call('HSET', KEYS[1], 'seen_ms', string.format('%d', now))
 if now < seen or now - seen > lease then  -- S6
-  for _, incarnation in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do redis.call('ZADD', KEYS[2], now + lease, incarnation) end
+  local there = cjson.decode(redis.call('HGET', KEYS[1], 'document') or '{}')
+  for _, entry in pairs(there.members or {}) do
+    local own = entry.lease_ms or 0
+    redis.call('ZADD', KEYS[2], 'XX', now + (own > 0 and own or lease), entry.incarnation)
+  end
 end
 redis.call('ZADD', KEYS[2], now + lease, ARGV[1])
 local said = redis.pcall('INFO', 'server')  -- an error where the user may not ask

@@ -7,7 +7,7 @@ not know it, as after a restart.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha1
@@ -77,12 +77,12 @@ class GroupServer:
 
     # -- the steps as values, to be sent alone (`one`) or together (`many`)
 
-    def edit(self, expected: int, epoch: int, editor: str, document: str, lease_ms: int, incarnations: Sequence[str]) -> Step:
-        """Answer: 1 if the document was replaced, else 0."""
+    def edit(self, expected: int, epoch: int, editor: str, document: str, leases_ms: Mapping[str, int]) -> Step:
+        """Answer: 1 if the document was replaced, else 0. `leases_ms`: of its members, by incarnation."""
         return Step(
             group_scripts.EDIT,
             (self._membership, self._alive, self._changes),
-            (expected, epoch, editor, document, lease_ms, *incarnations),
+            (expected, epoch, editor, document, *(word for pair in leases_ms.items() for word in pair)),
         )
 
     def beat(self, incarnation: str, lease_ms: int) -> Step:

@@ -34,6 +34,7 @@ class Entry:
         partitions: What it should work on, ascending.
         leaving: It is finishing its work and gets no partitions.
         version: Of the protocol it speaks.
+        lease_ms: Who has not beaten for so long is taken out: a member's own, as members may be started with others. 0: that of whoever asks.
     """
 
     incarnation: str
@@ -41,6 +42,7 @@ class Entry:
     partitions: tuple[int, ...] = ()
     leaving: bool = False
     version: int = PROTOCOL
+    lease_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Document:
                 "partitions": list(e.partitions),
                 "leaving": e.leaving,
                 "version": e.version,
+                "lease_ms": e.lease_ms,
             }
             for name, e in self.members.items()
         }
@@ -142,7 +145,14 @@ class Document:
 
 def _entry(raw: Mapping[str, Any]) -> Entry:
     partitions = tuple(_whole(p) for p in raw["partitions"])
-    return Entry(str(raw["incarnation"]), _whole(raw["joined"]), partitions, bool(raw["leaving"]), _whole(raw["version"]))
+    return Entry(
+        str(raw["incarnation"]),
+        _whole(raw["joined"]),
+        partitions,
+        bool(raw["leaving"]),
+        _whole(raw["version"]),
+        _whole(raw.get("lease_ms", 0)),
+    )
 
 
 def _whole(value: Any) -> int:

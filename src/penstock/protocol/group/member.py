@@ -83,6 +83,7 @@ class Member(Holdings):
         super().__init__(name, incarnation, seed)
         self.partitions = partitions
         self.lease_s, self.grace_s = lease_s, grace_s
+        self._lease_ms = math.ceil(lease_s * 1000)
         self.exited = False
         self._origin, self._starts = incarnation, 0
         self._seen = 0  # highest epoch that the store has shown
@@ -183,7 +184,7 @@ class Member(Holdings):
         wish = Wish.IN if not self._leaving else Wish.OUT if self._may_go else Wish.LEAVING
         if (proposed := self._remembered().proposed(stored, wish, self._dead)) is not None:
             self._asking, self._proposed = True, proposed
-            self._out.append(Edit(stored.epoch if stored else 0, proposed, math.ceil(self.lease_s * 1000)))
+            self._out.append(Edit(stored.epoch if stored else 0, proposed, self._lease_ms))
 
     def _on_edited(self, event: Edited, now: float) -> None:
         self._asking, proposed, self._proposed = False, self._proposed, None
@@ -198,7 +199,7 @@ class Member(Holdings):
         self._adopt(proposed, now)
 
     def _remembered(self) -> Remembered:
-        return Remembered(self.name, self.incarnation, self.partitions, self.document, self._seen)
+        return Remembered(self.name, self.incarnation, self.partitions, self._lease_ms, self.document, self._seen)
 
     def _read_again(self, now: float) -> None:
         self._read_tries += 1
@@ -350,7 +351,7 @@ class Member(Holdings):
             return
         if self._joined and not self._beating and now >= self._beat_due:
             self._beating = True
-            self._out.append(SendBeat(self.incarnation, math.ceil(self.lease_s * 1000)))
+            self._out.append(SendBeat(self.incarnation, self._lease_ms))
         if not self._asking and now >= self._read_due:
             self._asking, self._read_due = True, NEVER
             self._out.append(ReadDocument())

@@ -29,6 +29,7 @@ class Remembered:
         name: Its id.
         incarnation: Its present one.
         partitions: How many it was started with.
+        lease_ms: Its lease.
         document: The last one that counted for it.
         seen: The highest epoch that the store has shown it.
     """
@@ -36,6 +37,7 @@ class Remembered:
     name: str
     incarnation: str
     partitions: int
+    lease_ms: int
     document: Document | None
     seen: int
 
@@ -67,7 +69,7 @@ class Remembered:
         mine = members.get(self.name)
         is_in = mine is not None and mine.incarnation == self.incarnation
         if wish is Wish.IN and not is_in:
-            members[self.name] = Entry(self.incarnation, epoch, mine.partitions if mine else ())
+            members[self.name] = Entry(self.incarnation, epoch, mine.partitions if mine else (), lease_ms=self.lease_ms)
         elif wish is Wish.LEAVING and mine is not None and is_in:
             members[self.name] = replace(mine, leaving=True)
         elif wish is Wish.OUT and is_in:

@@ -11,7 +11,8 @@ S4  A position never goes down, whoever reports it: members report only what was
 S5  If a member that does not own a partition remembers a higher token or position than the store, the store has lost data. The token
     rises above both, so that the owner is fenced and goes on from the position that was lost. Who reports it announces `Raised`, for an
     owner that has nothing to ack.
-S6  If nobody has beaten for a lease, or the clock has gone back, the server was away or is another one: every deadline starts anew.
+S6  If nobody has beaten for a lease of who beats, or the clock has gone back, the server was away or is another one: every deadline starts
+    anew, each by its own member's lease.
 S7  Only itself takes a member out before its deadline has passed. A later process with its id may replace it at any time.
 """
 
@@ -167,7 +168,8 @@ class Store(Protocol):
     def edit(self, expected: int, document: Document, lease_ms: int) -> bool:
         """Replace the document if its epoch is the expected one (0: there is none), and announce `Changed`.
 
-        Deadlines of incarnations that left are dropped; those of new ones are set to `lease_ms` from now (S1). It is not done if it would
+        Deadlines of incarnations that left are dropped; those of new ones are set to their own lease from now, or to `lease_ms` where the
+        document has none (S1). It is not done if it would
         take out a member, other than the editor, whose deadline has not passed (S7).
         """
 

@@ -22,7 +22,7 @@ from penstock.protocol.group.events import AbandonWork, Command, Event, StartWor
 from penstock.protocol.group.member import Member
 from penstock.testing.group.outcome import AckKnown
 from penstock.testing.group.process import Process, Work
-from penstock.testing.group.schedule import LEASE_S, Schedule
+from penstock.testing.group.schedule import Schedule
 from penstock.testing.group.simulator import World
 
 TURN_S: Final = 0.0005
@@ -131,7 +131,7 @@ class AgentProcess(Process):
 
     def __init__(self, world: AgentWorld, member: Member, offset_s: float) -> None:
         super().__init__(world, member, offset_s)
-        self.dispatcher = self.agent(member, LEASE_S)
+        self.dispatcher = self.agent(member, member.lease_s)
         self.events: list[Event] = []
         self.awake = False
         self.queues: dict[Channel, deque[Command]] = {each: deque() for each in Channel}

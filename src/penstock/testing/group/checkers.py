@@ -24,10 +24,9 @@ from collections.abc import Iterator
 
 from penstock.testing.checkers import Violation
 from penstock.testing.group.outcome import Ack, AckKnown, DataLost, Gone, Handled, Outcome, Renewed, Taken
-from penstock.testing.group.schedule import LEASE_S
 
-REPORTED_S = 2 * LEASE_S
-"""So long after the last disturbance every member has reported what the server has lost."""
+REPORTED = 2
+"""So many leases after the last disturbance every member has reported what the server has lost."""
 GONE_S = 1.5
 """So long after its grace a leaver is gone."""
 SLACK_S = 0.01
@@ -101,7 +100,7 @@ def _starts(outcome: Outcome) -> Iterator[Violation]:
                 if each.token <= token.get((process, p), 0):
                     yield Violation("G4", f"{each} has no higher token than {token[process, p]}")
                 token[process, p] = each.token
-                late = at > outcome.healed + REPORTED_S
+                late = at > outcome.healed + REPORTED * outcome.schedule.long_s
                 for (other, q), entry in known.items():
                     if q == p and entry > each.position and (other == process or (late and other in outcome.shares)):
                         yield Violation("G5", f"{each} began below entry {entry}, which {other} knows to be committed")
@@ -126,7 +125,7 @@ def _renewals(outcome: Outcome) -> Iterator[Violation]:
             case Renewed(at=at, process=process):
                 renewed[process] = max(at, renewed.get(process, 0.0))
             case Handled(process=process, begun=begun) if outcome.strict or process not in outcome.paused:
-                if begun > renewed.get(process, 0.0) + LEASE_S:
+                if begun > renewed.get(process, 0.0) + outcome.leases_s[process]:
                     yield Violation("G8", f"{each} began after the lease of {renewed.get(process)}")
 
 

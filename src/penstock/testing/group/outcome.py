@@ -90,6 +90,7 @@ class Outcome:
         refused: Processes that exited with a refusal, and the sentence.
         before: The shares just before the change, if the run is a calm one.
         names: By process, its member id.
+        leases_s: By process, its lease.
         paused: Processes that were paused.
         leaving: By process that was told to leave, when its grace was to end.
         ended: When the run ended.
@@ -106,6 +107,7 @@ class Outcome:
     refused: dict[str, str] = field(default_factory=dict)
     before: dict[str, tuple[int, ...]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    leases_s: dict[str, float] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
     leaving: dict[str, float] = field(default_factory=dict)
     ended: float = 0.0

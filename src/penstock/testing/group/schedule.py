@@ -1,7 +1,7 @@
 """What happens to one simulated group, drawn from its seed: members, partitions, entries, the network, and disturbances.
 
 Invariant: the seed decides everything. Runs are kept small on purpose (a few members, a few partitions, a few leases; some are large): most bugs of a
-protocol show in small runs, and small runs are fast, so there can be many. The lease is one second in every run.
+protocol show in small runs, and small runs are fast, so there can be many. The lease is one second, in some runs four for every other process.
 
 Read next: `penstock.testing.group.simulator`, which plays a schedule.
 """
@@ -73,6 +73,7 @@ class Schedule:
         failing: Share of the steps without an answer.
         losing: Share of the messages on the control stream that a member does not get.
         doubling: Share that it gets twice.
+        long_s: The lease of every other process, from the second on.
         skew_s: The clocks of processes and server differ by up to so much.
         disturbances: In order.
     """
@@ -91,6 +92,7 @@ class Schedule:
     failing: float = 0.0
     losing: float = 0.0
     doubling: float = 0.0
+    long_s: float = LEASE_S
     skew_s: float = 0.0
     disturbances: list[Disturbance] = field(default_factory=list)
 
@@ -130,6 +132,7 @@ def draw(seed: int, rng: Random, *, large: bool = False) -> Schedule:
     if random() < 0.3:
         drawn += [Disturbance(0.3 + 0.45 * i, "entries", amount=1.0) for i in range(6)]
     schedule.disturbances = sorted(drawn)
+    schedule.long_s = 4 * LEASE_S if random() < 0.1 else LEASE_S
     return schedule
 
 

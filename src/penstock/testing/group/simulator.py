@@ -137,11 +137,12 @@ class World:
         """Start a process, with this member id or a new one."""
         number = next(self.names)
         schedule = self.schedule
+        lease_s = schedule.long_s if number % 2 else LEASE_S
         member = self.member(
             name or f"m{number}",
             f"i{number}",
             schedule.partitions,
-            lease_s=LEASE_S,
+            lease_s=lease_s,
             grace_s=schedule.grace_s,
             seed=schedule.seed + number,
         )
@@ -150,6 +151,7 @@ class World:
         if self.trace:
             self.trace(f"{self.now:.3f} {process.origin} starts as {member.name}")
         self.outcome.names[process.origin] = member.name
+        self.outcome.leases_s[process.origin] = lease_s
         process.tell(Started())
 
     def look(self, _: None) -> None:
@@ -162,7 +164,7 @@ class World:
             return
         if not self.give_up_at:
             self.outcome.healed = self.now
-            self.give_up_at = self.now + SETTLING_S + self.schedule.stuck_s
+            self.give_up_at = self.now + SETTLING_S * self.schedule.long_s / LEASE_S + self.schedule.stuck_s
         if self.is_settled(living):
             epochs = tuple(p.member.epoch for p in living)
             if self.looked == epochs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from penstock.protocol.group.document import Document
+from penstock.protocol.group.document import Document, Entry
 from penstock.protocol.group.store import START, Beat, Busy, Changed, Granted, Message, Raised, Stale, later
 
 
@@ -76,11 +76,18 @@ class ModelStore:
             out = entry.incarnation not in kept and name not in document.members and entry.incarnation != document.editor
             if out and self.deadlines[entry.incarnation] > now:
                 return False
-        fresh = now + lease_ms
         self.document = document
-        self.deadlines = {e.incarnation: self.deadlines.get(e.incarnation, fresh) for e in document.members.values()}
+        self.deadlines = {
+            e.incarnation: self.deadlines.get(e.incarnation, now + self.lease_of(e, lease_ms))
+            for e in document.members.values()
+        }
         self.publish(Changed(document.epoch))
         return True
+
+    @staticmethod
+    def lease_of(entry: Entry, lease_ms: int) -> int:
+        """For how long a member may be silent; its own lease, else that of whoever asks."""
+        return entry.lease_ms or lease_ms
 
     def beat(self, incarnation: str, lease_ms: int) -> Beat:
         """As `Store.beat`."""
@@ -89,7 +96,8 @@ class ModelStore:
         if incarnation not in self.deadlines:
             return Beat(epoch, editor, known=False)
         if not 0 <= now - self.last_beat_ms <= lease_ms:
-            self.deadlines = dict.fromkeys(self.deadlines, now + lease_ms)
+            members = document.members.values() if document else ()
+            self.deadlines |= {e.incarnation: now + self.lease_of(e, lease_ms) for e in members}
         self.last_beat_ms = now
         self.deadlines[incarnation] = now + lease_ms
         dead = tuple(i for i, d in self.deadlines.items() if d <= now)
