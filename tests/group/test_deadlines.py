@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from penstock.group.store import RedisStore
 from penstock.protocol.group.document import Document, Entry
 from penstock.redis_client.group_server import GroupServer
 from penstock.testing.group.store import ModelStore
-from servers import url_of, valkey
+from servers import KINDS, url_of, valkey
 
 LEASE_MS = 200
 
 
-def test_who_misses_its_deadline_is_dead_but_not_if_nobody_has_beaten_for_a_lease():
-    with valkey() as server:
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_misses_its_deadline_is_dead_but_not_if_nobody_has_beaten_for_a_lease(kind):
+    with valkey(kind=kind) as server:
         store = RedisStore(GroupServer(url_of(server), "orders", "g", timeout_s=5))
         both = {"a": Entry("a1", 1), "b": Entry("b1", 1)}
         only = {"a": Entry("a1", 1)}
@@ -37,11 +40,12 @@ def test_who_misses_its_deadline_is_dead_but_not_if_nobody_has_beaten_for_a_leas
         assert store.beat("a1", LEASE_MS).next_s is None
 
 
-def test_every_deadline_that_starts_anew_is_by_its_own_members_lease():
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_deadline_that_starts_anew_is_by_its_own_members_lease(kind):
     """At the server and in the model: a member with a short lease joins, then finds that nobody has beaten for that long."""
     document = Document(0, 2).edited(1, "a1", {"a": Entry("a1", 1, lease_ms=60_000)}, "g")
     both = document.edited(2, "b1", {**document.members, "b": Entry("b1", 2, lease_ms=LEASE_MS)}, "g")
-    with valkey() as server:
+    with valkey(kind=kind) as server:
         model = ModelStore(lambda: int(time.monotonic() * 1000), lambda _: None)
         for store in (RedisStore(GroupServer(url_of(server), "orders", "g", timeout_s=5)), model):
             assert store.edit(0, document, 60_000)

@@ -12,15 +12,15 @@ from penstock.protocol.group.store import Wanted
 from penstock.redis_client.connection import connect
 from penstock.redis_client.group_server import GroupServer
 from penstock.testing.group.store import ModelStore
-from servers import url_of, valkey
+from servers import KINDS, url_of, valkey
 
 LEASE_MS = 60_000  # no deadline passes while a test runs; deadlines have tests of their own
 POSITIONS = ["0-0", "5-0", "5-9", "5-10", "9-1", "10-0", "1700000000000-0", "18446744073709551615-18446744073709551615"]
 
 
-@pytest.fixture(scope="module")
-def server():
-    with valkey() as running:
+@pytest.fixture(scope="module", params=KINDS)
+def server(request):
+    with valkey(kind=request.param) as running:
         yield running
 
 

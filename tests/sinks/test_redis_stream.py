@@ -20,7 +20,7 @@ from redis.exceptions import ResponseError
 import penstock as ps
 from penstock.errors import DeclarationError, FencedError, SinkError
 from penstock.redis_client.connection import connect
-from servers import url_of, valkey
+from servers import KINDS, url_of, valkey
 
 _names = itertools.count()
 
@@ -193,8 +193,9 @@ def test_epoch_that_is_too_large_is_refused_before_anything_is_sent(redis_url, n
 # -- servers that stop
 
 
-def test_server_that_restarts_with_its_data_goes_on_and_without_is_refused(name, make):
-    with valkey(keep=True) as server:
+@pytest.mark.parametrize("kind", KINDS)
+def test_server_that_restarts_with_its_data_goes_on_and_without_is_refused(name, make, kind):
+    with valkey(keep=True, kind=kind) as server:
         url = url_of(server)
         sink = opened(url, name, make, 2)
         sink.write([make.batch((1, "a"))], make.mark(0))

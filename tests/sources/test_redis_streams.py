@@ -6,7 +6,9 @@ import pytest
 
 import penstock as ps
 from penstock.errors import DeclarationError, RecordError
+from penstock.redis_client.connection import connect
 from penstock.testing import Harness
+from servers import KINDS, url_of, valkey
 
 SCHEMA = "k string, v long"
 
@@ -26,8 +28,15 @@ def flow_of(source, name, **options):
     return flow, kept
 
 
-def test_entries_of_all_partitions_are_read_once_and_later_ones_in_the_next_epoch(redis_url, client, stream):
-    flow, kept = flow_of(ps.redis_streams(redis_url, stream, 2, SCHEMA), stream)
+@pytest.mark.parametrize("kind", KINDS)
+def test_entries_of_all_partitions_are_read_once_and_later_ones_in_the_next_epoch(stream, kind):
+    with valkey(kind=kind) as server:
+        entries_are_read_once(url_of(server), stream)
+
+
+def entries_are_read_once(url, stream):
+    flow, kept = flow_of(ps.redis_streams(url, stream, 2, SCHEMA), f"{stream} {url}")
+    client = connect(url)
     with Harness(flow) as harness:
         harness.epoch()  # nothing is there yet
         add(client, stream, 0, {"k": "a", "v": 1}, {"k": "b", "v": 2})
