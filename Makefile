@@ -18,6 +18,9 @@ VERSION_TESTS ?= $(VERSION_QUICK) tests/spark/test_match_spark.py tests/spark/te
   tests/spark/test_connect.py tests/spark/test_redis_streams_over_spark.py tests/spark/test_read_back_over_spark.py tests/faults/test_load_killed.py \
   tests/faults/test_driver_killed.py
 
+# Where this is set, each of the hundreds of Pythons that tests start (drivers, workers, commands) would compile penstock's modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup lint format types imports docs test test-fast test-versions test-oldest soak demo bench bench-rescale bench-timers bench-lookup bench-skew bench-skewed-flows bench-recovery bench-redis bench-group bench-group-flows bench-latency bench-cer bench-flink lock clean
 
