@@ -15,17 +15,24 @@ import pickle
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
+from unittest.mock import patch
 
 import drawing
+import judging
 import oracle
 import recipes as r
+from deadlines import deadlines
+from own_operators import further
 from spelled import micros
 
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
+from penstock.driver.compile import compile_flow
+from penstock.driver.takeover import compare
 from penstock.errors import ChangedFlowError
 from penstock.protocol.rescale import Limits
 from penstock.testing import Crash, Harness
@@ -63,14 +70,16 @@ def project(recipe: r.Recipe, version: int) -> tuple[r.Recipe, dict[r.Node, r.No
                 continue
             known[node] = node.kind(known[node.of], **mapped_nodes(params, known))
         elif isinstance(node, r.Source):
-            known[node] = node
+            known[node] = node.then if version and node.then is not None else node
+        elif isinstance(node, r.Ahead) and known[node.of].ahead_us is None:
+            continue
         else:
             links = {n: known[getattr(node, n)] for n in ("of", "other") if isinstance(getattr(node, n, None), r.Node)}
             if isinstance(node, r.Union):
                 links = {"of": tuple(known[n] for n in node.of)}
             known[node] = replace(node, **links)
         nodes.append(known[node])
-    sinks = list(dict.fromkeys(known[s] for s in recipe.sinks))
+    sinks = list(dict.fromkeys(known[s] for s in recipe.sinks if s in known))
     return r.Recipe(nodes, sinks), known
 
 
@@ -87,18 +96,28 @@ class Oracle(oracle.Oracle):
         markers: As in the other oracle.
         stop: The last epoch of the first version.
         frontiers: By region, how far it had processed then (µs).
+        clock: As in the other oracle.
     """
 
     def __init__(
-        self, recipe: r.Recipe, records: oracle.Records, markers: Mapping[r.Node, int], stop: int, frontiers: Mapping[str, int]
+        self,
+        recipe: r.Recipe,
+        records: oracle.Records,
+        markers: Mapping[r.Node, int],
+        stop: int,
+        frontiers: Mapping[str, int],
+        clock: judging.Clock = MappingProxyType({}),
     ) -> None:
-        super().__init__(recipe, records, markers)
-        self._frontiers = frontiers
+        super().__init__(recipe, records, markers, clock)
+        self._frontiers, self._stop = frontiers, stop
         self._late_read = {
             (name, record["p"], record["o"]) for name, rows in records.items() for epoch, record in rows if epoch > stop
         }
         self._names = {i: s.name for s, i in self._ordinals.items()}
         self.run: dict[tuple[Any, ...], int] = {}
+
+    def _records_of(self, source: r.Source) -> list[tuple[str, int, Mapping[str, Any]]]:
+        return judging.judged(source, self._records[source.name], self._clock, self._stop)
 
     def second(self, node: r.Node, row: oracle.Row) -> bool:
         """Whether a node's row was made in the second run."""
@@ -154,7 +173,7 @@ class Oracle(oracle.Oracle):
         if not isinstance(node, Changed):
             return super().made_rows(node)
         rows = self.rows(node.of)
-        if node.kind is r.Map:
+        if node.kind in (r.Map, r.Process):
             assert node.before is not None
             assert node.after is not None
             return [out for group in oracle.by_key(rows) for out in self._mapped(node, group)]
@@ -163,31 +182,59 @@ class Oracle(oracle.Oracle):
         return self._changed_totals(node)
 
     def _mapped(self, node: Changed, group: list[oracle.Row]) -> list[oracle.Row]:
-        versions = [node.kind(node.of, **params) for params in (node.before, node.after)]  # type: ignore[arg-type]
+        versions: list[Any] = [node.kind(node.of, **params) for params in (node.before, node.after)]  # type: ignore[arg-type]
         edge = self._frontiers[oracle.region_of(node.of).name]
+        names = [v.fn if isinstance(v, r.Map) else v.operator for v in versions]
+        if names[0] == "previous":
+            return self._previous(versions, group, edge)
+        if names[0].endswith("deadlines"):
+            at = lambda time, data, n: self._at_frontier(node, group[0].key, time, data, n)  # noqa: E731
+            return deadlines(versions[0], group, self._latest(node), at, versions[1], edge)
+        migrates = isinstance(versions[1], r.Process) and versions[1].migrated and not versions[0].migrated
+        timed = [r.TIMED_FUNCTIONS.get(name) for name in names]
+        functions = [t[0] if t else r.FUNCTIONS[name] for t, name in zip(timed, names, strict=True)]
 
-        timed = [r.TIMED_FUNCTIONS.get(v.fn) for v in versions]
-        functions = [t[0] if t else r.FUNCTIONS[v.fn] for t, v in zip(timed, versions, strict=True)]
+        def told(given: Any, second: bool) -> Any:
+            """With who has stored the state."""
+            outputs, state, *timer = given
+            return (outputs, None if state is None else (state, second), *timer)
+
+        def now(state: Any, second: bool) -> Any:
+            if state is None:
+                return None
+            return further(state[0]) if migrates and second and not state[1] else state[0]
 
         def both(key: Any, event: Any, state: Any) -> Any:
-            given = functions[event.second](key, event, state)
-            return given if timed[event.second] or not any(timed) else (*given, None)  # who knows of no timers has none
+            given = functions[event.second](key, event, now(state, event.second))
+            return told(
+                given if timed[event.second] or not any(timed) else (*given, None), event.second
+            )  # who knows of no timers has none
 
         def both_timers(key: Any, state: Any, at: Any) -> Any:
-            version = timed[oracle.micros(at) >= edge]
-            return version[1](key, state, at) if version else (None, state)
+            second = oracle.micros(at) >= edge
+            version = timed[second]
+            return told(version[1](key, now(state, second), at), second) if version else (None, state)
 
         name = f"both of {next(NUMBERS)}"
         marked = [replace(row, data={**row.data, "second": row.time >= edge}) for row in group]
         try:
             if any(timed):
                 r.TIMED_FUNCTIONS[name] = both, both_timers
-                return self._timed(replace(versions[0], fn=name), marked, node)
+                return self._timed(r.Map(node.of, name, None, ttl_us=versions[0].ttl_us), marked, node)
             r.FUNCTIONS[name] = both
-            return oracle.mapped(replace(versions[0], fn=name), marked)
+            return oracle.mapped(r.Map(node.of, name, getattr(versions[0], "window", None), ttl_us=versions[0].ttl_us), marked)
         finally:
             r.FUNCTIONS.pop(name, None)
             r.TIMED_FUNCTIONS.pop(name, None)
+
+    def _previous(self, versions: Sequence[r.Process], group: list[oracle.Row], edge: int) -> list[oracle.Row]:
+        """`recipes.Previous`, what is stored of the first version of which may be migrated."""
+        rows = oracle.previous(versions[0], group)
+        migrates = versions[1].migrated and not versions[0].migrated
+        for i, (before, row) in enumerate(itertools.pairwise(group), start=1):
+            if migrates and before.time < edge <= row.time and rows[i].data["before"] is not None:
+                rows[i] = replace(rows[i], data={**rows[i].data, "before": further(rows[i].data["before"])})
+        return rows
 
     def _distinct(self, node: Changed, rows: list[oracle.Row]) -> list[oracle.Row]:
         edge = self._frontiers[oracle.region_of(node.of).name]
@@ -256,6 +303,10 @@ class Outcome:
         contents: By node of the recipe, rows of all its sinks.
         markers: As the oracles need them.
         frontiers: By region, how far it had processed at the stop.
+        notices: What the second run said.
+        clock: As the oracles need it.
+        numbers: By epoch of the records, the checkpoint's.
+        outcomes: By kind and name of a part, what the start says of it.
     """
 
     refusal: str
@@ -263,6 +314,9 @@ class Outcome:
     markers: dict[r.Node, int]
     frontiers: dict[str, int]
     notices: list[str] = field(default_factory=list)
+    clock: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    numbers: dict[int, int] = field(default_factory=dict)
+    outcomes: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 class Running:
@@ -272,6 +326,8 @@ class Running:
         self.recipe, self.data, self.course = recipe, data, course
         self.name = f"changing model {next(NUMBERS)}"
         self.tables: dict[r.Node, set[str]] = {}
+        self.numbers: dict[int, int] = {}
+        self.jumps = random.Random(course.jumps)
         self.markers: dict[r.Node, int] = {}
         self.shuffle = random.Random(course.seed)
         self.seen = itertools.count()
@@ -290,9 +346,11 @@ class Running:
         flow, streams = ps.Flow(self.name), {}
         for node in made.nodes:
             streams[node] = self.declared(flow, node, streams)
-        back = {known[node]: node for node in reversed(self.recipe.sinks)}
+        back = {known[node]: node for node in reversed(self.recipe.sinks) if node in known}
         for i, base in enumerate(self.recipe.sinks):
-            node = known[base]
+            node = known.get(base)
+            if node is None:
+                continue
             if back[node] is base:
                 table = f"{self.name} {i} {streams[node].schema}"
                 streams[node].sink(ps.memory(table), name=f"out{i}")
@@ -334,7 +392,9 @@ class Running:
                     harness.push(name, r.table(sources[name], here))
             steered = drawing.steer(harness, self.course, epoch, timed=True)
             ends = self.course.drain_last and epoch == last
-            drawing.survive(harness, self.course, [*steered, "end"] if ends else steered)
+            self.numbers[epoch] = harness.record.epoch + 1
+            more_us = r.SECOND if self.course.jumps is None else self.jumps.choice(drawing.JUMPS_US)
+            drawing.survive(harness, self.course, [*steered, "end"] if ends else steered, more_us)
 
 
 @contextlib.contextmanager
@@ -353,7 +413,7 @@ def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: in
     running = Running(recipe, data, course)
     last = max((epoch for rows in data.values() for epoch, _ in rows), default=0)
     refusal, notices = "", []
-    with tempfile.TemporaryDirectory(prefix="penstock-changes-") as folder:
+    with tempfile.TemporaryDirectory(prefix="penstock-changes-") as folder, clocks() as clock:
         with running.version(0, folder) as harness:
             running.epochs(harness, range(stop + 1), last + 1)
             while any(region.control.held for region in harness.record.regions.values()):
@@ -362,6 +422,7 @@ def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: in
                 )  # rows of keys on hold are processed whenever the copy is ready
             frontiers = {name: region.frontier for name, region in harness.record.regions.items()}
             kept = harness.record.to_bytes()
+            outcomes = said(running, harness, folder)
         try:
             with running.version(1, folder) as harness:
                 notices = harness.notices
@@ -373,7 +434,29 @@ def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: in
                 assert harness.notices == []
                 _to_the_end(running, harness, stop, last)
         contents = running.contents()
-    return Outcome(refusal, contents, running.markers, frontiers, notices)
+    return Outcome(refusal, contents, running.markers, frontiers, notices, clock, running.numbers, outcomes)
+
+
+def said(running: Running, harness: Harness, folder: str) -> dict[tuple[str, str], str]:
+    """By kind and name of a part, what a start of the second version finds of it."""
+    flow, _, _ = running.declare(1)
+    compiled = compile_flow(flow.plan(), lambda node, _: node.schema, lambda *_: None)
+    return {(v.kind, v.name): v.outcome.value for v in compare(compiled, harness.record, folder)[1].verdicts}
+
+
+@contextlib.contextmanager
+def clocks() -> Iterator[dict[int, tuple[int, bool]]]:
+    """What checkpoints keep of the clock of epochs meanwhile: by epoch, what it showed (µs) and whether another run had the epoch before."""
+    found: dict[int, tuple[int, bool]] = {}
+    whole = Checkpoint.decided
+
+    def decided(self: Checkpoint, epoch: int, given_now: Any, run: Any) -> Any:
+        kept = whole(self, epoch, given_now, run)
+        found[epoch] = kept["now_us"], kept["resumed"]
+        return kept
+
+    with patch.object(Checkpoint, "decided", decided):
+        yield found
 
 
 def plain(rows: Any) -> Counter[Any]:

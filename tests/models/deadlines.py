@@ -9,10 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import recipes as r
-from own_operators import NEVER, deadline_fired, deadline_of_row
+from own_operators import NEVER, deadline_fired, deadline_of_row, further
 
 
-def deadlines(node: r.Process, rows: Sequence[Any], latest: int, fired: Callable[[int, Any, int], Any]) -> list[Any]:
+def deadlines(
+    node: r.Process,
+    rows: Sequence[Any],
+    latest: int,
+    fired: Callable[[int, Any, int], Any],
+    then: r.Process | None = None,
+    edge: int = NEVER,
+) -> list[Any]:
     """What `Deadlines` gives for the rows of a key: several timers, which fire in their order; those of one moment together.
 
     Args:
@@ -20,12 +27,22 @@ def deadlines(node: r.Process, rows: Sequence[Any], latest: int, fired: Callable
         rows: In order.
         latest: The greatest time of the input.
         fired: Makes a row of the time, the data and the number that a timer's row has.
+        then: The step from a time on.
+        edge: That time.
     """
-    lead, last = int(node.operator == "deadlines"), rows[0].time
+    last, migrates = rows[0].time, then is not None and then.migrated and not node.migrated
     out: list[Any] = []
     entries: dict[str, list[int]] = {}
 
+    def migrate(at: int) -> None:
+        nonlocal migrates
+        if migrates and at >= edge:
+            migrates = False
+            for entry in entries.values():
+                entry[0] = further(entry[0])
+
     def fire(at: int, subs: Iterable[str]) -> None:
+        migrate(at)
         for sub in subs:
             entries[sub][1] = NEVER
         given = [data for sub in subs for data in deadline_fired(entries, sub, at)]
@@ -43,6 +60,8 @@ def deadlines(node: r.Process, rows: Sequence[Any], latest: int, fired: Callable
         fire_upto(row.time)
         if node.ttl_us is not None and row.time - last >= node.ttl_us:
             entries.clear()
+        migrate(row.time)
+        lead = int((then if then is not None and row.time >= edge else node).operator == "deadlines")
         out.append(row.child(0, deadline_of_row(entries, row.data, row.time, lead)))
         for entry in entries.values():
             entry[1] = max(entry[1], row.time + 1)

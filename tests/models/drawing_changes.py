@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import drawing
+import oracle
 import recipes as r
 from changes import Changed, mapped_nodes
 from drawing_joins import drawn_rows
@@ -18,11 +19,15 @@ STANDARD = {"j", "k", "s", "v", "x"}
 
 @dataclass
 class Change:
-    """A recipe of two versions, and what must come of it: ``"goes on"`` or ``"refused"``."""
+    """A recipe of two versions, and what must come of it: ``"goes on"`` or ``"refused"``.
+
+    `says`: by kind and name of some parts, what the start must say of them.
+    """
 
     recipe: r.Recipe
     what: str
     must: str
+    says: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 def _rewired(recipe: r.Recipe, node: r.Node, changed: r.Node, *, instead: bool, only: Any = None) -> r.Recipe:
@@ -64,6 +69,7 @@ def params_of(node: Any) -> dict[str, Any]:
 def changes(draw: Any, recipe: r.Recipe) -> Change | None:
     """Any change of a recipe; None: there is none that fits it."""
     ways = [_insert_stateless, _change_stateless, _change_function, _insert_distinct, _drop_distinct, _other_aggregates]
+    ways += [change_process, change_options]
     for way in draw(st.permutations([*ways, _mean_something_else])):
         found: Change | None = way(draw, recipe)
         if found is not None:
@@ -130,6 +136,68 @@ def _change_function(draw: Any, recipe: r.Recipe) -> Change | None:
     return Change(_rewired(recipe, node, changed, instead=True), f"{node.fn} becomes {fn}", "goes on")
 
 
+def change_process(draw: Any, recipe: r.Recipe) -> Change | None:
+    """Another operator of the same kind, with timers or without, or a migration of its state."""
+    nodes = [
+        n for n in recipe.nodes if isinstance(n, r.Process) and (n.operator == "previous" or n.operator in r.TIMED_OPERATORS)
+    ]
+    node = _some(draw, nodes)
+    if node is None:
+        return None
+    before, after = params_of(node), params_of(node)
+    after["migrated"] = draw(st.booleans())
+    others: list[str] = ["previous"]
+    if node.operator.endswith("deadlines"):
+        others = ["deadlines", "hasty deadlines"]
+    elif node.operator in r.TIMED_FUNCTIONS:
+        others = [*r.TIMED_FUNCTIONS, *r.PLAIN_OPERATORS]
+        before["operator"] = draw(st.sampled_from(others))
+    after["operator"] = draw(st.sampled_from(others))
+    changed = Changed(node.of, r.Process, before, after)
+    return Change(_rewired(recipe, node, changed, instead=True), f"{before} becomes {after}", "goes on")
+
+
+OPTIONS = {
+    "ahead_us": [None, 0, r.SECOND, 3 * r.SECOND, 9 * r.SECOND],
+    "close_after_us": [None, r.SECOND, 5 * r.SECOND],
+    "lateness_us": [0, 2 * r.SECOND, 10 * r.SECOND],
+    "idle_after": [None, "2 seconds", "1 hour"],
+}
+
+
+def change_options(draw: Any, recipe: r.Recipe) -> Change | None:
+    """Options of a source that come, change or go."""
+    source = _some(draw, [n for n in recipe.sources() if n.timed])
+    if source is None:
+        return None
+    names = [n for n in OPTIONS if n != "idle_after" or len(recipe.sources()) == 1]  # an idle one goes by the others
+    before, after = ({n: draw(st.sampled_from(OPTIONS[n])) for n in names} for _ in range(2))
+    same = draw(st.sets(st.sampled_from(names), max_size=3))
+    after |= {n: before[n] for n in same}
+    changed = replace(source, **before, then=replace(source, **after))
+    made = _with_source(recipe, source, changed)
+    differ = any(before[n] != after[n] for n in names)
+    return Change(made, f"{before} becomes {after}", "goes on", {("source", source.name): "loads" if differ else "unchanged"})
+
+
+def _with_source(recipe: r.Recipe, source: r.Source, changed: r.Source) -> r.Recipe:
+    """The recipe with another source in the place of one, whose records ahead have a sink."""
+    known: dict[r.Node, r.Node] = {source: changed}
+    nodes: list[r.Node] = []
+    for node in recipe.nodes:
+        if isinstance(node, r.Ahead) and node.of is source:
+            continue
+        if node is not source and not isinstance(node, r.Source):
+            links = {n: known[getattr(node, n)] for n in ("of", "other") if isinstance(getattr(node, n, None), r.Node)}
+            if isinstance(node, r.Union):
+                links = {"of": tuple(known[n] for n in node.of)}
+            known[node] = replace(node, **links)
+        nodes.append(known.setdefault(node, node))
+    ahead = r.Ahead(changed)
+    tied = [known[n] for n in recipe.tied if n in known]
+    return r.Recipe([*nodes, ahead], [*(known[s] for s in recipe.sinks if s in known), ahead], tied)
+
+
 def _insert_distinct(draw: Any, recipe: r.Recipe) -> Change | None:
     readers = [n for n in recipe.nodes if isinstance(n, r.Map) or (isinstance(n, r.Process) and n.operator == "previous")]
     reader = _some(draw, readers)
@@ -186,10 +254,31 @@ def _other_aggregates(draw: Any, recipe: r.Recipe) -> Change | None:
     return Change(_rewired(recipe, node, changed, instead=True), f"aggregates become {after}", "goes on")
 
 
+def change_ttl(draw: Any, recipe: r.Recipe, node: Any) -> Change:
+    """A time to live that comes, changes or goes."""
+    ttl = draw(st.sampled_from([t for t in (None, r.SECOND, 3 * r.SECOND) if t != node.ttl_us]))
+    changed = Changed(node.of, type(node), params_of(node), {**params_of(node), "ttl_us": ttl})
+    return Change(
+        _rewired(recipe, node, changed, instead=True),
+        f"the time to live of {node} becomes {ttl}",
+        "refused",
+        {("region", oracle.region_of(node).name): "must be recomputed"},
+    )
+
+
+def lives(node: r.Node) -> bool:
+    """Whether a step's state may have a time to live."""
+    if isinstance(node, r.Process):
+        return node.operator == "previous" or node.operator in r.TIMED_OPERATORS
+    return isinstance(node, r.Map) and node.window is None
+
+
 def _mean_something_else(draw: Any, recipe: r.Recipe) -> Change | None:
-    node = _some(draw, [n for n in recipe.nodes if isinstance(n, r.Map | r.Totals | r.Distinct | r.Join)])
+    node = _some(draw, [n for n in recipe.nodes if isinstance(n, r.Map | r.Totals | r.Distinct | r.Join) or lives(n)])
     if node is None:
         return None
+    if isinstance(node, r.Process) or (isinstance(node, r.Map) and lives(node) and draw(st.booleans())):
+        return change_ttl(draw, recipe, node)
     about = params_of(node)
     if isinstance(node, r.Map):
         about["compact"] = not node.compact

@@ -135,18 +135,22 @@ class Oracle:
             def process(node: r.Process, group: list[Row]) -> list[Row]:
                 return deadlines(node, group, latest, lambda at, data, n: self._at_frontier(node, group[0].key, at, data, n))
         else:
-            process = {"previous": _previous}.get(node.operator, self._tally)
+            process = {"previous": previous}.get(node.operator, self._tally)
         return [out for group in by_key(rows) for out in process(node, group)]
 
     def _judged(self, source: r.Source, kind: str) -> list[Row]:
         """The source's records of one kind: on time, or what is put aside."""
-        found = judging.judged(source, self._records[source.name], self._clock)
+        found = self._records_of(source)
         ordinal = self._ordinals[source] << 48
         return [
             Row(0 if source.timed else epoch, micros(x["at"]) if source.timed else 0, ordinal + x["p"], x["o"], (), x)
             for what, epoch, x in found
             if what == kind
         ]
+
+    def _records_of(self, source: r.Source) -> list[tuple[str, int, Mapping[str, Any]]]:
+        """Each record of a source and what it is."""
+        return judging.judged(source, self._records[source.name], self._clock)
 
     def _at_frontier(self, node: r.Node, key: tuple[Any, ...], time: int, data: Mapping[str, Any], sub: int = 0) -> Row:
         return Row(0, time, self._markers.get(node, 0), _hash(key), (sub,), data, key)
@@ -212,7 +216,7 @@ class Oracle:
             befores = one.of if isinstance(one, r.Union) else [getattr(one, "of", None), getattr(one, "other", None)]
             joins = [n for n in self._recipe.nodes if isinstance(n, r.Join) and region_of(n) is one]
             found += [n for n in [*befores, *(n.other for n in joins)] if n is not None and not any(n is f for f in found)]
-        judged = (judging.judged(n, self._records[n.name], self._clock) for n in found if isinstance(n, r.Source))
+        judged = (self._records_of(n) for n in found if isinstance(n, r.Source))
         times = (record["at"] for source in judged for what, _, record in source if what != "ahead")
         return max((micros(at) for at in times if at is not None), default=-(1 << 63))
 
@@ -345,7 +349,7 @@ def distinct(node: r.Distinct, rows: list[Row]) -> list[Row]:
     return out
 
 
-def _previous(node: r.Process, rows: list[Row]) -> list[Row]:
+def previous(node: r.Process, rows: list[Row]) -> list[Row]:
     befores = [None, *(row.data["v"] for row in rows)]
     for i, (before, row) in enumerate(itertools.pairwise(rows), start=1):
         if node.ttl_us is not None and row.time - before.time >= node.ttl_us:

@@ -44,6 +44,37 @@ class Event:
             raise AttributeError(name) from None
 
 
+def further(state: Any) -> Any:
+    """A migration: what is stored counts a hundred more."""
+    if isinstance(state, tuple):
+        return tuple(map(further, state))
+    return state + 100 if isinstance(state, int) else state
+
+
+@dataclass
+class Untimed(ps.Operator):
+    """A function as `stateful_map` has it, without timers; what `Calling` may have been or become."""
+
+    fn: Callable[[Any, Any, Any], Any]
+    schema = SCHEMA
+    kind = "Calling"
+
+    def on_data(self, rows, state):
+        names = state.names(rows.keys)
+        held, events, keys = state.get_objects(names), rows.data.to_pylist(), rows.keys.values()
+        out, trigger = [], []
+        for g, key in enumerate(keys):
+            now = None if held[g] is None else held[g][0]
+            for i in range(rows.starts[g], rows.starts[g + 1]):
+                outputs, now = self.fn(key, Event(events[i]), now)
+                given = given_rows(outputs)
+                out += given
+                trigger += [i] * len(given)
+            held[g] = None if now is None else (now,)
+        state.put_objects(names, held)
+        return rows.emit(batch_of(out), trigger)
+
+
 @dataclass
 class Calling(ps.Operator):
     """Two functions as `stateful_map` has them; an entry is the state in a tuple."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 from own_aggregates import AGGREGATES
-from own_operators import Calling, Deadlines
+from own_operators import Calling, Deadlines, Untimed, further
 from spelled import (
     SECOND,
     Spelling,
@@ -64,6 +64,7 @@ class Source(Node):
     idle_after: str | None = None
     close_after_us: int | None = None
     ahead_us: int | None = None
+    then: Source | None = None  # what it is in the second version of a flow; None: the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +217,7 @@ class Process(Node):
     of: Node
     operator: str
     ttl_us: int | None = None
+    migrated: bool = False  # what is stored of an earlier version goes through `further`
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,6 +337,8 @@ TIMED_OPERATORS: dict[str, Callable[[], ps.Operator]] = {
     "deadlines": partial(Deadlines, 1),
     "hasty deadlines": partial(Deadlines, 0),
 }
+PLAIN_OPERATORS: dict[str, Callable[[], ps.Operator]] = {name: partial(Untimed, fn) for name, fn in FUNCTIONS.items()}
+"""What one of `TIMED_OPERATORS` may become, and come from."""
 OPERATORS: dict[str, Callable[[], ps.Operator]] = {"previous": Previous, "tally": Tally, "ordered tally": OrderedTally}
 
 
@@ -481,8 +485,9 @@ def declare_node(
             return stream.join(streams[node.other], how="asof", tolerance=bound)
         return stream.join(streams[node.other], bound, how=spelled_how(node.how, spelling))
     if isinstance(node, Process):
-        lives = {"ttl": duration(node.ttl_us, spelling)} if node.ttl_us else {}
-        return stream.process((OPERATORS | TIMED_OPERATORS)[node.operator](), **lives)
+        more = {"ttl": duration(node.ttl_us, spelling)} if node.ttl_us else {}
+        more |= {"migrate": further} if node.migrated else {}
+        return stream.process((OPERATORS | TIMED_OPERATORS | PLAIN_OPERATORS)[node.operator](), **more)
     assert isinstance(node, Local)
     return stream.local()
 

@@ -31,22 +31,25 @@ def check(data, change: drawing_changes.Change | None = None) -> None:
     records = data.draw(drawing.records(change.recipe, most=24))
     course = data.draw(drawing.courses)
     steering = {epoch: [c for c in commands if c[0] in ("scale", "move")] for epoch, commands in course.steering.items()}
-    course = replace(course, steering=steering, back=None)
+    course = replace(course, steering=steering, back=None, jumps=data.draw(st.integers(0, 99)))
     last = max((epoch for rows in records.values() for epoch, _ in rows), default=0)
     stop = data.draw(st.integers(0, last))
     outcome = changes.run(change.recipe, records, course, stop)
+    for part, must in change.says.items():
+        assert outcome.outcomes[part] == must, f"{change.what}: {part} {outcome.outcomes[part]}"
+    records = {name: [(outcome.numbers[epoch], record) for epoch, record in rows] for name, rows in records.items()}
     if outcome.refusal:
         assert change.must == "refused" or any(words in outcome.refusal for words in AMBIGUOUS), (
             f"{change.what}: {outcome.refusal}"
         )
         first, known = changes.project(change.recipe, 0)
         markers = {known[node]: marker for node, marker in outcome.markers.items() if node in known}
-        expected = oracle.Oracle(first, records, markers)
+        expected = oracle.Oracle(first, records, markers, outcome.clock)
         wanted = {node: expected.rows(known[node]) for node in outcome.contents}
         COUNTED["refused" if change.must == "refused" else "ambiguous"] += 1
     else:
         assert change.must == "goes on", f"{change.what} was not refused"
-        both = changes.Oracle(change.recipe, records, outcome.markers, stop, outcome.frontiers)
+        both = changes.Oracle(change.recipe, records, outcome.markers, outcome.numbers[stop], outcome.frontiers, outcome.clock)
         wanted = {node: both.rows(node) for node in outcome.contents}
         COUNTED["goes on"] += 1
     for node, found in outcome.contents.items():

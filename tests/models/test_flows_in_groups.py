@@ -11,14 +11,19 @@ import contextlib
 import random
 import sqlite3
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import drawing
+import judging
 import oracle
+import pytest
 import recipes as r
+from changes import clocks
 from hypothesis import given
 from hypothesis import strategies as st
 from test_against_oracle import compare, examples
+from test_records_ahead import AHEAD
+from test_silent_sources import CLOSING
 
 import penstock as ps
 from penstock.errors import FencedError
@@ -26,6 +31,16 @@ from penstock.flow.shared import of_partition, shared_by
 from penstock.testing import Crash, Harness
 
 PARTITIONS = 2
+SEEN: Counter[str] = Counter()
+
+
+class OfPartition(oracle.Oracle):
+    """What one partition gives."""
+
+    number = 0
+
+    def _records_of(self, source):
+        return judging.judged(replace(source, partitions=(self.number,)), self._records[source.name], self._clock)
 
 
 @dataclass
@@ -76,7 +91,7 @@ def work_through(built, recipe, data, number, folder, fate) -> list[str]:
         epoch = owner.harness.record.epoch + 1
         feed(owner.harness, epoch)
         try:
-            owner.harness.epoch(*(["end"] if epoch > last else []))
+            owner.harness.epoch(*(["end"] if epoch > last else []), advance_us=fate.choice(drawing.JUMPS_US))
         except Crash:
             told.append("died")
             owner = begun(built, number, folder, fate)
@@ -102,9 +117,21 @@ def work_through(built, recipe, data, number, folder, fate) -> list[str]:
 def test_partitions_that_go_from_application_to_application_give_what_a_sequential_pass_over_each_gives(
     data, seed, tmp_path_factory
 ):
-    recipe = data.draw(drawing.recipes(steps=5, shared=PARTITIONS))
-    records = data.draw(drawing.records(recipe, most=30))
-    folder, fate = tmp_path_factory.mktemp("group"), random.Random(seed)
+    check(data.draw(drawing.recipes(steps=5, shared=PARTITIONS)), data, seed, tmp_path_factory.mktemp("group"))
+
+
+@pytest.mark.slow
+@examples(20)
+@given(data=st.data(), seed=st.integers(0, 1 << 20))
+def test_partitions_whose_sources_close_and_put_records_aside_give_what_a_pass_gives_that_knows_each_ones_clock(
+    data, seed, tmp_path_factory
+):
+    recipe = data.draw(drawing.recipes(steps=5, shared=PARTITIONS, options={**AHEAD, **CLOSING}))
+    check(recipe, data, seed, tmp_path_factory.mktemp("group"))
+
+
+def check(recipe, data, seed, folder) -> None:
+    records, fate = data.draw(drawing.records(recipe, most=30)), random.Random(seed)
     tables = {}
 
     def sink(name: str, node: r.Node):
@@ -116,9 +143,15 @@ def test_partitions_that_go_from_application_to_application_give_what_a_sequenti
     wanted = {node: Counter() for node in recipe.sinks}
     for number in range(PARTITIONS):
         mine = {n: [(e, record) for e, record in rows if record["p"] == number] for n, rows in records.items()}
-        work_through(built, recipe, mine, number, folder, fate)
-        expected = oracle.Oracle(recipe, mine, r.Built(of_partition(built.flow, number), {}, built.steps).markers())
+        with clocks() as clock:
+            work_through(built, recipe, mine, number, folder, fate)
+        markers = r.Built(of_partition(built.flow, number), {}, built.steps).markers()
+        expected, asleep = (OfPartition(recipe, mine, markers, known) for known in (clock, {}))
+        expected.number = asleep.number = number
         for node, rows in wanted.items():
+            if isinstance(node, r.Late | r.Ahead):
+                SEEN[type(node).__name__] += len(expected.rows(node))
+                SEEN["late by the clock"] += expected.content(node) != asleep.content(node)
             rows.update(tuple(row.data[n] for n in r.STANDARD) for row in expected.rows(node))
     with contextlib.closing(sqlite3.connect(folder / "out.db")) as base:
         for node, rows in wanted.items():

@@ -5,42 +5,24 @@ What the clock showed in an epoch, and whether another run had the epoch before,
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from unittest.mock import patch
 
 import drawing
 import oracle
 import pytest
 import recipes as r
+from changes import clocks
 from hypothesis import given
 from hypothesis import strategies as st
 from test_against_oracle import always_the_same, compare, examples
 
-from penstock.checkpoint.folder import Checkpoint
 from penstock.driver import epoch as epoch_module
 from penstock.errors import PenstockError
 from penstock.progress import lateness
 
 SEEN: Counter[str] = Counter()
 CLOSING = {"close_after_us": [None, r.SECOND, r.SECOND, 5 * r.SECOND]}
-
-
-@contextlib.contextmanager
-def clocks() -> Iterator[dict[int, tuple[int, bool]]]:
-    """What checkpoints keep of the clock of epochs meanwhile."""
-    found: dict[int, tuple[int, bool]] = {}
-    whole = Checkpoint.decided
-
-    def decided(self, epoch, given_now, run):
-        kept = whole(self, epoch, given_now, run)
-        found[epoch] = kept["now_us"], kept["resumed"]
-        return kept
-
-    with patch.object(Checkpoint, "decided", decided):
-        yield found
 
 
 @st.composite

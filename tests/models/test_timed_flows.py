@@ -34,7 +34,7 @@ def timed_flows(draw):
     def timed(of: r.Node) -> r.Node:
         ttl = draw(st.sampled_from([None, None, r.SECOND, 3 * r.SECOND, 5 * r.SECOND]))
         if of is keyed and own:
-            return r.Process(of, draw(st.sampled_from([*r.TIMED_OPERATORS])), ttl)
+            return r.Process(of, draw(st.sampled_from([*r.TIMED_OPERATORS, "previous"])), ttl)
         return r.Map(of, draw(st.sampled_from([*r.TIMED_FUNCTIONS])), None, draw(st.booleans()), ttl)
 
     first = timed(keyed)
@@ -151,7 +151,20 @@ def timers_of_operators_do_not_fire_at_the_end(patch):
     patch.setattr(Turns, "fire_once", lambda _: iter(()))
 
 
+def state_of_operators_outlives_its_time(patch):
+    ends = Turns.ends
+    patch.setattr(
+        Turns, "ends", lambda self, keys: np.where((found := ends(self, keys)) < MAX_TIME, found + (self._ttl or 0), found)
+    )
+
+
+def rows_after_the_time_to_live_come_with_those_before(patch):
+    patch.setattr(Turns, "ends_of_bursts", lambda self, _: self._rows.starts[1:] if self._rows else np.empty(0, np.int64))
+
+
 MUTANTS = {
+    state_of_operators_outlives_its_time: drawing.courses,
+    rows_after_the_time_to_live_come_with_those_before: drawing.courses,
     timers_of_operators_do_not_fire_at_the_end: drawing.courses,
     rows_of_operators_come_whatever_timers_they_may_set: drawing.courses,
     timers_fire_after_the_events_of_their_time: drawing.courses,

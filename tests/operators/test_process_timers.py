@@ -14,6 +14,7 @@ import pytest
 import penstock as ps
 from penstock.errors import ChangedFlowError, DeclarationError, OperatorError
 from penstock.operators.timed_process import in_turns
+from penstock.protocol.rescale import Limits
 from penstock.rows.keys import biased
 from penstock.testing import Harness
 
@@ -243,3 +244,49 @@ def test_operator_whose_rows_and_timers_have_no_order_is_refused(operator, about
     with pytest.raises(DeclarationError) as refused:
         run(operator, **about)
     assert str(refused.value) == said
+
+
+LIMITS = Limits(first_bytes=40, least_bytes=40, most_bytes=80, hold_bytes=60, measure_entries=20)
+
+
+def test_timer_of_before_fires_where_the_hold_of_its_key_began_if_the_key_comes_off_hold_as_the_operator_gets_timers(tmp_path):
+    """The rows that the key gives then come at or after what the region has said will come."""
+
+    class Untimed(Silent):
+        kind = "Silent"
+        on_timer = ps.Operator.on_timer
+
+    def begun(operator):
+        flow = ps.Flow("off hold")
+        source = flow.source("s", Reader(), time="at", position=("p", "v"), partitions=[0])
+        out, windows = (ps.memory(f"off hold {tmp_path} {what}") for what in ("out", "windows"))
+        fired = source.key_by("k", name="first").process(operator)
+        fired.sink(out)
+        fired.key_by("n", name="second").window(ps.tumbling("1 minute")).aggregate(m=ps.count()).sink(windows)
+        harness = Harness(flow, workers=1, checkpoint=str(tmp_path / "checkpoint"), limits=LIMITS)
+        return harness, out, windows
+
+    def push(harness, *rows):
+        pushed = [{"p": 0, "k": k, "v": v, "at": BEGIN + dt.timedelta(minutes=m)} for v, m, k in rows]
+        harness.push("s", pa.Table.from_pylist(pushed, schema=SCHEMA))
+
+    heavy = [f"{i}" + "x" * 300 for i in range(8)]
+    harness, *_ = begun(Untimed())
+    push(harness, *((i, 0, key) for i, key in enumerate(heavy)), (10, 1, "z"), (11, 60, "z"))
+    harness.epoch()
+    harness.epoch({"command": "scale", "region": "first", "workers": 3})
+    for _ in range(100):
+        harness.epoch()
+        if holds := harness.record.regions["first"].control.held:
+            break
+    push(harness, (12, 90, "z"))
+    harness.epoch()
+    again, out, windows = begun(Silent())
+    assert holds
+    again.epoch(*again.copy())
+    again.settle()
+    again.finish()
+    times = {(row["at"] - BEGIN) / dt.timedelta(minutes=1) for row in out.rows() if row["k"] != "z"}
+    assert times <= {60.0, 90.0}
+    assert 60.0 in times
+    assert {row["window_start"] for row in windows.rows()} == {row["at"] for row in out.rows()}

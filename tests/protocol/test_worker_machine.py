@@ -64,7 +64,7 @@ class Noting:
 few_keys = st.lists(st.integers(0, 3), max_size=2).map(tuple)
 one = st.one_of(
     st.builds(Hold, few_keys),
-    st.builds(Release, few_keys),
+    few_keys.map(lambda keys: Release(keys, keys)),
     st.just(Acquire(("a.move",))),
     st.just(Frontier(0, 5)),
     st.just(Interrogate(0, 10)),
@@ -100,7 +100,7 @@ def is_epoch(found):
 @example([Frontier(0, 5), Barrier(EPOCH - 1)])
 @example([Barrier(EPOCH), Frontier(0, 5)])
 @example([Frontier(0, 5), Barrier(EPOCH), Barrier(EPOCH)])
-@example([Hold((1,)), Release((1,)), Frontier(0, 5), Barrier(EPOCH)])
+@example([Hold((1,)), Release((1,), (0,)), Frontier(0, 5), Barrier(EPOCH)])
 @example([Hold((1,)), Frontier(0, 5), Barrier(EPOCH), Collect((Item(1, key=1),), 10, 10, (1,))])
 @example([Hold((1,)), Frontier(0, 5), Barrier(EPOCH), Collect((Item(1, bin=1),), 10, 10)])
 def test_messages_when_they_are_no_epoch_are_refused_and_else_carried_out_in_order(found):
@@ -130,8 +130,8 @@ def _rank(message):
         ([Barrier(EPOCH), Frontier(0, 5)], r"^Worker 3 was given what is no epoch: Barrier, Frontier\.$"),
         ([Frontier(0, 5), Barrier(6)], r"^Worker 3 was given Barrier\(epoch=6\) in epoch 7\.$"),
         (
-            [Hold((4,)), Release((4,)), Frontier(0, 5), Barrier(EPOCH)],
-            r"^Worker 3 was given Release\(keys=\(4,\)\), of a key on hold\.$",
+            [Hold((4,)), Release((4,), (0,)), Frontier(0, 5), Barrier(EPOCH)],
+            r"^Worker 3 was given Release\(keys=\(4,\), since=\(0,\)\), of a key on hold\.$",
         ),
     ],
 )

@@ -226,7 +226,7 @@ class HoldsEverything(Carefree):
         if type(self.messages[0]) is Hold:
             self.messages = [Hold(tuple({r[3] for r in task.rows})), *self.messages[1:]]
         elif type(self.messages[0]) is Release:
-            self.messages = [Release(tuple(task.state.queue)), *self.messages[1:]]
+            self.messages = [Release(tuple(task.state.queue), (0,) * len(task.state.queue)), *self.messages[1:]]
         return super().run(task, *clock)
 
 

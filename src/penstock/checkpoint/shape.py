@@ -25,11 +25,15 @@ AS_IT_IS: Final = [-1, 0]
 
 @dataclass(frozen=True)
 class SourceShape:
-    """A source: its name, and what it reads, as text by a word for each part."""
+    """A source: its name, and what it reads, as text by a word for each part.
+
+    `options`: likewise what else it is declared with that decides its frontier and which records are put aside; None: not known.
+    """
 
     name: str
     meaning: dict[str, str]
     lateness_us: int = 0
+    options: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Final
@@ -26,8 +26,14 @@ _UNKNOWN: Final = "null"  # a type that only Spark knows
 
 def difference(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str, str] | None:
     """The first part with another meaning, with its old and new meaning; None: there is none."""
-    words = ((word, before.get(word, "none"), now.get(word, "none")) for word in {**before, **now})
-    return next((each for each in words if each[1] != each[2]), None)
+    return next(differences(before, now), None)
+
+
+def differences(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> Iterator[tuple[str, str, str]]:
+    """Each part with another meaning, likewise; none where one of both is not known."""
+    if before is not None and now is not None:
+        words = ((word, before.get(word, "none"), now.get(word, "none")) for word in {**before, **now})
+        yield from (each for each in words if each[1] != each[2])
 
 
 def gone(findings: Findings, kind: str, name: str, where: str, differs: str, advice: str) -> None:
@@ -486,4 +492,4 @@ def _listed(types: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in types.items())
 
 
-__all__ = ["RegionSuccession", "difference", "gone", "still_there"]
+__all__ = ["RegionSuccession", "difference", "differences", "gone", "still_there"]

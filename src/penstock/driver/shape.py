@@ -22,7 +22,12 @@ from penstock.worker.spec import RegionSpec, Step
 
 def sources_of(plan: p.Plan) -> list[SourceShape]:
     """The shapes of a flow's sources."""
-    return [SourceShape(s.name, _meaning(s), s.lateness_us) for s in plan.sources]
+    return [SourceShape(s.name, _meaning(s), s.lateness_us, _options(s)) for s in plan.sources]
+
+
+def _options(source: p.SourceNode) -> dict[str, str]:
+    declared = (("idle_after", source.idle_after_us), *source.later_options())
+    return {name: f"{us / 1e6:g} s" for name, us in declared if us is not None}
 
 
 def _meaning(source: p.SourceNode) -> dict[str, str]:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.checkpoint.shape import FlowShape, RegionShape, SourceShape
-from penstock.driver.region_succession import RegionSuccession, difference, gone, still_there
+from penstock.driver.region_succession import RegionSuccession, difference, differences, gone, still_there
 from penstock.driver.report import Findings, Outcome, Report, Verdict
 from penstock.flow.plan import Output
 
@@ -105,6 +105,8 @@ def _compare_sources(before: list[SourceShape], now: list[SourceShape], findings
         if old.lateness_us != new.lateness_us:
             before_s, now_s = old.lateness_us / 1e6, new.lateness_us / 1e6
             findings.found("source", new.name, Outcome.LOADS, f"Its lateness was {before_s:g} s and is now {now_s:g} s.")
+        for word, was, is_ in differences(old.options, new.options):
+            findings.found("source", new.name, Outcome.LOADS, f"Its {word} was {was} and is now {is_}.")
 
 
 def check_sources(before: list[SourceShape], now: list[SourceShape], uri: str) -> None:

@@ -71,7 +71,8 @@ class Context:
         missing: Event time (µs) before which records are missing, as a replay began in the middle of the log (`Operator.link`); `MIN_TIME`: none are.
         needed: Event time (µs) from which on results matter then.
         unsure: Set by the operator: a result that matters hangs on records that are missing.
-        released: Hashes of keys that come off hold in this epoch: their rows, and timers, may be older than `before`.
+        released: Keys that come off hold in this epoch, by hash: how far (µs) they had been processed before. Their rows, and timers, may be
+            older than `before`.
         layouts: All layouts of stored values that the operator ever had in this checkpoint, the present one last.
     """
 
@@ -92,12 +93,15 @@ class Context:
     unsure: bool = False
     before: int = MIN_TIME
     latest: int = MIN_TIME
-    released: frozenset[int] = frozenset()
+    released: Mapping[int, int] = field(default_factory=dict)
 
     def not_past(self, timers: Ints, hashes: Ints) -> Ints:
-        """Timers (int64, n) of keys; those that a flow without `on_timer` has left behind fire where this epoch begins."""
-        held = np.isin(hashes, list(self.released)) if self.released else np.zeros(len(timers), bool)
-        return np.where(held, timers, np.maximum(timers, self.before))
+        """Timers (int64, n) of keys; those that a flow without `on_timer` has left behind fire where this epoch begins, or the key's hold did."""
+        begins = np.full(len(timers), self.before)
+        for key, since in self.released.items():
+            begins[hashes == key] = since
+        at: Ints = np.maximum(timers, begins)
+        return at
 
     def position_text(self, order: Order, row: int) -> str:
         """A row's origin for people: ``source/partition @ offset``, or ``source: file row n``, from 1."""

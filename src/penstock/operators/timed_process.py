@@ -195,7 +195,7 @@ class Turns:
         self._alive, self.doubt = np.zeros(n + more, bool), np.zeros(n + more, bool)
         if self._ttl is not None:
             self._read_lives(n, self._ttl)
-        self._bursts = self._stop if self._ttl is None else self._ends_of_bursts(self._ttl)
+        self._bursts = self._stop if self._ttl is None else self.ends_of_bursts(self._ttl)
         self._firing = False
         self.state = step._seen(state, self)  # noqa: SLF001  (one class in two parts)
 
@@ -222,7 +222,7 @@ class Turns:
             begins = self._time[self._at[:with_rows]]
             self.doubt[:with_rows] |= ~self._alive[:with_rows] & (begins < self.context.missing + ttl_us)
 
-    def _ends_of_bursts(self, ttl_us: int) -> Ints:
+    def ends_of_bursts(self, ttl_us: int) -> Ints:
         """int64: where bursts of rows end, ascending."""
         if self._rows is None:
             return np.empty(0, np.int64)
@@ -239,7 +239,7 @@ class Turns:
             open_keys, waiting = open_keys[going], waiting[going]
             row = np.full(len(open_keys), MAX_TIME)
             row[waiting] = self._time[self._at[open_keys[waiting]]]
-            ends, timer = self._ends(open_keys), self._next[open_keys]
+            ends, timer = self.ends(open_keys), self._next[open_keys]
             upto = np.maximum(self._last[open_keys], self.context.latest) if ended else np.full(len(row), self._frontier - 1)
             fires = (timer <= np.minimum(row, ends)) & (waiting | (timer <= upto)) & (timer < MAX_TIME)
             if fires.any():
@@ -254,7 +254,7 @@ class Turns:
         if self._ttl is not None:
             self._write_lives(self._ttl)
 
-    def _ends(self, keys: Ints) -> Ints:
+    def ends(self, keys: Ints) -> Ints:
         """When the state of keys ends; `MAX_TIME`: never, or there is none."""
         if self._ttl is None:
             return np.full(len(keys), MAX_TIME)
@@ -321,7 +321,7 @@ class Turns:
         """At the end of input: each timer that is set fires once more, in order, and what it sets does not."""
         left = {g: set(found) for g, found in self._pending.items()}
         while True:
-            ends = dict(zip(left, self._ends(np.array(list(left), np.int64)).tolist(), strict=True))
+            ends = dict(zip(left, self.ends(np.array(list(left), np.int64)).tolist(), strict=True))
             pending = {
                 g: {name: t for name, t in self._pending[g].items() if name in names and t <= ends[g]}
                 for g, names in left.items()
@@ -346,7 +346,7 @@ class Turns:
     def _write_lives(self, ttl_us: int) -> None:
         """Forget state that has ended, and note when the others do."""
         every = np.arange(len(self._heads))
-        over = self._alive & (self._ends(every) < self._frontier)
+        over = self._alive & (self.ends(every) < self._frontier)
         self.forget(np.flatnonzero(over).tolist())
         kept = np.flatnonzero(self._alive & ~over)
         kept = kept[kept < (0 if self._rows is None else len(self._rows.keys))]

@@ -60,9 +60,15 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The state of these keys (hashes) is here: process their queued rows, then this epoch's."""
+    """The state of these keys (hashes) is here: process their queued rows, then this epoch's.
+
+    Attributes:
+        keys: Their hashes.
+        since: By key, the event time (µs) up to which it had been processed when it was put on hold.
+    """
 
     keys: tuple[int, ...]
+    since: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

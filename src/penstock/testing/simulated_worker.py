@@ -11,7 +11,7 @@ Read next: `penstock.testing.simulator`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -133,7 +133,7 @@ class Task:
         self.rows = [row for row in self.rows if row[3] not in keys]
         return queued
 
-    def release(self, keys: Sequence[int]) -> None:
+    def release(self, keys: Mapping[int, int]) -> None:
         """Put queued records before the epoch's own."""
         self.rows = [*(row for key in keys for row in self.state.queue.pop(key, ())), *self.rows]
 

@@ -418,7 +418,7 @@ def mangled(fault: str, orders: Sequence[Message]) -> list[Message]:
         case "late":
             return [Barrier(m.epoch - 1) if isinstance(m, Barrier) else m for m in out]
         case "held released":
-            return [Hold((0,)), Release((0,)), *(m for m in out if type(m) not in (Hold, Release))]
+            return [Hold((0,)), Release((0,), (0,)), *(m for m in out if type(m) not in (Hold, Release))]
         case "held collected":
             others = (m for m in out if type(m) not in (Hold, Release, Collect))
             return [Hold((0,)), *others, Collect((Item(1, key=0),), 1, 1, (0,))]

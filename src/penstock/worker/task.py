@@ -11,7 +11,7 @@ step are complete up to the frontier before the next step sees them; nothing dep
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -194,14 +194,14 @@ class RegionTask:
                 queued[key] = queued.get(key, 0) + size
         return queued
 
-    def release(self, keys: Sequence[int]) -> None:
+    def release(self, keys: Mapping[int, int]) -> None:
         """Put the queued rows of keys before those that came."""
         self.released = True
         for context in self.contexts:
-            context.released = frozenset(keys)
+            context.released = dict(keys)
         for i, port in enumerate(self.spec.ports):
             in_turn = not self.spec.timed and port.partial_of is None
-            queued = dequeue(self.state, port.slot, self.epoch, keys, in_turn=in_turn)
+            queued = dequeue(self.state, port.slot, self.epoch, list(keys), in_turn=in_turn)
             self.received[i] = [*(conformed(q, port.columns) for q in queued), *self.received[i]]
 
     def hear(self, message: Acquire | Barrier | Shutdown) -> None:

@@ -118,9 +118,11 @@ def messages(
     if control.goal is None and not acquired and not released:
         return (everyones,) * control.workers
     own: dict[int, list[Message]] = {w: [Acquire(tuple(paths))] for w, paths in acquired.items()}
-    for kind, holds in ((Hold, control.held), (Release, released)):
-        for to in {h.to for h in holds}:
-            own.setdefault(to, []).append(kind(tuple(h.key for h in holds if h.to == to)))
+    for to in {h.to for h in control.held}:
+        own.setdefault(to, []).append(Hold(tuple(h.key for h in control.held if h.to == to)))
+    for to in {h.to for h in released}:
+        ended = [h for h in released if h.to == to]
+        own.setdefault(to, []).append(Release(tuple(h.key for h in ended), tuple(h.frontier for h in ended)))
     if control.goal is not None:
         asked: Mapping[int, Message] = (
             interrogate.ask(control, control.goal, limits.measure_entries)

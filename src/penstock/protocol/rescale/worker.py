@@ -59,8 +59,12 @@ class Task(Protocol):
     def hold(self, keys: Sequence[int]) -> Mapping[int, int]:
         """Queue this epoch's rows of these keys, in the state (H1); gives the bytes queued, by key."""
 
-    def release(self, keys: Sequence[int]) -> None:
-        """Put the queued rows of these keys, in order of arrival, before the epoch's own (H4); they are queued no more."""
+    def release(self, keys: Mapping[int, int]) -> None:
+        """Put the queued rows of these keys, in order of arrival, before the epoch's own (H4); they are queued no more.
+
+        Args:
+            keys: By hash, the event time (µs) up to which the key had been processed when it was put on hold.
+        """
 
     def process(self, frontier: Frontier) -> None:
         """Process the rows up to the frontier."""
@@ -154,7 +158,7 @@ class WorkerEpoch:
                 case Hold():
                     queued = task.hold(message.keys)
                 case Release():
-                    task.release(message.keys)
+                    task.release(dict(zip(message.keys, message.since, strict=True)))
                 case Interrogate() | Collect():
                     began = clock()
                     if isinstance(message, Collect):
