@@ -11,6 +11,7 @@ import random
 import sqlite3
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from penstock.driver.group_run import GroupRun
 from penstock.driver.loop import Loop
 from penstock.driver.opener import RunOpener
 from penstock.driver.run import Run
-from penstock.errors import FencedError, OperatorError, PenstockError
+from penstock.errors import DeclarationError, FencedError, OperatorError, PenstockError, ReplacedError
 from penstock.flow.shared import of_partition
 from penstock.protocol.rescale import STANDARD
 from penstock.sources.base import Shared, Source
@@ -117,8 +118,10 @@ class Member:
         pass
 
 
-def application(folder, poison: int = -1, broken: int = 0) -> tuple[GroupRun, Member]:
-    """One application. `poison`: a partition with a record that nobody can handle. `broken`: so often its engine fails."""
+def application(folder, poison: int = -1, broken: int = 0, *, commanded: bool = False) -> tuple[GroupRun, Member]:
+    """One application. `poison`: a partition with a record that nobody can handle. `broken`: so often its engine fails. `commanded`: there are
+    epochs without records, for commands, so what comes next is what is not stored; nobody may be killed then.
+    """
     shared, breaks = GroupFolder(str(folder / "group")), iter(range(broken))
 
     def begin(number: int) -> Run:
@@ -129,7 +132,7 @@ def application(folder, poison: int = -1, broken: int = 0) -> tuple[GroupRun, Me
         loop = Loop(RunOpener(compiled, checkpoint, engine, {"k": 1}, STANDARD, lambda _: None))
 
         def feed():
-            epoch = loop.last.epoch + 1
+            epoch = sum(row[0] == number for row in stored(folder)) // PER_EPOCH if commanded else loop.last.epoch + 1
             if epoch >= 3 and next(breaks, None) is not None:
                 raise OSError("a process did not come up")
             if epoch < EPOCHS:
@@ -280,3 +283,50 @@ def test_application_whose_member_fails_ends_with_its_error(tmp_path):
     with pytest.raises(OperatorError, match="another number of partitions"):
         run.await_termination(10)
     until(lambda: not [t.name for t in threading.enumerate() if t.name.startswith(("penstock-group-shop", "penstock-shop@"))])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_commands_that_are_given_while_partitions_move_are_done_refused_or_over_and_results_are_the_same(tmp_path, seed):
+    fate = random.Random(100 + seed)
+    apps = [application(tmp_path, commanded=True) for _ in range(2)]
+    at = {number: number % 2 for number in range(PARTITIONS)}
+    for number, who in at.items():
+        apps[who][1].owned[number] = 1
+        apps[who][0].start(number, 1, "0-0")
+    handles, refused = [], []
+
+    def command(run, name):
+        try:
+            how = fate.choice(["scale", "scale", "snapshot"])
+            handles.append(run.scale(workers=fate.randrange(1, 4)) if how == "scale" else run.snapshot(name))
+        except PenstockError as error:
+            refused.append(str(error))
+
+    for turn in range(8):
+        time.sleep(fate.random() * 0.05)
+        number = fate.randrange(PARTITIONS)
+        (run, member), (other, its) = apps[at[number]], apps[1 - at[number]]
+        member.ended.clear()
+        command(run, f"before{turn}")
+        run.stop(number, 5.0)
+        command(run, f"amid{turn}")
+        until(lambda member=member, number=number: number in member.ended)
+        member.owned.pop(number, None)
+        its.owned[number] = turn
+        other.start(number, turn, "0-0")
+        command(other, f"after{turn}")
+        at[number] = 1 - at[number]
+    until(lambda: len(stored(tmp_path)) == len(wanted()) or any(run.exception for run, _ in apps))
+    assert [run.exception for run, _ in apps] == [None, None]
+    ended = Counter()
+    for handle in handles:
+        try:
+            ended[handle.wait(10)] += 1  # False: its partition has gone
+        except PenstockError as error:
+            assert isinstance(error, (DeclarationError, ReplacedError)), error
+            ended["refused"] += 1
+    assert ended[True]
+    assert all("has no partition at this moment" in each for each in refused), refused
+    for run, _ in apps:
+        assert run.shutdown(timeout=30)
+    assert stored(tmp_path) == wanted()
