@@ -27,11 +27,13 @@ from statistics import quantiles
 from typing import Any
 
 import penstock as ps
+from penstock.protocol.group.store import order
 from penstock.redis_client.connection import connect
+from penstock.redis_client.keys import group_partition_key
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
-from servers import url_of, valkey  # type: ignore[import-not-found]  # noqa: E402
+from servers import relay, url_of, valkey  # type: ignore[import-not-found]  # noqa: E402
 
 DEFAULTS = {"lease": "10 seconds", "grace": "8 seconds"}
 
@@ -94,6 +96,7 @@ class Bench:
     def __init__(self, stack: ExitStack, partitions: int = 8, *, keep: bool = False) -> None:
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-groups-")))
         self.server = stack.enter_context(valkey(keep=keep))
+        self.between = stack.enter_context(relay(self.server.port))  # what members of `failover` go through
         self.url, self.partitions = url_of(self.server), partitions
         self.client = connect(self.url)
         self.producer = stack.enter_context(ps.Producer(self.url, "orders", partitions))
@@ -310,7 +313,48 @@ def servers(stack: ExitStack) -> dict[str, Any]:
     return found
 
 
-PARTS = {f.__name__: f for f in (join, kill, static, many, terms, rate, servers)}
+def failover(stack: ExitStack) -> dict[str, Any]:
+    """A replica takes over that lacks the last second of acks."""
+    bench = Bench(stack)
+    replica = stack.enter_context(valkey(replicaof=f"127.0.0.1 {bench.server.port}"))
+    there = connect(url_of(replica))
+    bench.until(lambda: there.info("replication")["master_link_status"] == "up")
+    for _ in range(2):
+        bench.join(url=bench.between.url, lease="2 seconds")
+    bench.until(lambda: bench.shares() == [4, 4])
+    stop = threading.Event()
+    feeding = bench.feed(1_000, stop)
+    time.sleep(2)
+    there.execute_command("REPLICAOF", "NO", "ONE")
+    time.sleep(1)
+    stop.set()
+    feeding.join()
+    time.sleep(0.1)
+    known = positions(bench.client, bench.partitions)
+    lost = sum(a < b for a, b in zip(positions(there, bench.partitions), known, strict=True))
+    bench.between.turn(None)
+    bench.server.terminate()
+    bench.between.turn(replica.port)
+    back = time.monotonic()
+    bench.until(lambda: all(a >= b for a, b in zip(positions(there, bench.partitions), known, strict=True)))
+    restored = time.monotonic() - back
+    time.sleep(1)
+    bench.until(lambda: bench.shares() == [4, 4])
+    return {
+        "failed over without the last second: positions that went back": lost,
+        "the same: all positions are where they were, s": restored,
+        "the same: settled, s": max(0.0, bench.last_change() - back),
+        "the same: processes that died": sum(p.poll() is not None for p in bench.processes),
+    }
+
+
+def positions(client: Any, partitions: int) -> list[tuple[int, int]]:
+    return [
+        order((client.hget(group_partition_key("orders", p, "g"), "position") or b"0-0").decode()) for p in range(partitions)
+    ]
+
+
+PARTS = {f.__name__: f for f in (join, kill, static, many, terms, rate, servers, failover)}
 
 
 def main() -> None:
