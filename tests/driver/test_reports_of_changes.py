@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import pytest
 from changing import SCHEMA, Changing, Reader, count, counted, row
 
@@ -10,6 +13,7 @@ from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.compile import compile_flow
 from penstock.driver.takeover import compare
 from penstock.errors import ChangedFlowError
+from penstock.operators.zones import Zone
 
 MINUTE = ps.tumbling("1 minute")
 
@@ -88,6 +92,27 @@ def test_report_when_state_means_something_else_says_that_the_region_must_be_rec
     assert "or start with recover='recompute' to rebuild it from the log" in str(found.refusal())
     begins = found.shape.regions["r"]
     assert [(s.slot, len(s.layouts)) for s in begins.steps] == [(0, 1)]
+
+
+@pytest.mark.parametrize("step", ["aggregate", "stateful_map"])
+def test_report_when_the_rules_of_a_zone_are_others_says_that_the_step_must_be_recomputed(step, changing):
+    """As after an update of tzdata: a flow of the same text has other windows."""
+
+    def daily(offset_s):
+        zone = Zone("Here", (0, 9_000_000_000), (0, offset_s * 1_000_000, 0))
+        window = replace(ps.tumbling("1 day", zone="Europe/Berlin"), zone=zone)
+        if step == "aggregate":
+            return totals(window=window)
+        return lambda s: s.key_by("k", name="r").window(window).stateful_map(count, "k string, n long")
+
+    changing.run(daily(3600), [row(1)])
+    found, by_name = verdicts(changing, daily(3600))
+    assert found.kept == ("r",)
+    found, by_name = verdicts(changing, daily(7200))
+    assert found.recomputed == ("r",)
+    assert re.search(
+        r"Its zone was Here by rules (\w{8}) and is now Here by rules (?!\1)\w{8}\.", by_name["step", f"r/{step}"].reason
+    )
 
 
 def test_report_when_a_region_must_be_recomputed_so_must_those_that_read_it_and_no_others(changing):

@@ -21,7 +21,7 @@ from penstock.operators.aggregates.base import Bound, Columns, Kernel
 from penstock.operators.aggregates.codec import Codec, layout
 from penstock.operators.aggregates.user import Aggregate, UserFailed
 from penstock.operators.base import Context, KeyedState, Layout, Operator, Output, Partials, Parts
-from penstock.operators.windows import WINDOW, Spans, window_text
+from penstock.operators.windows import WINDOW, Spans, window_meaning
 from penstock.rows.keys import Ints, biased, unbiased
 from penstock.rows.rows import Emitted, Keys, Order, Rows
 from penstock.sql_text.schema import quoted
@@ -217,7 +217,7 @@ class AggregateStep(Aggregating):
         return None if self.window is None else self.window.longest_us
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
-        return {"window": window_text(self.window)} | ({"emit": self.emit} if self.window is not None else {})
+        return window_meaning(self.window) | ({"emit": self.emit} if self.window is not None else {})
 
     def partials(self, source: pa.Schema) -> Partials | None:
         columns: list[str] = []

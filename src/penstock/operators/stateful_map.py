@@ -21,7 +21,7 @@ from penstock.operators.layouts import NONE_DROPPED, columns_text
 from penstock.operators.lifetimes import body, forget, in_doubt, lives, living, store
 from penstock.operators.migration import told_with_key
 from penstock.operators.stored_state import StoredState
-from penstock.operators.windows import WINDOW, Spans, window_text
+from penstock.operators.windows import WINDOW, Spans, window_meaning
 from penstock.rows.keys import Ints, biased
 from penstock.rows.returned import Returned
 from penstock.rows.rows import Keys, Rows
@@ -66,7 +66,7 @@ class StatefulMap(Operator):
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         state = "any value" if self.state is None else columns_text(self.state)
         lives = {} if self.ttl_us is None else {"time to live": f"{self.ttl_us / 1e6:g} s"}
-        return {"state": state, "window": window_text(self.window), **lives}
+        return {"state": state, **window_meaning(self.window), **lives}
 
     def link(self) -> int | None:
         return self.ttl_us

@@ -103,6 +103,13 @@ def window_text(window: Window | None) -> str:
     return f"of sessions with a gap of {window.gap_us / 1e6:g} s" if isinstance(window, Session) else str(window)
 
 
+def window_meaning(window: Window | None) -> dict[str, str]:
+    """What makes state of a window worthless if it changes, for `Operator.meaning`: also the rules of its zone, which come from outside."""
+    zone = window.zone if isinstance(window, Calendar) else None
+    rules = {"zone": f"{zone.name} by rules {zone.rules}"} if zone is not None and zone.changes else {}
+    return {"window": window_text(window), **rules}
+
+
 def tumbling(size: Duration, *, offset: Duration | None = None, zone: str | dt.tzinfo | None = None) -> Spans:
     """Windows of one size, side by side.
 

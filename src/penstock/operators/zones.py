@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import xxhash
 
 from penstock.errors import DeclarationError
 from penstock.rows.keys import Ints
@@ -40,6 +41,11 @@ class Zone:
     name: str
     changes: tuple[int, ...]
     offsets: tuple[int, ...]
+
+    @functools.cached_property
+    def rules(self) -> str:
+        """A digest of its rules: another one means that other windows could come of the same records."""
+        return xxhash.xxh3_64_hexdigest(repr((self.changes, self.offsets)).encode())[:8]
 
     @functools.cached_property
     def _tables(self) -> tuple[Ints, Ints, Ints]:
