@@ -144,6 +144,7 @@ def test_agent_when_the_server_is_restarted_with_or_without_data_goes_on(kind):
             until(lambda: all(a.settled for a in agents) and shares(*agents) == [4, 4])  # noqa: B023
             # A machine that is slow at that moment: the other member may have had it from its beginning until the first one reported.
             until(lambda: last_start(agents, partition) == "7-0")  # noqa: B023
+            until(lambda: connect(url_of(server)).hget("{orders}", "partitions") == b"8")
             for agent in agents:
                 agent.close()
 

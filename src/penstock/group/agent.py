@@ -19,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final, Protocol
 
@@ -356,7 +357,9 @@ class Agent:
         store, tries = RedisStore(self._servers["changes"]), 0
         while not self._exited.is_set():
             try:
-                if tries:  # the server may be another one, or have lost data: then ids begin anew
+                if tries:  # the server may be another one, or have lost data: then ids begin anew, and nobody has said how the stream is used
+                    with suppress(GroupError):  # a foreign key: the next who joins names it
+                        store.server.agree(self._partitions, PROTOCOL)
                     last = store.server.last_change()
                     self._changes_seen = self._changes_seen if order(last) >= order(self._changes_seen) else "0-0"
                 for entry, message in store.changes(self._changes_seen, BLOCK_MS):

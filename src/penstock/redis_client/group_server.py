@@ -210,14 +210,21 @@ class GroupServer:
         """
         try:
             self._check_version()
-            settings: dict[str, str | int] = {"partitions": partitions, "protocol": protocol, "hash": HASH}
-            words = tuple(word for pair in settings.items() for word in pair)
-            answer = self.one(Step(group_scripts.AGREE, (keys.settings_key(self._stream),), words))
+            answer = self.agree(partitions, protocol)
         except RedisError as error:
             of = f"group {self._group!r}" if self._group else f"stream {self._stream!r}"
             raise GroupError(f"The server of {of} at {shown(self._url)} cannot be used: {why(error)}.") from error
         if answer:
-            raise GroupError(_refused(self._stream, answer[0].decode(), answer[1].decode(), settings))
+            raise GroupError(_refused(self._stream, answer[0].decode(), answer[1].decode(), _settings(partitions, protocol)))
+
+    def agree(self, partitions: int, protocol: int) -> list[bytes]:
+        """Say how the stream is used, unless somebody has; the name and value of a setting that is another one, or nothing.
+
+        Raises:
+            Unanswered: Nobody knows whether it was done.
+        """
+        words = tuple(word for pair in _settings(partitions, protocol).items() for word in pair)
+        return self.one(Step(group_scripts.AGREE, (keys.settings_key(self._stream),), words))  # type: ignore[no-any-return]
 
     def _check_version(self) -> None:
         try:
@@ -233,6 +240,10 @@ class GroupServer:
     def close(self) -> None:
         """Let go of the connections."""
         self._client.close()
+
+
+def _settings(partitions: int, protocol: int) -> dict[str, str | int]:
+    return {"partitions": partitions, "protocol": protocol, "hash": HASH}
 
 
 def _refused(stream: str, name: str, there: str, mine: dict[str, str | int]) -> str:
