@@ -35,7 +35,7 @@ from penstock.spark.internals.plans import as_rdd, never_without_rows, select_sq
 from penstock.spark.internals.shuffle import to_partitions
 from penstock.spark.job_descriptions import JobDescriptions
 from penstock.spark.logs import again, input_of
-from penstock.spark.lookups import beside
+from penstock.spark.lookups import beside, planned
 from penstock.spark.routed import hash_sql, routing_of, routing_sql
 from penstock.spark.sources.failing_record import failing_record
 from penstock.spark.sources.file_times import JudgedFile
@@ -119,6 +119,7 @@ class SparkBackend:
         self._kept: list[DataFrame] = []
         # By the plan's step, which shares its inputs, what took its place.
         self._met: dict[int, p.StepNode] = {}
+        self._looks_up = False
         counts = counts_of(spark.sparkContext)
         self._stages = SplitStages(counts, self._counted_as, routing_sql, lambda stage, rows: port_frame(stage, 0, rows))
         self._from_region: dict[
@@ -202,6 +203,7 @@ class SparkBackend:
     def step(self, node: p.StepNode, inputs: Sequence[DataFrame]) -> DataFrame:
         if node.step.refresh is not None:
             self._met[id(node.inputs)] = node
+        self._looks_up |= node.sql is not None and node.sql.beside is not None
         if len(node.inputs) > 1:
             inputs = [self._cut(i) for i in inputs]
         if self._twice and node.step.frame_function() is not None:
@@ -252,9 +254,12 @@ class SparkBackend:
         whole = ports[0]
         for other in ports[1:]:
             whole = whole.unionByName(other)
+        whole = self._planned(whole)
         run: Callable[[Assignment], BatchFunction] = task
         if not spec.keys.names:
-            shuffled, read = self._stages.shared(spec, compiled.region.distribute, never_without_rows(frames[0]), work)
+            shuffled, read = self._stages.shared(
+                spec, compiled.region.distribute, never_without_rows(self._planned(frames[0])), work
+            )
             run = partial(task, read=read)
         elif times is not None or self._in_pages(compiled, spec):  # what runs in Python is left in by Spark, rows or not
             shuffled = in_pages(whole, routing_of(spec, work.routing), work.workers, times)
@@ -322,7 +327,11 @@ class SparkBackend:
         if id(frame) not in self._from_region:
             return frame
         with self._jobs.during(f"region {self._from_region[id(frame)][1]}"):
-            return frame.localCheckpoint(eager=True)
+            return self._planned(frame).localCheckpoint(eager=True)
+
+    def _planned(self, frame: DataFrame) -> DataFrame:
+        """Rows about to be computed, with what is kept of the tables that they look in."""
+        return planned(frame) if self._looks_up else frame
 
     def part(self, frame: DataFrame, compiled: CompiledRegion, out: int) -> DataFrame:
         if len(compiled.spec.outs) == 1:
@@ -333,26 +342,26 @@ class SparkBackend:
 
     def keep(self, frame: DataFrame) -> DataFrame:
         # Spark computes kept frames anew that read files of a folder into which the same application writes.
-        kept = as_rdd(frame).persist()
+        kept = as_rdd(self._planned(frame)).persist()
         self._kept.append(kept)
         if id(frame) in self._from_region:
             self._mark(kept, self._from_region[id(frame)][1])
         return kept
 
     def force(self, frame: DataFrame) -> None:
-        frame.write.format("noop").mode("append").save()
+        self._planned(frame).write.format("noop").mode("append").save()
 
     def collect(self, frame: DataFrame, hidden: Sequence[str] = ()) -> Iterable[pa.RecordBatch]:
         names = frame.columns
         shown = shown_columns(names, hidden)
         if shown != names:
             frame = select_sql(frame, [*map(quoted, shown)])
-        return [to_utc(b) for b in frame.toArrow().to_batches() if b.num_rows]
+        return [to_utc(b) for b in self._planned(frame).toArrow().to_batches() if b.num_rows]
 
     def stage(self, frame: DataFrame, stager: Stager, hidden: Sequence[str] = ()) -> Iterable[bytes]:
         names = shown_columns(frame.columns, hidden)
         plain = select_sql(frame, [f"{quoted(n)} as c{i}" for i, n in enumerate(names)])  # mapInArrow does not quote names
-        tokens = plain.mapInArrow(staging(stager, names), "token binary").toArrow()
+        tokens = self._planned(plain).mapInArrow(staging(stager, names), "token binary").toArrow()
         return tokens.column("token").to_pylist()  # type: ignore[return-value]  # none is null
 
     def done(self) -> None:

@@ -1,11 +1,15 @@
 """A table beside the rows of an epoch: a broadcast join in the JVM, which neither shuffles rows nor hands them to Python.
 
-The table becomes a DataFrame once per session. Spark builds its hash table in every epoch that has rows for it.
+The table becomes a DataFrame once per application, and what Spark builds of it for the join is kept for later epochs (`planned`) until the table is gone:
+a table that is read again is another one as soon as it has other rows.
 """
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -13,14 +17,34 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.flow.steps import Beside
 from penstock.spark.columns import arrow_schema, named, spark_schema
-from penstock.spark.internals.plans import select_sql
+from penstock.spark.internals.broadcasts import Broadcasts, with_kept
+from penstock.spark.internals.plans import frame_of_table, select_sql, taken_over
 from penstock.sql_text.schema import quoted
 from penstock.types import HIDDEN, ORDER, visible
 
-_KEY, _VALUE = f"{HIDDEN}lookup_key", f"{HIDDEN}lookup_value"
-_frames: WeakKeyDictionary[Beside, dict[tuple[int, tuple[pa.DataType, ...]], tuple[SparkSession, DataFrame]]] = (
-    WeakKeyDictionary()
-)
+_NUMBERS: Final = count()
+
+
+@dataclass(eq=False)
+class _Table:
+    """A table in an application.
+
+    Attributes:
+        frame: Its rows. Columns are named by the table, so that a plan shows which one it is.
+        keys: The columns that are compared.
+        values: The others.
+        kept: What was broadcast of it.
+    """
+
+    frame: DataFrame
+    keys: list[str]
+    values: list[str]
+    kept: Broadcasts = field(default_factory=Broadcasts)
+
+
+TABLES: WeakKeyDictionary[Beside, dict[tuple[str, tuple[pa.DataType, ...]], _Table]] = WeakKeyDictionary()
+TABLES_BY_COLUMN: WeakValueDictionary[str, _Table] = WeakValueDictionary()
+"""The tables that there are in Spark, by their first column."""
 
 
 def beside(frame: DataFrame, of: Beside) -> DataFrame:
@@ -30,23 +54,37 @@ def beside(frame: DataFrame, of: Beside) -> DataFrame:
         DeclarationError: A key is of a type whose values cannot equal those of the table's.
     """
     keys = arrow_schema(frame.select(*map(named, of.on)).schema)
-    table = _frame(frame.sparkSession, of, keys)
-    equal = [named(name) == F.col(f"{_KEY}{i}") for i, name in enumerate(of.on)]
-    joined = frame.join(F.broadcast(table), equal, "inner" if of.inner else "left")
-    added = [f"{_VALUE}{i} as {quoted(new)}" for i, (_, new) in enumerate(of.columns)]
+    table = _table(frame.sparkSession, of, keys)
+    equal = [named(mine) == F.col(theirs) for mine, theirs in zip(of.on, table.keys, strict=True)]
+    joined = frame.join(F.broadcast(taken_over(table.frame, frame.sparkSession)), equal, "inner" if of.inner else "left")
+    added = [f"{value} as {quoted(new)}" for value, (_, new) in zip(table.values, of.columns, strict=True)]
     return select_sql(joined, [*map(quoted, visible(frame.columns)), *added, *ORDER])
 
 
-def _frame(spark: SparkSession, of: Beside, keys: pa.Schema) -> DataFrame:
-    known = _frames.setdefault(of, {})
-    which = (id(spark), tuple(f.type for f in keys))
+def planned(frame: DataFrame) -> DataFrame:
+    """The same rows, in a plan that looks in what earlier epochs have built of tables."""
+
+    def known(column: str) -> Broadcasts | None:
+        table = TABLES_BY_COLUMN.get(column)
+        return None if table is None else table.kept
+
+    return with_kept(frame, known)
+
+
+def _table(spark: SparkSession, of: Beside, keys: pa.Schema) -> _Table:
+    known = TABLES.setdefault(of, {})
+    # Not by the session: what Spark calls for an epoch with is another Python object each time.
+    which = (str(spark.sparkContext.applicationId), tuple(f.type for f in keys))
     if which not in known:
         rows = of.table.for_keys(keys)
         columns = [rows.column(name) for name in (*of.table.keys, *(old for old, _ in of.columns))]
-        names = [f"{_KEY}{i}" for i in range(len(of.on))] + [f"{_VALUE}{i}" for i in range(len(of.columns))]
+        number, least = next(_NUMBERS), len(of.on)
+        names = [f"{HIDDEN}lookup{number}_{i}" for i in range(len(columns))]
         table = pa.table(columns, names=names)
-        known[which] = spark, spark.createDataFrame(table, schema=spark_schema(table.schema))
-    return known[which][1]
+        frame = frame_of_table(spark, table, spark_schema(table.schema))
+        known[which] = made = _Table(frame, names[:least], names[least:])
+        TABLES_BY_COLUMN[names[0]] = made
+    return known[which]
 
 
-__all__ = ["beside"]
+__all__ = ["TABLES", "TABLES_BY_COLUMN", "beside", "planned"]

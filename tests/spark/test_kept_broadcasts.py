@@ -1,0 +1,172 @@
+"""What Spark builds of a table of `lookup` is built once per version of it, whatever epochs there are, and is gone with the version."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import flow_runs as fr
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
+
+import penstock as ps
+from penstock.flow import plan as p
+from penstock.spark import lookups
+from penstock.spark.internals import broadcasts
+from penstock.spark.internals.broadcasts import Broadcasts, with_kept
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = "n long, k string, at timestamp"
+SCHEMA = pa.schema([("n", pa.int64()), ("k", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+ROWS = [{"n": n, "k": "abc"[n % 3], "at": fr.moment(n)} for n in range(12)]
+TABLE = pa.table({"k": ["a", "b"], "to": ["A", "B"], "more": [1, 2]})
+
+
+def put(folder, epochs):
+    for i in range(epochs):
+        fr.write_parquet(folder, ROWS[2 * i : 2 * i + 2], SCHEMA, i)
+    return ps.files(str(folder), COLUMNS, max_files_per_epoch=1)
+
+
+def besides(flow):
+    """The tables of a flow, by the columns that they add."""
+    plan = flow.plan()
+    found = p.upstream_of(p.StepNode, *p.readers(plan.regions, plan.outputs))
+    return {n.sql.beside.columns[0][1]: n.sql.beside for n in found if n.sql is not None and n.sql.beside is not None}
+
+
+def exchanges(kept):
+    return [exchange for _, _, exchange in kept.made]
+
+
+def built(of):
+    """Of a table, how often it was built for a join."""
+    made = [exchange for table in lookups.TABLES[of].values() for exchange in exchanges(table.kept)]
+    assert all(exchange.relationFuture().isDone() for exchange in made)
+    return len(made)
+
+
+def declared(source, made):
+    def declare(sink):
+        flow = ps.Flow("kept")
+        rows = flow.source("s", source, time="at", lateness="1 hour")
+        once = rows.lookup(TABLE, "k").lookup(TABLE.rename_columns(["k", "again", "n"]).select([0, 1]), "k", "inner")
+        once.key_by("k", name="totals").aggregate(n=ps.count(), last=ps.last("to"), most=ps.max("again")).sink(sink("region"))
+        rows.lookup(TABLE.rename_columns(["k", "third", "m"]), "k").where("third = 'A' and n > 1").select("n").sink(
+            sink("filtered")
+        )
+        made.append(flow)
+        return flow
+
+    return declare
+
+
+def test_table_is_built_once_in_a_run_of_several_epochs_with_a_rescale_in_it(spark, tmp_path):
+    source, flows = put(tmp_path / "in", 6), []
+    wanted = fr.in_harness(declared(source, []), {"s": ROWS}, workers=2)
+    sinks = fr.Sinks()
+    flow = declared(source, flows)(sinks)
+    run = flow.start(spark, checkpoint=str(tmp_path / "c"), trigger="available_now", workers=1)
+    run.scale("totals", 3)
+    assert run.await_termination(600)
+    assert not fr.difference(sinks.content(), wanted)
+    tables = besides(flow)
+    assert {name: built(of) for name, of in tables.items()} == {"to": 1, "again": 1, "third": 1}
+
+
+def test_versions_that_are_gone_take_what_was_built_of_them_with_them(spark, tmp_path):
+    source, calls, met = put(tmp_path / "in", 5), iter(range(100)), []
+
+    def table():
+        return pa.table({"k": ["a"], "call": [next(calls)]})
+
+    def look(rows, epoch):
+        gc.collect()
+        met.append(len(lookups.TABLES_BY_COLUMN))
+
+    before = len(lookups.TABLES_BY_COLUMN)
+    flow = ps.Flow("versions")
+    out = ps.memory("kept versions")
+    looked = flow.source("s", source, time="at", lateness="1 hour").lookup(table, "k", refresh=0)
+    looked.sink(out, name="out")
+    looked.sink(ps.foreach_epoch(look), name="look")
+    flow.start(spark, checkpoint=tmp_path / "c", trigger="available_now").await_termination(600)
+    assert len({row["call"] for row in out.rows() if row["k"] == "a"}) == 4  # a's records are in four of the epochs
+    assert len(met) == 5
+    assert max(met) <= before + 3  # that of the declaration, of the epoch before, and of the epoch
+
+
+def test_broadcast_that_nobody_refers_to_is_gone_from_java(spark):
+    table = spark.range(100).selectExpr("id as key", "id * 2 as value").localCheckpoint()
+    kept = Broadcasts()
+    joined = spark.range(5).join(F.broadcast(table), F.col("id") == F.col("key"))
+    assert len(with_kept(joined, {"key": kept}.get).collect()) == 5
+    [exchange] = exchanges(kept)
+    weak = spark._jvm.java.lang.ref.WeakReference(exchange)
+    del exchange, kept, joined
+    until = time.monotonic() + 60
+    while weak.get() is not None and time.monotonic() < until:
+        gc.collect()
+        spark._jvm.System.gc()
+        time.sleep(0.1)
+    assert weak.get() is None
+
+
+def test_broadcast_that_failed_is_built_again(spark, tmp_path):
+    (tmp_path / "broken").touch()
+    path = str(tmp_path / "broken")
+
+    def rows(batches):
+        from pathlib import Path
+
+        if Path(path).exists():
+            raise ValueError("broken for now")
+        yield from batches
+
+    table = spark.range(3).selectExpr("id as key", "id as value").mapInArrow(rows, "key long, value long")
+    kept = Broadcasts()
+
+    def joined():
+        return with_kept(spark.range(5).join(F.broadcast(table), F.col("id") == F.col("key")), {"key": kept}.get)
+
+    with pytest.raises((PySparkException, Py4JError), match="broken for now"):
+        joined().collect()
+    (tmp_path / "broken").unlink()
+    assert len(joined().collect()) == 3
+    [first] = exchanges(kept)
+    joined().collect()
+    assert exchanges(kept)[0].equals(first)
+    assert len(exchanges(kept)) == 1
+
+
+def test_another_part_of_a_table_is_another_broadcast_and_few_are_kept(spark):
+    table = spark.range(50).selectExpr("id as key", "id % 7 as value").localCheckpoint()
+    kept = Broadcasts()
+    for _ in range(2):
+        for least in range(6):
+            joined = spark.range(50).join(F.broadcast(table), F.col("id") == F.col("key")).where(f"value >= {least}")
+            assert with_kept(joined, {"key": kept}.get).count() == sum(i % 7 >= least for i in range(50))
+    assert len(exchanges(kept)) == 4
+
+
+def test_tables_of_others_are_broadcast_anew(spark, tmp_path):
+    spark.range(3).write.parquet(str(tmp_path / "t"))
+    joined = spark.range(5).join(
+        F.broadcast(spark.read.parquet(str(tmp_path / "t")).withColumnRenamed("id", "key")), F.col("id") == F.col("key")
+    )
+    assert with_kept(joined, lambda _: None) is joined
+
+
+def test_rows_where_spark_lacks_the_classes_are_the_same(spark, monkeypatch):
+    table = spark.range(3).selectExpr("id as key", "id as value").localCheckpoint()
+    joined = spark.range(5).join(F.broadcast(table), F.col("id") == F.col("key"))
+
+    def lacking(*_):
+        raise Py4JError("Constructor BroadcastExchangeExec does not exist")
+
+    monkeypatch.setattr(broadcasts, "_kept", lacking)
+    assert with_kept(joined, {"key": Broadcasts()}.get) is joined
