@@ -26,6 +26,11 @@ import penstock as ps
 from penstock.sinks import parts
 from penstock.sinks.parquet import ParquetSink
 
+HELD = {
+    "k": ("VARCHAR", "held"), "j": ("BIGINT", 7), "v": ("BIGINT", -7), "x": ("DOUBLE PRECISION", 0.5), "s": ("VARCHAR", ""),
+}  # fmt: skip
+"""Of columns of tables that are there before a flow: type and value."""
+
 
 def examples(n: int) -> settings:
     """So many examples in the default profile, in proportion in others. A failure is made smaller, but not explained."""
@@ -155,15 +160,27 @@ def test_sketches_when_anything_happens_are_the_same_and_near_the_truth(data):
 def test_a_durable_sink_when_anything_happens_holds_what_one_sequential_pass_gives(
     data, tmp_path_factory, request, monkeypatch, system
 ):
-    """Where a sink can have that, tasks store the rows where they are."""
+    """Where a sink can have that, tasks store the rows where they are. Some tables are there before, with fewer columns: their rows then hold null."""
     monkeypatch.setattr(parts, "INLINE_BYTES", 0)
     recipe = data.draw(drawing.recipes(steps=5))
     records, course = data.draw(drawing.records(recipe, most=12)), data.draw(drawing.courses)
     folder = tmp_path_factory.mktemp("sink")
     url = request.getfixturevalue("postgres_database") if system == "postgresql" else f"sqlite:///{folder}/out.db"
     columns = ", ".join(r.STANDARD)
+    fewer = data.draw(st.lists(st.sampled_from([(), (), ("v",), ("s", "k"), ("x", "j", "k")]), min_size=3, max_size=3))
+    tables, held = {}, {}
 
-    tables = {}
+    def connected():
+        return contextlib.closing(psycopg.connect(url) if system == "postgresql" else sqlite3.connect(folder / "out.db"))
+
+    def hold(name: str, node: r.Node, some: tuple[str, ...]) -> None:
+        """Make the table with a row, and with few of the columns."""
+        held[node] = tuple(HELD[n][1] if n in some else None for n in r.STANDARD)
+        with connected() as base:
+            base.execute(f"CREATE TABLE {name} ({', '.join(f'{n} {HELD[n][0]}' for n in some)})")
+            values = ", ".join(f"'{HELD[n][1]}'" if isinstance(HELD[n][1], str) else f"{HELD[n][1]}" for n in some)
+            base.execute(f"INSERT INTO {name} VALUES ({values})")
+            base.commit()
 
     def sink(name: str, node: r.Node):
         tables[node] = name
@@ -171,20 +188,23 @@ def test_a_durable_sink_when_anything_happens_holds_what_one_sequential_pass_giv
         keys = [*oracle.region_of(node).keys, *(["window_start"] if node.window else [])] if updating else None
         if system == "parquet" and not updating:
             return ps.parquet(folder / name)
+        if some := () if updating else fewer[len(tables) % len(fewer)]:
+            hold(name, node, some)
+            return ps.sql(url, table=name, evolve=True)
         return ps.sql(url, table=name, mode="upsert" if updating else "append", key=keys)
 
     def content(node: r.Node, made) -> Counter:
         if isinstance(made, ParquetSink):
             rows = [row for file in Path(made.identity).glob("*.parquet") for row in pq.read_table(file).to_pylist()]
             return Counter(tuple(row[n] for n in r.STANDARD) for row in rows)
-        connect = psycopg.connect(url) if system == "postgresql" else sqlite3.connect(folder / "out.db")
-        with contextlib.closing(connect) as base:
+        with connected() as base:
             return Counter(base.execute(f"SELECT {columns} FROM {tables[node]}").fetchall())
 
     ran = drawing.run(recipe, records, course, sink=sink, content=content)
     expected = oracle.Oracle(recipe, records, ran.markers)
     for node, found in ran.contents.items():
-        compare(str(node), found, Counter(tuple(row.data[n] for n in r.STANDARD) for row in expected.rows(node)))
+        before = [held[node]] if node in held else []
+        compare(str(node), found, Counter([*before, *(tuple(row.data[n] for n in r.STANDARD) for row in expected.rows(node))]))
 
 
 @pytest.mark.soak
