@@ -62,6 +62,7 @@ class Running(changes.Running):
         lateness = dt.timedelta(microseconds=node.lateness_us)
         files = ps.files(self.folder / node.name, r.TIMED)
         about = {"position": ("p", "o"), "partitions": node.partitions, "on_error": "skip"}
+        about["ahead"] = None if node.ahead_us is None else dt.timedelta(microseconds=node.ahead_us)  # others go by the clock
         return flow.source(node.name, files, time="at", lateness=lateness, **about)
 
 
@@ -93,7 +94,7 @@ def check(data, spark, folder: Path) -> None:
     if refusal or before.epoch < 0:
         one, known = changes.project(change.recipe, 0 if refusal else 1)
         expected = oracle.Oracle(one, records, {known[n]: m for n, m in running.markers.items() if n in known})
-        wanted = {node: expected.rows(known[node]) for node in running.tables}
+        wanted = {node: expected.rows(known[node]) if node in known else [] for node in running.tables}
     else:
         both = changes.Oracle(change.recipe, records, running.markers, stop, frontiers)
         wanted = {node: both.rows(node) for node in running.tables}

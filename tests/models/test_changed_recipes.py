@@ -45,7 +45,7 @@ def check(data, change: drawing_changes.Change | None = None) -> None:
         first, known = changes.project(change.recipe, 0)
         markers = {known[node]: marker for node, marker in outcome.markers.items() if node in known}
         expected = oracle.Oracle(first, records, markers, outcome.clock)
-        wanted = {node: expected.rows(known[node]) for node in outcome.contents}
+        wanted = {node: expected.rows(known[node]) if node in known else [] for node in outcome.contents}
         COUNTED["refused" if change.must == "refused" else "ambiguous"] += 1
     else:
         assert change.must == "goes on", f"{change.what} was not refused"
