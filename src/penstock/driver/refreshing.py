@@ -98,7 +98,9 @@ class RefreshedTables:
         self._on_step(f"read {name}")
         refresh = _refresh(self._nodes[name])
         try:
-            return TableRead(self._keep(name, refresh.read(), before), now_us)
+            table = refresh.read()
+            self._on_step(f"keep {name}")
+            return TableRead(self._keep(name, table, before), now_us)
         except DeclarationError as error:
             if before is not None and self._known(name, before.version):
                 return TableRead(before.version, now_us, str(error))
