@@ -180,6 +180,41 @@ def test_step_that_is_new_when_an_epoch_is_run_again_meets_one_version_from_then
     assert {"x": 1, "city": "Bari", "n": 2} in changing.rows()
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["in the same run", "in another run"])
+def test_records_that_are_read_again_after_going_back_to_a_snapshot_meet_the_rows_of_today(changing, path, again):
+    """The versions of then are gone; the state is that of the snapshot."""
+
+    def declare(s):
+        return s.lookup(path, "k", refresh=0).key_by("k").stateful_map(seen, "x int, cities string", "cities string")
+
+    crashes = []
+
+    def step(name):
+        if name in crashes:
+            raise Crash
+
+    with changing.harness(declare, on_step=step) as harness:
+        for x, city in enumerate("ABC"):
+            write(path, a=city)
+            harness.push("s", [row(x)])
+            harness.snapshot("early") if x == 0 else harness.epoch()
+        assert harness.load("early").rolled_back
+        write(path, a="D")
+        if again:
+            harness.restart()
+        crashes.append("commit")
+        harness.push("s", [row(12)])
+        with pytest.raises(Crash):
+            harness.epoch()  # reads again what came after the snapshot, and what is new
+        crashes.clear()
+        write(path, a="E")
+        harness.restart()
+        harness.resume()
+        epoch(harness, 13)
+        harness.finish()
+    assert {r["x"]: r["cities"] for r in changing.rows()} == {0: "A", 1: "AD", 2: "ADD", 12: "ADDD", 13: "ADDDE"}
+
+
 def test_recomputation_meets_the_rows_of_its_start_until_it_is_over(changing, path, tmp_path):
     out = ps.sql(f"sqlite:///{tmp_path}/out.db", "out")
 
