@@ -6,7 +6,9 @@ import contextlib
 import importlib.util
 import sys
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +30,15 @@ def _made_by(path: str) -> Iterator[None]:
         raise DeclarationError(f"{path!r} cannot be loaded: {raised(error)}; fix it.") from error
 
 
+class _Compiled(SourceFileLoader):
+    """Compiles a file each time: Python would run code of before if a change kept the file's size, within the second of the last one."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
 def load_flow(target: str) -> Any:
     """Import ``app.py:flow``.
 
@@ -39,7 +50,7 @@ def load_flow(target: str) -> Any:
     file = Path(path)
     if not file.is_file():
         raise MisuseError(f"There is no file {path!r}; give file.py:name, as in app.py:flow.")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    spec = importlib.util.spec_from_file_location(file.stem, file, loader=_Compiled(file.stem, str(file)))
     assert spec is not None and spec.loader is not None  # noqa: PT018  (it is a Python file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
