@@ -32,6 +32,7 @@ from spelled import micros
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.compile import compile_flow
+from penstock.driver.refreshing import RefreshedTables
 from penstock.driver.takeover import compare
 from penstock.errors import ChangedFlowError
 from penstock.protocol.rescale import Limits
@@ -446,16 +447,26 @@ def said(running: Running, harness: Harness, folder: str) -> dict[tuple[str, str
 
 @contextlib.contextmanager
 def clocks() -> Iterator[dict[int, tuple[int, bool]]]:
-    """What checkpoints keep of the clock of epochs meanwhile: by epoch, what it showed (µs) and whether another run had the epoch before."""
+    """The clock of epochs meanwhile: by epoch, what it showed (µs) and whether another run had the epoch before, as checkpoints keep it.
+
+    They keep none while no source goes by it; the last attempt at an epoch counts then.
+    """
     found: dict[int, tuple[int, bool]] = {}
-    whole = Checkpoint.decided
+    noted: set[int] = set()
+    whole, begun = Checkpoint.decided, RefreshedTables.used
 
     def decided(self: Checkpoint, epoch: int, given_now: Any, run: Any) -> Any:
         kept = whole(self, epoch, given_now, run)
         found[epoch] = kept["now_us"], kept["resumed"]
+        noted.add(epoch)
         return kept
 
-    with patch.object(Checkpoint, "decided", decided):
+    def used(self: RefreshedTables, epoch: int, now_us: int, **more: Any) -> Any:
+        if epoch not in noted:
+            found[epoch] = now_us, False
+        return begun(self, epoch, now_us, **more)
+
+    with patch.object(Checkpoint, "decided", decided), patch.object(RefreshedTables, "used", used):
         yield found
 
 

@@ -99,5 +99,6 @@ def _behind(greatest: Mapping[int, int], source: r.Source) -> dict[int, int]:
 
 
 def seconds(text: str) -> int:
-    """How many microseconds an option of whole seconds has."""
-    return int(text.split(maxsplit=1)[0]) * r.SECOND
+    """How many microseconds an option of whole seconds or hours has."""
+    number, unit = text.split()
+    return int(number) * {"second": 1, "hour": 3600}[unit.removesuffix("s")] * r.SECOND

@@ -144,3 +144,15 @@ def test_delete_quietly_when_file_directory_or_nothing_then_says_whether_it_went
     assert not delete_quietly(fs, f"{root}/d/a")
     assert delete_quietly(fs, f"{root}/d")
     assert list_dir(fs, root) == []
+
+
+def test_directory_that_another_process_makes_meanwhile_is_listed_or_not_there(tmp_path):
+    """Arrow looks twice, and takes a directory that comes in between for an error."""
+    makes = (
+        "import os, sys\nfor n in range(1000):\n os.mkdir(f'{sys.argv[1]}/{n}')\n open(f'{sys.argv[1]}/{n}/file', 'w').close()"
+    )
+    fs = pafs.LocalFileSystem()
+    with subprocess.Popen([sys.executable, "-c", makes, str(tmp_path)]):
+        for n in range(1000):
+            while list_dir(fs, f"{tmp_path}/{n}") != ["file"]:
+                pass

@@ -182,7 +182,11 @@ def read_bytes(fs: pafs.FileSystem, path: str) -> bytes:
 
 def list_dir(fs: pafs.FileSystem, path: str) -> list[str]:
     """Names in a directory, sorted, temporary files included; none if the directory does not exist."""
-    found = fs.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    selector = pafs.FileSelector(path, allow_not_found=True)
+    try:
+        found = fs.get_file_info(selector)
+    except FileNotFoundError:  # it was made between the two looks that Arrow takes
+        found = fs.get_file_info(selector)
     return sorted(info.base_name for info in found)
 
 
