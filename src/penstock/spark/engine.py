@@ -254,7 +254,8 @@ class SparkBackend:
         whole = ports[0]
         for other in ports[1:]:
             whole = whole.unionByName(other)
-        whole = self._planned(whole)
+        if spec.keys.names:
+            whole = self._planned(whole)
         run: Callable[[Assignment], BatchFunction] = task
         if not spec.keys.names:
             shuffled, read = self._stages.shared(
