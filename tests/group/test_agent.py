@@ -84,12 +84,15 @@ def shares(*agents):
     return sorted(len(a.owned) for a in agents)
 
 
+def starts(agent, partition):
+    """What the work of a member was told when it began with a partition; the agent owns it a moment before."""
+    return [t for t in LOGS[id(agent)].told if t[:2] == ("start", partition)]
+
+
 def last_start(agents, partition):
     """The position from which the owner of a partition has begun; None: it has none."""
-    for agent in agents:
-        if partition in agent.owned:
-            return [t for t in LOGS[id(agent)].told if t[:2] == ("start", partition)][-1][3]
-    return None
+    begun = [t[3] for a in agents if partition in a.owned for t in starts(a, partition)]
+    return begun[-1] if begun else None
 
 
 def test_second_member_when_it_joins_gets_half_and_the_first_keeps_the_rest_untouched(join):
@@ -116,11 +119,11 @@ def test_member_that_falls_silent_when_its_lease_ends_is_taken_out_and_fenced(jo
     token = first.owned[partition]
     first.close()  # no more heartbeats, and no word to anybody
     until(lambda: len(second.owned) == 8, LEASE_S + 1)
-    assert ("start", partition) in [t[:2] for t in LOGS[id(second)].told]
-    assert next(t[3] for t in LOGS[id(second)].told if t[:2] == ("start", partition)) == "5-0"
+    until(lambda: starts(second, partition))
+    assert starts(second, partition)[0][3] == "5-0"
     assert not first.ack(partition, "9-0")  # by its own clock
     store = RedisStore(GroupServer(url_of(server), stream_of(request), "g", timeout_s=5))
-    incarnation = next(t[4] for t in LOGS[id(first)].told if t[:2] == ("start", partition))
+    incarnation = starts(first, partition)[0][4]
     assert not store.ack(partition, incarnation, token, "9-0")  # by the server
     assert store.acquire(partition, "x", incarnation, 1, "", 0, "0-0") == Stale(partition, second.epoch)
     assert second.ack(partition, "6-0")
@@ -168,8 +171,7 @@ def test_position_that_only_a_member_knows_counts_again_though_another_member_to
         server.stop()
         until(lambda: not any(a.holds(p) for a in agents for p in range(2)))
         server.start()
-        until(lambda: len(other.owned) == 2)
-        assert [t for t in work[1].told if t[:2] == ("start", partition)][-1][3] == "0-0"
+        until(lambda: len(other.owned) == 2 and last_start([other], partition) == "0-0")
         between.turn(server.port)
         until(lambda: all(a.settled for a in agents) and shares(*agents) == [1, 1])
         until(lambda: last_start(agents, partition) == "7-0")

@@ -17,6 +17,7 @@ _EXAMPLE = re.compile(r"^ +(?:>>>|\.\.\.) .*$", re.MULTILINE)  # a line of a doc
 # (module, name) → who uses it. An entry that the package uses by now, or that is gone, fails too.
 ELSEWHERE = {
     ("cli/grouped.py", "produce"): "typer calls it",
+    ("cli/loading.py", "get_code"): "Python's import calls it",
     ("operators/base.py", "get_objects"): "operators of users",
     ("patterns/reference.py", "evaluate"): "the oracle of the tests",
     ("spark/sources/row_times.py", "addInPlace"): "Spark calls it",
