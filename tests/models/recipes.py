@@ -65,6 +65,7 @@ class Source(Node):
     close_after_us: int | None = None
     ahead_us: int | None = None
     then: Source | None = None  # what it is in the second version of a flow; None: the same
+    declared: bool = True  # whether the flow says which partitions there are
 
 
 @dataclass(frozen=True, eq=False)
@@ -433,7 +434,7 @@ def declare_node(
             time="at" if node.timed else None,
             lateness=dt.timedelta(microseconds=node.lateness_us),
             position=("p", "o"),
-            partitions=node.partitions,
+            partitions=node.partitions if node.declared else (),
             on_error="skip",
             idle_after=node.idle_after,
             ahead=None if node.ahead_us is None else dt.timedelta(microseconds=node.ahead_us),

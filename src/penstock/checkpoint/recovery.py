@@ -222,14 +222,17 @@ class Recovery:
 
 
 def with_floors_of(state: SourceState, there: SourceState | None) -> SourceState:
-    """A source before an epoch of a replay, with the floors that held in the first run for the records that come next."""
+    """A source before an epoch of a replay, with the floors that held in the first run for the records that come next.
+
+    Partitions that have not come yet are there too: each joins with the floor that it joined with, and the frontier waits for it. A replay cuts the
+    log otherwise, and by its own frontier a record would be late that was not, or the other way round.
+    """
     if there is None:
         return state
     partitions = dict(state.partitions)
     for name, end in there.partitions.items():
-        if name in partitions:
-            known = partitions[name]
-            partitions[name] = replace(known, late_floor=max(known.late_floor, floor_at(end.floors, known.offset)))
+        known = partitions.get(name, PartitionState(end.part))
+        partitions[name] = replace(known, late_floor=max(known.late_floor, floor_at(end.floors, known.offset)))
     return replace(state, partitions=partitions)
 
 

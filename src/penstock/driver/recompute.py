@@ -135,6 +135,7 @@ def needed(
 
     Raises:
         RecoveryError: The sinks hold rows of several flows, or one of them keeps no mark.
+        DeclarationError: What the start was told of outputs is about others than those whose sinks keep no mark.
         ChangedFlowError: Positions of the checkpoint are of other sources, or the flow has changed in a way that no replay mends.
     """
     plan, identity = flow.plan, checkpoint.identity()
@@ -246,8 +247,21 @@ def resting_regions(plan: p.Plan, report: Report | None, last: EpochRecord) -> t
 
 
 def _followed(outputs: Sequence[p.Output], marks: Mapping[str, Mark | None], told: Recompute) -> dict[str, Mark | None]:
-    """Marks of outputs whose sinks keep none."""
+    """Marks of outputs whose sinks keep none.
+
+    Raises:
+        RecoveryError: What becomes of one of them was not said.
+        DeclarationError: Something was said of another output, or of one by an output without a mark.
+    """
     found: dict[str, Mark | None] = {}
+    for name in told.follow:
+        output = next((o for o in outputs if o.name == name), None)
+        if output is None or output.sink.durable:
+            what = "which is no output of the flow" if output is None else f"whose sink keeps a mark: {output.sink!r}"
+            without = ", ".join(o.name for o in outputs if not o.sink.durable) or "no other"
+            raise DeclarationError(
+                f"replay_outputs names {name!r}, {what}; it is for outputs whose sinks keep none, here {without}; leave it out."
+            )
     for output in outputs:
         if marks[output.name] is not None or output.sink.durable:
             continue
@@ -292,7 +306,7 @@ def planned(
             continue
     usable = {what: r for what, r in records.items() if _usable(flow, checkpoint, r)}
     known = [Known(what, r.sources) for what, r in usable.items()]
-    repeated = {name for name, other in told.follow.items() if other is None}
+    repeated = {name for name, other in told.follow.items() if other is None and marks[name] is None}
     counting = {n: m for n, m in marks.items() if n not in repeated | found.new}
     resting = resting_regions(plan, found.report, found.last)
     rest = found.last.sources if resting else None
