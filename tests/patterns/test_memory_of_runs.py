@@ -106,6 +106,6 @@ def test_keys_that_are_seen_together_are_forgotten_when_nothing_of_theirs_is_ope
     assert held == [1, 2, 3, 4, 4, 1, 2, 3]  # of the other keys that a match has emptied a chunk later
 
 
-def test_declaring_a_flow_loads_no_compiler():
-    code = "import sys, penstock.flow.keyed, penstock.spark.run; assert not {'numba', 'lark'} & set(sys.modules)"
+def test_declaring_a_flow_loads_no_compiler_and_no_client_of_redis():
+    code = "import sys, penstock.flow.keyed, penstock.spark.run; assert not {'numba', 'lark', 'redis'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,28 +8,15 @@ from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from penstock.errors import DeclarationError
-from penstock.redis_client.library import (
-    AuthenticationError,
-    LateError,
-    LostError,
-    MovedError,
-    NoBackoff,
-    NoPermissionError,
-    Redis,
-    RedisError,
-    Retry,
-    require_redis,
-)
+from penstock.redis_client import library
 
 SCHEMES: Final = ("redis", "rediss", "unix")
 TIMEOUT_S: Final = 5.0
-Unreachable: Final = (LostError, LateError)
-"""Errors after which it is not known whether the server has done what it was asked for."""
 _OF_SCRIPTS: Final = ("ACL failure in script", "can't run this command")
 """What Valkey and Redis say if a script gives a command that its user may not give."""
 
 
-def connect(url: str, *, timeout_s: float = TIMEOUT_S, tries: int | None = None) -> Redis:
+def connect(url: str, *, timeout_s: float = TIMEOUT_S, tries: int | None = None) -> library.Redis:
     """A client with a pool of connections; nothing is sent yet. Replies are bytes.
 
     Args:
@@ -41,12 +28,12 @@ def connect(url: str, *, timeout_s: float = TIMEOUT_S, tries: int | None = None)
         DeclarationError: It is no such URL.
         MissingToolError: The package redis is not installed.
     """
-    require_redis()
+    library.require_redis()
     if not isinstance(url, str) or urlsplit(url).scheme not in SCHEMES:
         raise DeclarationError(f"{url!r} is no address of a Redis server; give one like redis://localhost:6379/0.")
     try:
-        options = {} if tries is None else {"retry": Retry(NoBackoff(), tries - 1)}
-        return Redis.from_url(
+        options = {} if tries is None else {"retry": library.Retry(library.NoBackoff(), tries - 1)}
+        return library.Redis.from_url(
             url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, health_check_interval=15, **options
         )
     except (ValueError, TypeError) as error:
@@ -63,7 +50,7 @@ def shown(url: str) -> str:
 
 def is_refused(error: Exception) -> bool:
     """Whether a server does not let this user do something, or is the wrong one, so that trying again is of no use."""
-    return isinstance(error, AuthenticationError | NoPermissionError | MovedError) or any(
+    return isinstance(error, library.AuthenticationError | library.NoPermissionError | library.MovedError) or any(
         part in str(error) for part in _OF_SCRIPTS
     )
 
@@ -71,9 +58,9 @@ def is_refused(error: Exception) -> bool:
 def why(error: Exception) -> str:
     """What an error of the server or of the connection says, without its full stop, and what to do, where that is known."""
     said = str(error).rstrip(".")
-    if isinstance(error, MovedError):
+    if isinstance(error, library.MovedError):
         return f"it is a node of a cluster, and another one ({said}) has the key; give the address of a server that is no cluster's"
-    if isinstance(error, AuthenticationError):
+    if isinstance(error, library.AuthenticationError):
         return f"{said}; give user and password in the URL, as redis://user:password@host"
     if is_refused(error):
         return f"{said}; allow it with ACL SETUSER"
@@ -93,5 +80,5 @@ def translated(url: str, kind: type[Exception], what: str) -> Iterator[None]:
     """
     try:
         yield
-    except RedisError as error:
+    except library.RedisError as error:
         raise kind(f"{what} failed at {shown(url)}: {why(error)}.") from error

@@ -11,20 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha1
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import GroupError
-from penstock.redis_client import group_scripts, keys
+from penstock.redis_client import group_scripts, keys, library
 from penstock.redis_client.connection import connect, shown, why
-from penstock.redis_client.library import NoPermissionError, NoScriptError, RedisError, ResponseError
 
 HASH: Final = "xxh64 of the key's bytes, seed 0, modulo partitions"
 """How producers choose the partition of a key: part of what all who use a stream must agree on."""
 OLDEST: Final = (6, 2)
 """The oldest version of Redis that has what the scripts use."""
 
-Unanswered = RedisError
-"""A step got no answer, or the server could not carry it out: it may or may not have been done. Try again, or ask what there is."""
+if TYPE_CHECKING:
+    Unanswered = library.RedisError
+    """A step got no answer, or the server could not carry it out: it may or may not have been done. Try again, or ask what there is."""
+else:
+
+    def __getattr__(name: str) -> type[Exception]:
+        """`Unanswered`, once somebody asks for it: the package redis is loaded then, and not by flows without it."""
+        if name == "Unanswered":
+            return library.RedisError
+        raise AttributeError(f"{__name__} has no {name}")
 
 
 @dataclass(frozen=True)
@@ -130,9 +137,9 @@ class GroupServer:
         """
         try:
             return self._client.execute_command(*step.words())
-        except NoScriptError:
+        except library.NoScriptError:
             return self._whole(step)
-        except ResponseError as error:
+        except library.ResponseError as error:
             raise self._translated(error, step) from error
 
     def many(self, steps: Sequence[Step]) -> list[Any]:
@@ -140,32 +147,32 @@ class GroupServer:
         if len(steps) == 1:
             try:
                 return [self.one(steps[0])]
-            except (RedisError, ForeignKeyError) as error:
+            except (library.RedisError, ForeignKeyError) as error:
                 return [error]
         pipe = self._client.pipeline(transaction=False)
         for step in steps:
             pipe.execute_command(*step.words())
         try:
             answers = pipe.execute(raise_on_error=False)
-        except RedisError as error:
+        except library.RedisError as error:
             return [error] * len(steps)
         return [self._second(step, answer) for step, answer in zip(steps, answers, strict=True)]
 
     def _second(self, step: Step, answer: Any) -> Any:
-        if isinstance(answer, NoScriptError):
+        if isinstance(answer, library.NoScriptError):
             try:
                 return self._whole(step)
-            except (RedisError, ForeignKeyError) as error:
+            except (library.RedisError, ForeignKeyError) as error:
                 return error
-        return self._translated(answer, step) if isinstance(answer, ResponseError) else answer
+        return self._translated(answer, step) if isinstance(answer, library.ResponseError) else answer
 
     def _whole(self, step: Step) -> Any:
         try:
             return self._client.execute_command(*step.words(whole=True))
-        except ResponseError as error:
+        except library.ResponseError as error:
             raise self._translated(error, step) from error
 
-    def _translated(self, error: ResponseError, step: Step) -> RedisError | ForeignKeyError:
+    def _translated(self, error: library.ResponseError, step: Step) -> library.RedisError | ForeignKeyError:
         if "FOREIGN" not in str(error) and "WRONGTYPE" not in str(error):
             return error
         return ForeignKeyError(
@@ -211,7 +218,7 @@ class GroupServer:
         try:
             self._check_version()
             answer = self.agree(partitions, protocol)
-        except RedisError as error:
+        except library.RedisError as error:
             of = f"group {self._group!r}" if self._group else f"stream {self._stream!r}"
             raise GroupError(f"The server of {of} at {shown(self._url)} cannot be used: {why(error)}.") from error
         if answer:
@@ -229,7 +236,7 @@ class GroupServer:
     def _check_version(self) -> None:
         try:
             said: Any = self._client.info("server")
-        except NoPermissionError:  # the user may not ask; then the scripts will show it
+        except library.NoPermissionError:  # the user may not ask; then the scripts will show it
             return
         version = tuple(int(n) for n in re.findall(r"\d+", str(said.get("redis_version", "")))[:2])
         if version and version < OLDEST:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.errors import GroupError
-from penstock.redis_client import keys
+from penstock.redis_client import keys, library
 from penstock.redis_client.connection import connect, shown, why
-from penstock.redis_client.library import RedisError, ResponseError
 
 _COUNTED: Final = 5_000
 _COUNT: Final = """
@@ -79,7 +78,7 @@ class GroupView:
         """
         try:
             found = {key.decode() for key in self._client.scan_iter(match="{*}:" + group, count=1000, _type="hash")}
-        except RedisError as error:
+        except library.RedisError as error:
             raise self._failed(error) from error
         names = {key[1 : -len(group) - 2] for key in found}
         return sorted(n for n in names if not (n.rpartition(":")[0] in names and n.rpartition(":")[2].isdigit()))
@@ -88,7 +87,7 @@ class GroupView:
         """How many partitions a stream has; None: nobody has used it."""
         try:
             found = self._client.hget(keys.settings_key(stream), "partitions")
-        except RedisError as error:
+        except library.RedisError as error:
             raise self._failed(error) from error
         return None if found is None else int(found)
 
@@ -107,7 +106,7 @@ class GroupView:
             alive = self._client.zrange(keys.alive_key(stream, group), 0, -1, withscores=True)
             changes = self._client.xrange(keys.changes_key(stream, group))
             locks = [self._lock(stream, group, number) for number in range(partitions)]
-        except RedisError as error:
+        except library.RedisError as error:
             raise self._failed(error) from error
         changed = {
             int(fields[b"epoch"]): int(entry.split(b"-")[0])
@@ -120,7 +119,7 @@ class GroupView:
         names = ("member", "owner", "token", "position", "taken", "taken_ms")
         try:
             found = self._client.hmget(keys.group_partition_key(stream, number, group), *names)
-        except ResponseError:
+        except library.ResponseError:
             return Lock(foreign=True, lag=self._lag(stream, number, "0-0"))
         member, owner, token, position, taken, taken_ms = (None if f is None else f.decode() for f in found)
         position = position or "0-0"
@@ -143,7 +142,7 @@ class GroupView:
         """Let go of the connection."""
         self._client.close()
 
-    def _failed(self, error: RedisError) -> GroupError:
+    def _failed(self, error: library.RedisError) -> GroupError:
         return GroupError(f"The server at {shown(self._url)} cannot be asked: {why(error)}.")
 
 

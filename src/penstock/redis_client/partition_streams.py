@@ -13,10 +13,9 @@ from typing import Any, Final
 import xxhash
 
 from penstock.errors import DeclarationError, GroupError
-from penstock.redis_client import keys
+from penstock.redis_client import keys, library
 from penstock.redis_client.connection import connect, shown, why
 from penstock.redis_client.group_server import entries_by_stream
-from penstock.redis_client.library import RedisError
 from penstock.redis_client.stream_log import Stream, stream_of
 
 TOGETHER: Final = 1_000
@@ -105,7 +104,7 @@ class PartitionStreams:
                 )
             try:
                 ids.extend(entry.decode() for entry in pipe.execute())
-            except RedisError as error:
+            except library.RedisError as error:
                 raise GroupError(
                     f"Stream {self._stream!r} at {shown(self._url)} did not take {'the entry' if len(rows) == 1 else 'all entries'}: {why(error)}; the "
                     f"first {len(ids):,} of {len(rows):,} are stored, and perhaps more."
@@ -134,7 +133,7 @@ class PartitionStreams:
             self._waiting = self._reads
             wait_ms = _SHORT_WAIT_MS if short or self.wakes != wakes else int(self._wait_s * 1000)
             answer = self._reader.xread({n: after[p] for n, p in names.items()}, count=count, block=wait_ms)
-        except RedisError:
+        except library.RedisError:
             self._reader_id = None
             raise
         finally:
@@ -176,7 +175,7 @@ class PartitionStreams:
                 if self._client.client_unblock(self._reader_id):
                     return
                 time.sleep(0.001)
-        except RedisError:
+        except library.RedisError:
             return  # the read ends by itself
 
     def close(self) -> None:

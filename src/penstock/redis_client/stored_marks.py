@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from penstock.redis_client.library import Redis
+from penstock.redis_client import library
 
 _STORE: Final = """
 local held = redis.call('GET', KEYS[1]) or ''
@@ -60,7 +60,7 @@ class StoredMark:
         streams: Keys of the streams, by partition.
     """
 
-    def __init__(self, client: Redis, key: str, streams: Sequence[str]) -> None:
+    def __init__(self, client: library.Redis, key: str, streams: Sequence[str]) -> None:
         self._client: Any = client
         self._keys = [key, *streams]
 

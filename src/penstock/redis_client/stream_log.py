@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.redis_client import library
 from penstock.redis_client.entry_ids import FIRST, Id, parsed, written
 from penstock.redis_client.keys import settings_key
-from penstock.redis_client.library import Redis, ResponseError
 
 _PAGE_ENTRIES: Final = 10_000
 _PAGE_BYTES: Final = 16 << 20
@@ -212,7 +212,7 @@ class PartitionLog:
         key: The key of its stream.
     """
 
-    def __init__(self, client: Redis, key: str) -> None:
+    def __init__(self, client: library.Redis, key: str) -> None:
         self._client: Any = client
         self.key = key
         client.set_response_callback("XRANGE", lambda reply, **_: reply)
@@ -229,7 +229,7 @@ class PartitionLog:
         """What the server says; None: there is no such stream."""
         try:
             raw: Any = self._client.execute_command("XINFO STREAM", self.key)
-        except ResponseError as error:
+        except library.ResponseError as error:
             if "no such key" in str(error):
                 return None
             raise

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from penstock.errors import DeclarationError, SinkError
-from penstock.redis_client.connection import Unreachable, connect, shown, translated
+from penstock.redis_client import library
+from penstock.redis_client.connection import connect, shown, translated
 from penstock.redis_client.keys import mark_key, partition_key
 from penstock.redis_client.packing import blocks
 from penstock.redis_client.stored_marks import MOST_COLUMNS, StoredMark
@@ -177,7 +178,7 @@ class RedisStreamSink:
                     marks.holds_epoch(_mark(text), mark, target=self._target)
                 sent = True
                 said, told = stored.store(text, after, packed)
-            except Unreachable:
+            except (library.LostError, library.LateError):  # it is not known whether the server has done it
                 if attempt == _SENT_AT_MOST - 1:
                     raise
                 continue
