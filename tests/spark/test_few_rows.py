@@ -53,7 +53,7 @@ def random_rows(dice, number):
     return made
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_random_files_in_epochs_of_few_rows_and_of_many_give_what_one_pass_gives(seed, spark, tmp_path, monkeypatch):
     dice, records = random.Random(seed), {"one": [], "other": []}
     for name in records:

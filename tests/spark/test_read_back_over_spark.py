@@ -52,9 +52,11 @@ def second(rows, name, out):
     two.window(ps.session("3 seconds")).aggregate(n=ps.count(), z=ps.last("v")).sink(out(f"{name} n"), name=f"{name} n")
 
 
-@pytest.mark.parametrize("system", ["parquet", "sqlite", "duckdb"])
+@pytest.mark.parametrize(
+    ("system", "other"), [("parquet", "sqlite"), pytest.param("duckdb", "parquet", marks=pytest.mark.soak)]
+)  # the kinds of sinks each by itself: in process
 def test_region_behind_stored_rows_over_spark_gives_what_it_gives_behind_the_stream_in_process(
-    system, spark, tmp_path, monkeypatch
+    system, other, spark, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("PENSTOCK_LOCAL_DIR", str(tmp_path / "local"))
     whole, wanted = ps.Flow("whole"), fr.Sinks()
@@ -65,7 +67,8 @@ def test_region_behind_stored_rows_over_spark_gives_what_it_gives_behind_the_str
         harness.finish()
 
     def place(name):
-        return ps.parquet(tmp_path / name) if system == "parquet" else ps.sql(f"{system}:///{tmp_path}/{name}.db", "t")
+        kind = system if name == "map" else other
+        return ps.parquet(tmp_path / name) if kind == "parquet" else ps.sql(f"{kind}:///{tmp_path}/{name}.db", "t")
 
     for i in range(2):
         fr.write_parquet(tmp_path / "in", ROWS[80 * i : 80 * i + 80], SCHEMA, i)
