@@ -184,8 +184,15 @@ def test_rows_when_all_regions_scale_at_once_and_are_retargeted_and_keys_moved_a
     assert not fr.difference(found, wanted(tmp_path / "in", files))
 
 
+def described(spark):
+    """What the jobs that Spark remembers were for."""
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    said = [jobs.apply(i).description() for i in range(jobs.size())]
+    return {what.get() for what in said if what.isDefined()}
+
+
 def test_large_key_when_it_moves_is_copied_by_a_job_beside_the_epochs(spark, tmp_path, monkeypatch):
-    files, held, copied, runs = batches(10, seed=2), {}, [], []
+    files, held, copied, runs, before = batches(10, seed=2), {}, [], [], described(spark)
     copy = spark_run.copy_on_executor
 
     def slowly(*what):
@@ -209,6 +216,8 @@ def test_large_key_when_it_moves_is_copied_by_a_job_beside_the_epochs(spark, tmp
 
     found, _, _ = live(spark, tmp_path, files, steer, workers=2)
     assert len(copied) == 2
+    said = [what for what in described(spark) - before if what.endswith("copy of a key on hold")]
+    assert said == ["live · region k · copy of a key on hold"]
     assert min(copied) >= 2, "epochs stood still while the key was on hold"
     assert len(held) >= 2
     assert len(set(held.values())) >= 2, "the region's other keys were not processed meanwhile"
