@@ -70,7 +70,7 @@ def changes(draw: Any, recipe: r.Recipe) -> Change | None:
     """Any change of a recipe; None: there is none that fits it."""
     ways = [_insert_stateless, _change_stateless, _change_function, _insert_distinct, _drop_distinct, _other_aggregates]
     ways += [change_process, change_options]
-    for way in draw(st.permutations([*ways, _mean_something_else])):
+    for way in draw(st.permutations([*ways, mean_something_else])):
         found: Change | None = way(draw, recipe)
         if found is not None:
             return found
@@ -102,7 +102,7 @@ def _befores(node: Any) -> Iterator[r.Node]:
             yield before
 
 
-def _upstream(sinks: list[r.Node]) -> list[r.Node]:
+def upstream(sinks: list[r.Node]) -> list[r.Node]:
     """Sinks and all that their rows come through."""
     found = list(sinks)
     for node in found:
@@ -221,7 +221,7 @@ def _drop_distinct(draw: Any, recipe: r.Recipe) -> Change | None:
     changed = Changed(node.of, r.Distinct, params_of(node), None)
     first = isinstance(node.of, r.KeyBy)
     behind = [n for n in recipe.nodes if first and isinstance(n, r.STATELESS) and any(node is b for b in _befores(n))]
-    given_out = _upstream(recipe.sinks)
+    given_out = upstream(recipe.sinks)
     if any(not any(n is other for other in given_out) for n in (node, *behind)):
         return None  # whether it is a part of the flow depends on what else there is
     # what follows the region comes to stand before it
@@ -273,7 +273,7 @@ def lives(node: r.Node) -> bool:
     return isinstance(node, r.Map) and node.window is None
 
 
-def _mean_something_else(draw: Any, recipe: r.Recipe) -> Change | None:
+def mean_something_else(draw: Any, recipe: r.Recipe) -> Change | None:
     node = _some(draw, [n for n in recipe.nodes if isinstance(n, r.Map | r.Totals | r.Distinct | r.Join) or lives(n)])
     if node is None:
         return None

@@ -54,6 +54,7 @@ class Lived:
         refusal: Why it could not go on; empty: it came to its end.
         recomputed: How many starts computed state anew.
         crashed: How many starts crashed.
+        since: How many starts computed state anew from the time that they were told.
     """
 
     contents: dict[r.Node, Counter[Any]]
@@ -62,6 +63,7 @@ class Lived:
     refusal: str = ""
     recomputed: int = 0
     crashed: int = 0
+    since: int = 0
 
 
 class Life:
@@ -75,6 +77,7 @@ class Life:
         rescales: Whether the number of workers changes.
         jumps: Whether the clock jumps, so that partitions become idle.
         silences: Whether there are epochs without records, after longer times, so that sources are silent.
+        since: Event time (µs) before which no record matters to what comes at or after it: starts all of whose sinks have come that far are told it.
     """
 
     def __init__(
@@ -87,9 +90,10 @@ class Life:
         rescales: bool = True,
         jumps: bool = False,
         silences: bool = False,
+        since: int | None = None,
     ) -> None:
         self.recipe, self.dice, self.edit, self.rescales = recipe, dice, edit, rescales
-        self.jumps, self.silences = jumps, silences
+        self.jumps, self.silences, self.since = jumps, silences, since
         self.name = f"recomputed {next(NUMBERS)}"
         self.log = sorted(
             ((name, epoch, record) for name, rows in data.items() for epoch, record in rows), key=lambda x: (x[1], x[2]["o"])
@@ -145,10 +149,15 @@ class Life:
         step, hold = (40, 60) if self.small else (1 << 20, 1 << 20)
         limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
         workers = self.dice.randrange(1, 4)
+        marks = [sink.held(f"out{i}") for i, sink in enumerate(built.sinks.values())]
+        since = None
+        if self.since is not None and all(mark is not None and mark.frontier >= self.since for mark in marks):
+            since = r.moment(self.since)
         harness = Harness(
-            built.flow, workers=workers, checkpoint=folder, recover="recompute", on_step=self._step, limits=limits
+            built.flow, workers=workers, checkpoint=folder, recover="recompute", since=since, on_step=self._step, limits=limits
         )
         self.lived.recomputed += any("computed anew" in notice for notice in harness.notices)
+        self.lived.since += any("since=" in notice for notice in harness.notices)
         return harness
 
     def contents(self) -> dict[r.Node, Counter[Any]]:

@@ -5,6 +5,7 @@ Read next: `recomputing`.
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import re
 from collections import Counter
@@ -17,7 +18,11 @@ import recipes as r
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recomputing import Life
-from test_against_oracle import compare, examples
+from spelled import micros
+from test_against_oracle import always_the_same, compare, examples
+
+from penstock.driver import recompute
+from penstock.errors import PenstockError
 
 COUNTED: Counter[str] = Counter()
 
@@ -31,10 +36,11 @@ def upstream(*nodes: Any) -> list[Any]:
     return found
 
 
-def check(recipe: r.Recipe, records: oracle.Records, seed: int, *, by_epoch: bool = False) -> None:
+def check(recipe: r.Recipe, records: oracle.Records, seed: int, *, by_epoch: bool = False, since: int | None = None) -> None:
     """Live a life, and compare every sink with the oracle; `by_epoch`: results depend on epochs, so no start may compute them anew."""
-    lived = Life(recipe, records, random.Random(seed)).run()
+    lived = Life(recipe, records, random.Random(seed), since=since).run()
     COUNTED["cases"] += 1
+    COUNTED["since"] += lived.since
     COUNTED["recomputed"] += lived.recomputed
     COUNTED["crashed"] += lived.crashed
     if lived.refusal:
@@ -73,9 +79,100 @@ def test_flow_without_event_time_that_is_computed_anew_goes_by_offsets_or_is_ref
     check(recipe, at_once, data.draw(st.integers(0, 1 << 32)), by_epoch=bool(mixed))
 
 
+NEW_AT = 3_600 * r.SECOND
+"""How much later than the records before them those come whose keys are new."""
+
+
+def with_new_keys(records: oracle.Records, share: float) -> tuple[oracle.Records, int]:
+    """The records, of which those of the last epochs come an hour later with keys that were not there before; and a time in that hour (µs)."""
+    last = max((epoch for rows in records.values() for epoch, _ in rows), default=0)
+    out: dict[str, list[tuple[int, Any]]] = {}
+    for name, rows in records.items():
+        out[name] = []
+        for epoch, x in rows:
+            new = x
+            if epoch >= share * last:
+                at = x.get("at") and x["at"] + dt.timedelta(microseconds=NEW_AT)
+                new = {
+                    **x,
+                    "at": at,
+                    "k": f"n{x['k']}"[:392],
+                    "j": (x["j"] or 0) % 5 + 10,
+                    "x": (x["x"] or 0) % 7 + 1e9,
+                    "s": f"é{x['s']}",
+                }
+            out[name].append((epoch, new))
+    first = min((micros(x["at"]) for rows in out.values() for e, x in rows if e >= share * last and x["at"]), default=0)
+    return out, first - NEW_AT // 2
+
+
+def matters(recipe: r.Recipe, records: oracle.Records, since: int) -> bool:
+    """Whether a record from before a time matters to what any step gives at or after it."""
+    after = {name: [(e, x) for e, x in rows if x["at"] and micros(x["at"]) >= since] for name, rows in records.items()}
+    whole, part = oracle.Oracle(recipe, records, {}), oracle.Oracle(recipe, after, {})
+    for node in recipe.nodes:
+        if isinstance(node, r.Totals) and node.window is None:
+            keys: list[set[Any]] = [set(), set()]
+            for row in whole.rows(node.of):
+                keys[row.time >= since].add(row.key)
+            if keys[0] & keys[1]:
+                return True
+        elif not isinstance(node, r.Late | r.Ahead):
+            new = [[(x.time, x.data) for x in one.rows(node) if x.time >= since] for one in (whole, part)]
+            if Counter(map(repr, new[0])) != Counter(map(repr, new[1])):
+                return True
+    return False
+
+
+def check_since(data: Any) -> None:
+    """Live the life of a flow that is told since when records matter."""
+    recipe = data.draw(drawing.recipes(steps=5))
+    records, since = with_new_keys(data.draw(drawing.records(recipe, most=30)), data.draw(st.sampled_from([0.2, 0.5])))
+    if any(
+        isinstance(n, r.Map | r.Process) and n.ttl_us is None and set(vars(n).values()) & {*r.TIMED_FUNCTIONS}
+        for n in recipe.nodes
+    ):
+        COUNTED["timers without end"] += 1
+    elif matters(recipe, records, since):
+        COUNTED["older records matter"] += 1
+    else:
+        check(recipe, records, data.draw(st.integers(0, 1 << 32)), since=since)
+
+
+@pytest.mark.slow
+@examples(12)
+@given(data=st.data())
+def test_flow_that_is_computed_anew_since_a_time_before_which_nothing_matters_gives_what_one_sequential_pass_gives(data):
+    check_since(data)
+
+
 @pytest.mark.soak
 @settings(suppress_health_check=list(HealthCheck), max_examples=20_000)
 @given(data=st.data())
 def test_twenty_thousand_flows_that_are_computed_anew_give_what_one_sequential_pass_gives(data):
     recipe = data.draw(drawing.recipes(steps=5))
     check(recipe, data.draw(drawing.records(recipe, most=30)), data.draw(st.integers(0, 1 << 32)))
+
+
+@pytest.mark.soak
+@settings(suppress_health_check=list(HealthCheck), max_examples=2_000)
+@given(data=st.data())
+def test_two_thousand_flows_that_are_computed_anew_since_a_time_give_what_one_sequential_pass_gives(data):
+    check_since(data)
+
+
+def test_search_when_a_replay_begins_after_the_time_that_it_is_told_finds_a_difference(monkeypatch):
+    whole = recompute.recovery_of
+
+    def later(*args: Any, since: int | None = None, **about: Any) -> Any:
+        return whole(*args, since=None if since is None else since + NEW_AT, **about)
+
+    monkeypatch.setattr(recompute, "recovery_of", later)
+
+    @always_the_same(200)
+    @given(st.data())
+    def differ(data):
+        check_since(data)
+
+    with pytest.raises((AssertionError, PenstockError)):
+        differ()

@@ -124,7 +124,7 @@ def draw(data: Any, options: Mapping[str, Any], steps: int = 5) -> None:
 
 
 @pytest.mark.slow
-@examples(20)
+@examples(15)
 @given(data=st.data())
 def test_flow_with_idle_partitions_that_is_computed_anew_gives_what_one_pass_gives_that_is_told_what_is_late(data):
     draw(data, IDLE)

@@ -1,0 +1,285 @@
+"""Any flow, changed in any way, whose state is computed anew: rows up to each sink's mark stay, and those after it are what the new code gives over the whole log.
+
+Read next: `recomputing`, `changes`, `drawing_changes`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import random
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import changes
+import drawing
+import drawing_changes
+import oracle
+import pytest
+import recipes as r
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from recomputing import Store
+from test_against_oracle import always_the_same, compare, examples
+
+import penstock as ps
+from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.recovery import Recovery
+from penstock.errors import ChangedFlowError, PenstockError, RecoveryError
+from penstock.progress.trail import Trail
+from penstock.testing import Crash, Harness
+from penstock.types import MIN_TIME, Mark
+
+NUMBERS = itertools.count()
+COUNTED: Counter[str] = Counter()
+MIDWAY = ("let it give more", "as also with another ahead=")
+"""Refused after the first mark, whose sink has been given rows."""
+WAITING = {"concat", "fold"}
+"""Aggregates whose rows wait for the frontier."""
+
+
+class After(changes.Oracle):
+    """What a version gives over the whole log, and which of it lies behind a mark.
+
+    Args:
+        recipe: The version.
+        records: All records.
+        markers: As in the other oracle.
+        mark: The mark; None: there is none.
+    """
+
+    def __init__(self, recipe: r.Recipe, records: oracle.Records, markers: Mapping[r.Node, int], mark: Mark | None) -> None:
+        trail = Trail.from_text(mark.trail) if mark is not None else None
+        there = {} if trail is None else trail.sources
+        parts = {name: {int(p): k.offset for p, k in state.partitions.items()} for name, state in there.items()}
+        behind = {n: [(int(x["o"] > parts.get(n, {}).get(x["p"], -1)), x) for _, x in rows] for n, rows in records.items()}
+        frontiers = {}
+        for node in recipe.nodes:
+            if isinstance(node, r.KeyBy):
+                joins = [n.other for n in recipe.nodes if isinstance(n, r.Join) and oracle.region_of(n) is node]
+                read = [n.name for n in drawing_changes.upstream([node, *joins]) if isinstance(n, r.Source)]
+                frontiers[node.name] = min(there[n].frontier if n in there else MIN_TIME for n in read)
+        super().__init__(recipe, behind, markers, 0, frontiers)
+
+    def expected(self, node: r.Node, old: Counter[Any]) -> Counter[Any]:
+        """What a sink holds in the end that held `old` at the mark."""
+        if isinstance(node, r.KeyBy):  # its rows leave the region, as those of the step behind it do
+            return old + oracle.multiset(row.data for row in self.rows(node) if self.second_out(node, row))
+        updates = isinstance(node, r.Totals) and node.emit == "update"
+        if not updates:
+            return old + oracle.multiset(row.data for row, after in self.tagged(node) if after)
+        waits = bool(WAITING & {kind for _, kind, _ in node.aggregates})
+        edge = self._frontiers[oracle.region_of(node).name]
+        new = [row for row, after in self.tagged(node.of) if (row.time >= edge if waits else after)]
+        names = [*oracle.region_of(node).keys, *(() if node.window is None else ("window_start", "window_end"))]
+        touched = set()
+        for row in new:
+            windows = [()] if node.window is None else oracle.spans(node.window, row.time)
+            touched |= {(*row.key, *map(r.moment, window)) for window in windows}
+
+        def key(data: Any) -> Any:
+            return tuple(oracle.one_value(dict(data)[n]) for n in names)
+
+        kept = Counter({row: n for row, n in old.items() if key(row) not in touched})
+        return kept + oracle.multiset(row.data for row in self.rows(node) if key(row.data) in touched)
+
+
+class Switch:
+    """A flow that runs, stops or crashes, and is computed anew with other code.
+
+    Args:
+        recipe: Two versions.
+        data: Its log.
+        dice: What happens.
+        kept: Whether the checkpoint is still there at the switch; otherwise it is lost.
+    """
+
+    def __init__(self, recipe: r.Recipe, data: oracle.Records, dice: random.Random, *, kept: bool) -> None:
+        self.recipe, self.dice, self.kept = recipe, dice, kept
+        self.name = f"switched {next(NUMBERS)}"
+        self.log = [
+            (name, x)
+            for name, _, x in sorted(((n, e, x) for n, rows in data.items() for e, x in rows), key=lambda e: (e[1], e[2]["o"]))
+        ]
+        self.sinks: dict[r.Node, Store] = {}
+        self.steps = self.crash_at = 0
+
+    def declared(self, version: int) -> tuple[r.Recipe, ps.Flow, dict[r.Node, r.Node], dict[r.Node, Any]]:
+        """A version as a recipe and as a flow, what each node is in it, and the streams of these."""
+        made, known = changes.project(self.recipe, version)
+        flow, streams = ps.Flow(self.name), {}
+        for node in made.nodes:
+            streams[node] = r.declare_node(flow, node, streams)
+        taken: set[r.Node] = set()
+        for i, base in enumerate(self.recipe.sinks):
+            node = known.get(base)
+            if node is not None and node not in taken:
+                taken.add(node)
+                self.sinks[base] = Store(f"{self.name} {i}")
+                streams[node].sink(self.sinks[base], name=f"out{i}")
+        return made, flow, known, streams
+
+    def step(self, _: str) -> None:
+        self.steps += 1
+        if self.steps == self.crash_at:
+            raise Crash
+
+    def feed(self, harness: Harness, records: Iterable[tuple[str, Any]], most: int) -> None:
+        sources = {s.name: s for s in self.recipe.sources()}
+        known = {(n, p): k.offset for n, s in harness.record.sources.items() for p, k in s.partitions.items()}
+        todo = [x for x in records if harness.record.recovery or x[1]["o"] > known.get((x[0], str(x[1]["p"])), -1)]
+        while todo and not harness.record.finished:
+            some = todo[: self.dice.randrange(1, most + 1)]
+            del todo[: len(some)]
+            for name, source in sources.items():
+                if here := [x for n, x in some if n == name]:
+                    harness.push(name, r.table(source, here))
+            harness.epoch()
+
+    def started(self, version: int, folder: str) -> Harness:
+        self.steps = 0
+        _, flow, _, _ = self.declared(version)
+        workers = self.dice.randrange(1, 4)
+        return Harness(flow, workers=workers, checkpoint=folder, recover="recompute", on_step=self.step)
+
+    def held(self) -> dict[r.Node, Mark | None]:
+        """The sinks' marks."""
+        return {node: sink.held(f"out{self.recipe.sinks.index(node)}") for node, sink in self.sinks.items()}
+
+    def contents(self) -> dict[r.Node, Counter[Any]]:
+        return {node: oracle.multiset(sink.rows()) for node, sink in self.sinks.items()}
+
+    def before(self, folder: str) -> None:
+        """The first version, which stops somewhere."""
+        cut = self.dice.randrange(len(self.log) + 1)
+        self.crash_at = 0 if self.dice.random() < 0.4 else self.dice.randrange(1, self.dice.choice([20, 60, 200]))
+        copies = []
+        try:
+            with self.started(0, folder) as harness:
+                size = self.dice.choice([1, 3, 8, 30])
+                for at in range(0, cut, size):
+                    self.feed(harness, self.log[: min(at + size, cut)], size)
+                    if self.dice.random() < 0.2:
+                        copies.append({node: sink.copy() for node, sink in self.sinks.items()})
+        except Crash:
+            COUNTED["crashed"] += 1
+        if copies and self.dice.random() < 0.4:  # some sinks are restored from a copy
+            copied = self.dice.choice(copies)
+            for node in self.dice.sample([*copied], self.dice.randrange(1, len(copied) + 1)):
+                self.sinks[node].restore(copied[node])
+
+    def after(self, folder: str) -> str:
+        """The second version, in as many starts as it takes, to its end; gives its checkpoint, or nothing: it goes on with the one that there was."""
+        dice, crashes = self.dice, self.dice.choice([0, 0, 1, 2])
+        checkpoint = f"{folder}/0" if self.kept else f"{folder}/1"
+        for number in range(2, 99):
+            self.crash_at = dice.randrange(1, dice.choice([20, 60])) if number - 2 < crashes else 0
+            try:
+                with self.started(1, checkpoint) as harness:
+                    if harness.record.recovery is None and checkpoint.endswith("/0"):
+                        return ""
+                    assert harness.record.recovery is not None
+                    self.feed(harness, self.log, dice.choice([20, 60]))
+                    if not harness.record.finished:
+                        harness.finish()
+                    return checkpoint
+            except Crash:
+                if dice.random() < 0.4:
+                    checkpoint = f"{folder}/{number}"
+        raise AssertionError
+
+
+def markers_of(nodes: Iterable[r.Node], checkpoint: str) -> dict[r.Node, int]:
+    """The `part` of rows that the frontier triggers, by node, as the newest run of a checkpoint numbers its steps."""
+    opened = Checkpoint(checkpoint)
+    specs = pickle.loads(opened.specs(opened.newest_run()))
+    return {
+        n: -(specs[region].ordinal * 256 + specs[region].steps[at].slot + 1) for n, (region, at) in r.steps_of(nodes).items()
+    }
+
+
+def check(change: drawing_changes.Change, records: oracle.Records, seed: int) -> None:
+    dice = random.Random(seed)
+    switch = Switch(change.recipe, records, dice, kept=change.must == "refused" and dice.random() < 0.5)
+    (_, _, known, streams), (made, _, known_after, streams_after) = (switch.declared(version) for version in (0, 1))
+    if any(
+        n in known and n in known_after and streams[known[n]].schema != streams_after[known_after[n]].schema
+        for n in change.recipe.sinks
+    ):
+        COUNTED["another table"] += 1
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-switched-") as folder:
+        switch.before(f"{folder}/0")
+        marks, stored = switch.held(), switch.contents()
+        if not any(marks.values()):
+            COUNTED["nothing given out"] += 1
+            return
+        refusal = ""
+        try:
+            checkpoint = switch.after(folder)
+        except (RecoveryError, ChangedFlowError) as error:
+            refusal = str(error)
+            checkpoint = ""
+        if refusal:
+            COUNTED[re.sub(r"'[^']*'|[0-9]+", "…", refusal)] += 1
+            if not any(words in refusal for words in MIDWAY):
+                assert switch.contents() == stored
+                assert switch.kept, f"{change.what}: {refusal}"
+            return
+        if not checkpoint:
+            COUNTED["goes on"] += 1
+            return
+        markers = markers_of(made.nodes, checkpoint)
+    COUNTED["recomputed"] += 1
+    COUNTED["a step that means something else"] += change.must == "refused"
+    COUNTED["checkpoint kept"] += switch.kept
+    for node, found in switch.contents().items():
+        after = known_after.get(node)
+        mark = marks[node]
+        wanted = stored[node] if after is None else After(made, records, markers, mark).expected(after, stored[node])
+        what = f"{change.what}, {'kept' if switch.kept else 'lost'}: {type(node).__name__} {node}"
+        compare(what, found, wanted)
+
+
+def draw(data: Any) -> None:
+    recipe = data.draw(drawing.recipes(steps=5))
+    way = (
+        drawing_changes.mean_something_else
+        if data.draw(st.booleans())
+        else lambda draw, recipe: draw(drawing_changes.changes(recipe))
+    )
+    change = way(data.draw, recipe)
+    sources = [s for n in (change.recipe.sources() if change else ()) for s in (n, n.then) if s]
+    if change is None or any(s.idle_after or s.close_after_us is not None for s in sources):
+        COUNTED["nothing to change"] += 1
+        return  # what is late by the clock the oracle does not know
+    check(change, data.draw(drawing.records(change.recipe, most=30)), data.draw(st.integers(0, 1 << 32)))
+
+
+@pytest.mark.slow
+@examples(15)
+@given(data=st.data())
+def test_changed_flow_that_is_computed_anew_gives_after_the_marks_what_the_new_code_gives(data):
+    draw(data)
+
+
+@pytest.mark.soak
+@settings(suppress_health_check=list(HealthCheck), max_examples=5_000)
+@given(data=st.data())
+def test_five_thousand_changed_flows_that_are_computed_anew_give_after_the_marks_what_the_new_code_gives(data):
+    draw(data)
+
+
+def test_search_when_state_that_goes_on_is_given_the_records_of_the_replay_finds_a_difference(monkeypatch):
+    monkeypatch.setattr(Recovery, "rests", lambda *_: False)
+
+    @always_the_same(200)
+    @given(st.data())
+    def differ(data):
+        draw(data)
+
+    with pytest.raises((AssertionError, PenstockError)):
+        differ()
