@@ -28,6 +28,7 @@ import recipes as r
 from deadlines import deadlines
 from own_operators import further
 from spelled import micros
+from trails import Trail, trailed
 
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
@@ -98,6 +99,7 @@ class Oracle(oracle.Oracle):
         stop: The last epoch of the first version.
         frontiers: By region, how far it had processed then (µs).
         clock: As in the other oracle.
+        trail: Likewise.
     """
 
     def __init__(
@@ -108,8 +110,9 @@ class Oracle(oracle.Oracle):
         stop: int,
         frontiers: Mapping[str, int],
         clock: judging.Clock = MappingProxyType({}),
+        trail: Trail | None = None,
     ) -> None:
-        super().__init__(recipe, records, markers, clock)
+        super().__init__(recipe, records, markers, clock, trail)
         self._frontiers, self._stop = frontiers, stop
         self._late_read = {
             (name, record["p"], record["o"]) for name, rows in records.items() for epoch, record in rows if epoch > stop
@@ -122,7 +125,7 @@ class Oracle(oracle.Oracle):
 
     def second(self, node: r.Node, row: oracle.Row) -> bool:
         """Whether a node's row was made in the second run."""
-        region = _region(node)
+        region = oracle.region_left(node)
         if region is not None:
             return row.time >= self._frontiers[region.name]
         if isinstance(node, r.Source):
@@ -162,7 +165,7 @@ class Oracle(oracle.Oracle):
         if isinstance(node, r.Columns):
             return [(oracle.with_column(row, node.new), late) for row, late in rows]
         if isinstance(node, r.Lookup):
-            return [(child, late) for row, late in rows for child in oracle.looked_up(node, row)]
+            return [(child, late) for row, late in rows for child in self.looked_up(node, row)]
         if isinstance(node, r.Standard):
             return [(replace(row, data={n: row.data[n] for n in r.STANDARD}), late) for row, late in rows]
         return [(child, late) for row, late in rows for child in oracle.repeated(row)]
@@ -282,16 +285,6 @@ class Oracle(oracle.Oracle):
 ZERO = {"count": 0, "count_distinct": 0, "collect": []}
 
 
-def _region(node: Any) -> Any:
-    """The region whose step a node is."""
-    stateful = r.Map | r.Totals | r.Distinct | r.Join | r.Process
-    if isinstance(node, stateful) or (isinstance(node, Changed) and issubclass(node.kind, stateful)):
-        while not isinstance(node, r.KeyBy):
-            node = node.of
-        return node
-    return None
-
-
 # ---------------------------------------------------------------------------------------------------------------- running
 
 
@@ -306,6 +299,7 @@ class Outcome:
         frontiers: By region, how far it had processed at the stop.
         notices: What the second run said.
         clock: As the oracles need it.
+        trail: Likewise.
         numbers: By epoch of the records, the checkpoint's.
         outcomes: By kind and name of a part, what the start says of it.
     """
@@ -314,6 +308,7 @@ class Outcome:
     contents: dict[r.Node, Counter[Any]]
     markers: dict[r.Node, int]
     frontiers: dict[str, int]
+    trail: Trail
     notices: list[str] = field(default_factory=list)
     clock: dict[int, tuple[int, bool]] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
@@ -414,7 +409,7 @@ def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: in
     running = Running(recipe, data, course)
     last = max((epoch for rows in data.values() for epoch, _ in rows), default=0)
     refusal, notices = "", []
-    with tempfile.TemporaryDirectory(prefix="penstock-changes-") as folder, clocks() as clock:
+    with tempfile.TemporaryDirectory(prefix="penstock-changes-") as folder, clocks() as clock, trailed(recipe) as trail:
         with running.version(0, folder) as harness:
             running.epochs(harness, range(stop + 1), last + 1)
             while any(region.control.held for region in harness.record.regions.values()):
@@ -435,7 +430,7 @@ def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: in
                 assert harness.notices == []
                 _to_the_end(running, harness, stop, last)
         contents = running.contents()
-    return Outcome(refusal, contents, running.markers, frontiers, notices, clock, running.numbers, outcomes)
+    return Outcome(refusal, contents, running.markers, frontiers, trail, notices, clock, running.numbers, outcomes)
 
 
 def said(running: Running, harness: Harness, folder: str) -> dict[tuple[str, str], str]:

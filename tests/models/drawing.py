@@ -16,6 +16,7 @@ from drawing_joins import About, Joins
 from hypothesis import strategies as st
 from own_aggregates import ORDERED_AGGREGATES
 from spelled import at_random, plainly
+from trails import Trail, trailed
 
 import penstock as ps
 from penstock.operators.zones import Zone
@@ -72,6 +73,7 @@ class Drawing(Joins):
         divided: Whether regions have strategies that divide the rows of a key, which may change from version to version.
         shared: Number of partitions of every source, of a flow that runs in a group; 0: it is in none.
         options: By option of `recipes.Source`, what it is drawn from.
+        changing: Whether tables that are read again become other ones.
     """
 
     def __init__(
@@ -84,8 +86,10 @@ class Drawing(Joins):
         divided: bool = False,
         shared: int = 0,
         options: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+        changing: bool = False,
     ) -> None:
         self.draw, self.timed, self.ties, self.divided, self.shared = draw, timed, ties, divided, shared
+        self.changing = changing
         self.recipe = r.Recipe([])
         self.about: dict[r.Node, About] = {}
         for i in range(sources):
@@ -242,10 +246,13 @@ def recipes(
     divided: bool = False,
     shared: int = 0,
     options: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    changing: bool = False,
 ) -> r.Recipe:
     """Any flow."""
     sources = draw(st.sampled_from([1, 1, 2, 3]))
-    drawing = Drawing(draw, timed=timed, ties=ties, sources=sources, divided=divided, shared=shared, options=options)
+    drawing = Drawing(
+        draw, timed=timed, ties=ties, sources=sources, divided=divided, shared=shared, options=options, changing=changing
+    )
     for _ in range(draw(st.integers(1, steps))):
         drawing.step()
     recipe = drawing.recipe
@@ -367,6 +374,7 @@ class Ran:
 
     contents: dict[r.Node, Counter[Any]]
     markers: Mapping[r.Node, int]
+    trail: Trail
 
 
 def run(
@@ -392,7 +400,10 @@ def run(
     step, hold = course.limits
     limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
     time = random.Random(course.jumps)
-    with Harness(built.flow, workers=course.workers, on_step=before, lmdb=course.lmdb, limits=limits) as harness:
+    with (
+        trailed(recipe) as trail,
+        Harness(built.flow, workers=course.workers, on_step=before, lmdb=course.lmdb, limits=limits) as harness,
+    ):
         last = max((epoch for rows in data.values() for epoch, _ in rows), default=0)
         for epoch in range(last + 1):
             for name, rows in data.items():
@@ -414,7 +425,7 @@ def run(
             survive(harness, course, harness.copy() if harness.record.ending else ["end"])
         assert harness.record.finished, "the flow does not come to its end"
         contents = {node: content(node, made) for node, made in built.sinks.items()}
-    return Ran(contents, built.markers())
+    return Ran(contents, built.markers(), trail)
 
 
 def steer(harness: Harness, course: Course, epoch: int, *, timed: bool) -> list[Any]:

@@ -116,7 +116,7 @@ def _change_stateless(draw: Any, recipe: r.Recipe) -> Change | None:
         return None
     if isinstance(node, r.Lookup):
         rows = drawn_rows(draw, node.on)
-        static = {**params_of(node), "refreshed": False}  # other rows of a refreshed table are no change of the flow
+        static = {**params_of(node), "again": None}  # other rows of a refreshed table are no change of the flow
         other = Changed(node.of, r.Lookup, static, {**static, "rows": rows})
         return Change(_rewired(recipe, node, other, instead=True), f"the table of {node.on} becomes {rows}", "goes on")
     after = draw(st.one_of(st.none(), st.sampled_from([*r.CONDITIONS])))

@@ -8,6 +8,7 @@ from typing import Any
 import oracle
 import recipes as r
 from hypothesis import strategies as st
+from table_versions import Again
 
 import penstock as ps
 
@@ -19,6 +20,10 @@ LOOKED_UP = {
     "s": ["", "a", "ü", None],
 }
 """Keys of tables; nulls are there and are never met."""
+
+
+AGAIN = [None, (0, 1, False), (0, 2, False), (0, 3, True), (2_000_000, 3, True)]
+"""How a table is read again (`table_versions.Again`); those behind the first two become other tables."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Joins:
     draw: Any
     ties: bool
     shared: int
+    changing: bool
     recipe: r.Recipe
     about: dict[r.Node, About]
 
@@ -61,7 +67,8 @@ class Joins:
         column = f"t{len(self.recipe.nodes)}"
         on = self.draw(st.sampled_from([*LOOKED_UP]))
         rows, how = drawn_rows(self.draw, on), self.draw(st.sampled_from(["left", "inner"]))
-        self.add(r.Lookup(node, on, column, rows, how, self.draw(st.booleans()), self.draw(st.booleans())), about)
+        again = again_of(self.draw(st.sampled_from(AGAIN if self.changing else AGAIN[:2])))
+        self.add(r.Lookup(node, on, column, rows, how, self.draw(st.booleans()), again), about)
 
     def _join(self, node: r.Node, about: About) -> None:
         if any(c.endswith("_right") for c in oracle.columns(node)):
@@ -97,6 +104,11 @@ class Joins:
             return True
         before = [*(node.of if isinstance(node, r.Union) else [getattr(node, "of", None)]), getattr(node, "other", None)]
         return any(self._behind(n, region) for n in before if n is not None)
+
+
+def again_of(drawn: tuple[int, int, bool] | None) -> Again | None:
+    """How a table is read again, of one run."""
+    return None if drawn is None else Again(*drawn)
 
 
 def drawn_rows(draw: Any, on: str) -> tuple[tuple[Any, int], ...]:

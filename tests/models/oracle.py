@@ -3,8 +3,9 @@
 It knows of no epochs, workers, states, frontiers or crashes: lateness is decided per source partition in offset order; then
 every key's rows are processed in the order (event time, partition, offset, sub-index) until nothing is left.
 
-An epoch counts in two places, as the docs say. Without event time the order is (epoch, partition, offset). And what is late after a silence, of a
-source that closes, goes by the clock times of epochs, which it is given (`judging`).
+An epoch counts in three places, as the docs say. Without event time the order is (epoch, partition, offset). What is late after a silence, of a
+source that closes, goes by the clock times of epochs, which it is given (`judging`). And a table that is read again is that of the epoch which a row
+meets it in (`trails`).
 
 Read next: `test_against_oracle`.
 """
@@ -12,11 +13,9 @@ Read next: `test_against_oracle`.
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -24,14 +23,20 @@ import judging
 import pyarrow as pa
 import recipes as r
 from deadlines import deadlines
+from plain_values import aggregate, one_value
 from spelled import micros
+from table_versions import kept
+from trails import Trail
 
 from penstock.routing.hashing import spark_xxhash64
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row and its place: `sub` is a tuple that grows with each step that gives several rows for one."""
+    """A row and its place: `sub` is a tuple that grows with each step that gives several rows for one.
+
+    `met`: the epoch that has read it, or in which it has left its last region, if a step must know.
+    """
 
     epoch: int
     time: int
@@ -40,6 +45,7 @@ class Row:
     sub: tuple[int, ...]
     data: Mapping[str, Any]
     key: tuple[Any, ...] = ()
+    met: int = 0
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -62,6 +68,7 @@ class Oracle:
         records: All records.
         markers: Place of rows that the frontier triggers, by node (they sort before records of the same time).
         clock: By epoch, what the clock showed (µs) and whether another run had the epoch before; for sources that close after a silence.
+        trail: Which epochs have read and given out what, for tables that are read again; None: none becomes another one.
     """
 
     def __init__(
@@ -70,8 +77,9 @@ class Oracle:
         records: Records,
         markers: Mapping[r.Node, int],
         clock: Mapping[int, tuple[int, bool]] = MappingProxyType({}),
+        trail: Trail | None = None,
     ) -> None:
-        self._clock = clock
+        self._clock, self._trail = clock, trail
         self._recipe = recipe
         self._records = records
         self._markers = markers
@@ -84,8 +92,21 @@ class Oracle:
 
     def rows(self, node: r.Node) -> list[Row]:
         if node not in self._known:
-            self._known[node] = self.made_rows(node)
+            self._known[node] = self._met(node, self.made_rows(node))
         return self._known[node]
+
+    def _met(self, node: r.Node, rows: list[Row]) -> list[Row]:
+        """The rows of a node with the epoch in which they were read, or left its region."""
+        if self._trail is None or not self._trail.tables:
+            return rows
+        if isinstance(node, r.Source):
+            return [replace(row, met=self._trail.read_in(node.name, row.data["p"], row.offset)) for row in rows]
+        region = region_left(node)
+        if region is None:
+            return rows
+        timed = all(source.timed for source in self._recipe.sources())
+        left = self._trail.left_in
+        return [replace(row, met=left(region.name, _hash(row.key), row.time, row.met, timed=timed)) for row in rows]
 
     def made_rows(self, node: r.Node) -> list[Row]:
         if isinstance(node, r.Source):
@@ -104,7 +125,7 @@ class Oracle:
         if isinstance(node, r.Standard):
             return [replace(row, data={n: row.data[n] for n in r.STANDARD}) for row in rows]
         if isinstance(node, r.Lookup):
-            return [c for row in rows for c in looked_up(node, row)]
+            return [c for row in rows for c in self.looked_up(node, row)]
         if isinstance(node, r.Repeat):
             return [c for row in rows for c in repeated(row)]
         if isinstance(node, r.Local):
@@ -137,6 +158,16 @@ class Oracle:
         else:
             process = {"previous": previous}.get(node.operator, self._tally)
         return [out for group in by_key(rows) for out in process(node, group)]
+
+    def looked_up(self, node: r.Lookup, row: Row) -> list[Row]:
+        """The row with the value of its key; none: null, or no row."""
+        key, rows = one_value(row.data[node.on]), node.rows
+        if node.again is not None and self._trail is not None:
+            rows = self._trail.epochs[row.met].tables[node.column]
+        there = kept(node.on, rows, narrow=node.narrow)
+        found = [v for k, v in there if k is not None and (one_value(k) is key or one_value(k) == key)]
+        value = found[0] if found else None
+        return [replace(row, data={**row.data, node.column: value})] if found or node.how == "left" else []
 
     def _judged(self, source: r.Source, kind: str) -> list[Row]:
         """The source's records of one kind: on time, or what is put aside."""
@@ -362,14 +393,6 @@ def repeated(row: Row) -> list[Row]:
     return [row.child(n, {**row.data, "s": f"{row.data['s']}/{n}"}) for n in range(times)]
 
 
-def looked_up(node: r.Lookup, row: Row) -> list[Row]:
-    """The row with the value of its key; none: null, or no row."""
-    key = one_value(row.data[node.on])
-    found = [v for k, v in node.kept() if k is not None and (one_value(k) is key or one_value(k) == key)]
-    value = found[0] if found else None
-    return [replace(row, data={**row.data, node.column: value})] if found or node.how == "left" else []
-
-
 def with_column(row: Row, new: tuple[str, str]) -> Row:
     return replace(row, data={**row.data, new[0]: r.EXPRESSIONS[new](row.data)})
 
@@ -390,58 +413,6 @@ def _pair(left: Mapping[str, Any], right: Mapping[str, Any], names: Mapping[str,
     return {**left, **{new: right.get(old) for old, new in names.items()}}
 
 
-def aggregate(kind: str, values: list[Any]) -> Any:
-    """An aggregate of values in the order of their records; nulls as documented."""
-    some = [v for v in values if v is not None]
-    if kind == "count":
-        return len(some)
-    if kind == "first":
-        return values[0]
-    if kind == "last":
-        return values[-1]
-    if kind == "collect":
-        return some
-    if kind == "concat":
-        return "".join(some)
-    if kind in ("fold", "said"):
-        return sum(v * v for v in some) % 97
-    if kind in ("count_distinct", "approx_count_distinct"):
-        return len(set(some))
-    if not some:
-        return None
-    if kind == "quantile":
-        return sorted(some)[math.floor(0.5 * (len(some) - 1))]
-    if kind == "mean":
-        return exact_sum(some) / len(some)
-    if kind in ("min", "max"):
-        return {"min": min, "max": max}[kind](
-            some, key=lambda v: (math.isnan(v), v) if isinstance(v, float) else v
-        )  # NaN is greater than every number
-    return {"sum": sum, "fsum": exact_sum}[kind](some)
-
-
-def exact_sum(values: list[Any]) -> float:
-    """The sum rounded once; beyond what a double holds infinite, and with NaN or infinities what these give."""
-    total = sum((Fraction(v) for v in values if math.isfinite(v)), Fraction(0))
-    try:
-        rounded = float(total)
-    except OverflowError:
-        rounded = math.inf if total > 0 else -math.inf
-    return rounded + sum(v for v in values if not math.isfinite(v))
-
-
-NAN = math.nan
-
-
-def one_value(value: Any) -> Any:
-    """A value that equals itself: there is one NaN, and one zero."""
-    if isinstance(value, list):
-        return tuple(map(one_value, value))
-    if isinstance(value, float):
-        return NAN if value != value else value + 0.0  # noqa: PLR0124
-    return value
-
-
 # ----------------------------------------------------------------------------------------------------------- looking at a recipe
 
 
@@ -450,6 +421,13 @@ def region_of(node: Any) -> r.KeyBy:
     while not isinstance(node, r.KeyBy):
         node = node.of
     return node
+
+
+def region_left(node: Any) -> r.KeyBy | None:
+    """The region that rows have left as those of a node; None: it is no step of a region."""
+    if issubclass(getattr(node, "kind", type(node)), r.Map | r.Totals | r.Distinct | r.Join | r.Process):
+        return region_of(node)
+    return node.of if isinstance(node, r.Local) and isinstance(node.of, r.KeyBy) else None
 
 
 def columns(node: Any) -> list[str]:

@@ -8,7 +8,6 @@ Read next: `oracle`.
 from __future__ import annotations
 
 import datetime as dt
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from spelled import (
     spelled_names,
     standard,
 )
+from table_versions import Again, Rows, table_of
 from user_functions import FUNCTIONS, TIMED_FUNCTIONS
 
 import penstock as ps
@@ -103,38 +103,27 @@ class Repeat(Node):
 @dataclass(frozen=True, eq=False)
 class Lookup(Node):
     """`column`: the table's; `rows`: its keys and values, in the order of the table; `narrow`: its keys are of a narrower type than those of the
-    stream; `refreshed`: it is read again in every epoch, with the same rows.
+    stream; `again`: how it is read again in later epochs.
     """
 
     of: Node
     on: str
     column: str
-    rows: tuple[tuple[Any, int], ...]
+    rows: Rows
     how: str = "left"
     narrow: bool = False
-    refreshed: bool = False
+    again: Again | None = None
 
-    def table(self) -> pa.Table:
-        """What the step is given."""
-        wide, narrow = {
-            "k": (_TEXT, pa.large_string()),
-            "s": (_TEXT, pa.large_string()),
-            "x": (pa.float64(), pa.float32()),
-        }.get(self.on, (_WHOLE, pa.int32()))
-        rows = self.kept()
-        return pa.table(
-            {
-                self.on: pa.array([k for k, _ in rows], narrow if self.narrow else wide),
-                self.column: pa.array([v for _, v in rows], _WHOLE),
-            }
-        )
+    def table(self, rows: Rows | None = None) -> pa.Table:
+        """What the step is given; with other rows than those of the declaration."""
+        return table_of(self.on, self.column, self.rows if rows is None else rows, narrow=self.narrow)
 
-    def kept(self) -> list[tuple[Any, int]]:
-        """The rows of the table: whole numbers that its keys cannot hold are left out, other numbers are rounded."""
-        if not self.narrow:
-            return list(self.rows)
-        rows = [(k, v) for k, v in self.rows if not isinstance(k, int) or abs(k) < 2**31]
-        return [(struct.unpack("f", struct.pack("f", k))[0] if isinstance(k, float) else k, v) for k, v in rows]
+    def given(self) -> Any:
+        """The table, or a function that gives another one each time."""
+        if self.again is None:
+            return self.table()
+        first = [True]
+        return lambda: self.table(self.again.next(self.rows, first=bool(first and first.pop())))
 
 
 @dataclass(frozen=True, eq=False)
@@ -454,10 +443,8 @@ def declare_node(
     if isinstance(node, Standard):
         return standard(stream, [*STANDARD], spelling)
     if isinstance(node, Lookup):
-        again = {"refresh": 0} if node.refreshed else {}
-        return stream.lookup(
-            node.table if node.refreshed else node.table(), spelling(node.on, [node.on], {node.on: node.on}), node.how, **again
-        )
+        again = {} if node.again is None else {"refresh": dt.timedelta(microseconds=node.again.every_us)}
+        return stream.lookup(node.given(), spelling(node.on, [node.on], {node.on: node.on}), node.how, **again)
     if isinstance(node, Repeat):
         return stream.map_batches(repeat, stream.schema)
     if isinstance(node, KeyBy):

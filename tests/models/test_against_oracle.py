@@ -57,7 +57,7 @@ def always_the_same(n: int) -> settings:
 def check(recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> None:
     """Run the flow and compare every sink with the oracle."""
     ran = drawing.run(recipe, data, course)
-    expected = oracle.Oracle(recipe, data, ran.markers)
+    expected = oracle.Oracle(recipe, data, ran.markers, trail=ran.trail)
     for node, found in ran.contents.items():
         compare(f"{type(node).__name__} {node}", found, expected.content(node))
 
@@ -75,14 +75,14 @@ def compare(what: str, found: Counter, wanted: Counter) -> None:
 @examples(100)
 @given(data=st.data())
 def test_results_when_anything_happens_equal_one_sequential_pass(data):
-    recipe = data.draw(drawing.recipes())
+    recipe = data.draw(drawing.recipes(changing=True))
     check(recipe, data.draw(drawing.records(recipe, edges=True)), data.draw(drawing.courses))
 
 
 @examples(40)
 @given(data=st.data())
 def test_results_without_event_time_equal_one_pass_in_offset_order_per_epoch(data):
-    recipe = data.draw(drawing.recipes(timed=False))
+    recipe = data.draw(drawing.recipes(timed=False, changing=True))
     check(recipe, data.draw(drawing.records(recipe, edges=True)), data.draw(drawing.courses))
 
 
@@ -124,7 +124,7 @@ def test_rows_of_one_record_that_come_by_several_streams_are_in_the_order_of_the
 @examples(8)
 @given(data=st.data())
 def test_results_with_state_on_disk_equal_one_sequential_pass(data):
-    recipe = data.draw(drawing.recipes(steps=4))
+    recipe = data.draw(drawing.recipes(steps=4, changing=True))
     course = data.draw(drawing.courses)
     course.lmdb, course.workers = True, min(course.workers, 2)
     check(recipe, data.draw(drawing.records(recipe, edges=True)), course)
@@ -162,7 +162,7 @@ def test_a_durable_sink_when_anything_happens_holds_what_one_sequential_pass_giv
 ):
     """Where a sink can have that, tasks store the rows where they are. Some tables are there before, with fewer columns: their rows then hold null."""
     monkeypatch.setattr(parts, "INLINE_BYTES", 0)
-    recipe = data.draw(drawing.recipes(steps=5))
+    recipe = data.draw(drawing.recipes(steps=5, changing=True))
     records, course = data.draw(drawing.records(recipe, most=12)), data.draw(drawing.courses)
     folder = tmp_path_factory.mktemp("sink")
     url = request.getfixturevalue("postgres_database") if system == "postgresql" else f"sqlite:///{folder}/out.db"
@@ -201,7 +201,7 @@ def test_a_durable_sink_when_anything_happens_holds_what_one_sequential_pass_giv
             return Counter(base.execute(f"SELECT {columns} FROM {tables[node]}").fetchall())
 
     ran = drawing.run(recipe, records, course, sink=sink, content=content)
-    expected = oracle.Oracle(recipe, records, ran.markers)
+    expected = oracle.Oracle(recipe, records, ran.markers, trail=ran.trail)
     for node, found in ran.contents.items():
         before = [held[node]] if node in held else []
         compare(str(node), found, Counter([*before, *(tuple(row.data[n] for n in r.STANDARD) for row in expected.rows(node))]))
@@ -211,7 +211,7 @@ def test_a_durable_sink_when_anything_happens_holds_what_one_sequential_pass_giv
 @settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_results_of_large_flows_when_anything_happens_equal_one_sequential_pass(data):
-    recipe = data.draw(drawing.recipes(steps=14))
+    recipe = data.draw(drawing.recipes(steps=14, changing=True))
     check(recipe, data.draw(drawing.records(recipe, most=80, edges=True)), data.draw(drawing.courses))
 
 

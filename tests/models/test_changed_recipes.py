@@ -24,7 +24,7 @@ COUNTED: Counter = Counter()
 def check(data, change: drawing_changes.Change | None = None) -> None:
     """Run a flow with a change, any or the given one, and compare."""
     if change is None:
-        change = data.draw(drawing_changes.changes(data.draw(drawing.recipes())))
+        change = data.draw(drawing_changes.changes(data.draw(drawing.recipes(changing=True))))
     if change is None:
         COUNTED["nothing to change"] += 1
         return
@@ -44,12 +44,14 @@ def check(data, change: drawing_changes.Change | None = None) -> None:
         )
         first, known = changes.project(change.recipe, 0)
         markers = {known[node]: marker for node, marker in outcome.markers.items() if node in known}
-        expected = oracle.Oracle(first, records, markers, outcome.clock)
+        expected = oracle.Oracle(first, records, markers, outcome.clock, outcome.trail)
         wanted = {node: expected.rows(known[node]) if node in known else [] for node in outcome.contents}
         COUNTED["refused" if change.must == "refused" else "ambiguous"] += 1
     else:
         assert change.must == "goes on", f"{change.what} was not refused"
-        both = changes.Oracle(change.recipe, records, outcome.markers, outcome.numbers[stop], outcome.frontiers, outcome.clock)
+        both = changes.Oracle(
+            change.recipe, records, outcome.markers, outcome.numbers[stop], outcome.frontiers, outcome.clock, outcome.trail
+        )
         wanted = {node: both.rows(node) for node in outcome.contents}
         COUNTED["goes on"] += 1
     for node, found in outcome.contents.items():

@@ -26,7 +26,7 @@ AHEAD = {"ahead_us": [None, 0, r.SECOND, 3 * r.SECOND, 9 * r.SECOND]}
 def check(recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> None:
     with clocks() as clock:
         ran = drawing.run(recipe, data, course)
-    expected = oracle.Oracle(recipe, data, ran.markers, clock)
+    expected = oracle.Oracle(recipe, data, ran.markers, clock, ran.trail)
     for node, found in ran.contents.items():
         compare(f"{type(node).__name__} {node}", found, expected.content(node))
         SEEN[type(node).__name__] += found.total()
@@ -36,7 +36,7 @@ def check(recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> Non
 @examples(60)
 @given(data=st.data())
 def test_results_when_records_are_ahead_and_anything_happens_equal_one_sequential_pass(data):
-    recipe = data.draw(drawing.recipes(options=AHEAD))
+    recipe = data.draw(drawing.recipes(options=AHEAD, changing=True))
     check(recipe, data.draw(drawing.records(recipe, edges=True)), data.draw(drawing.courses))
 
 
@@ -44,7 +44,7 @@ def test_results_when_records_are_ahead_and_anything_happens_equal_one_sequentia
 @examples(30)
 @given(data=st.data())
 def test_results_when_records_are_ahead_and_sources_close_equal_one_sequential_pass_that_knows_the_clock(data):
-    recipe = data.draw(drawing.recipes(options={**AHEAD, **CLOSING}))
+    recipe = data.draw(drawing.recipes(options={**AHEAD, **CLOSING}, changing=True))
     check(recipe, data.draw(drawing.records(recipe, edges=True)), data.draw(courses()))
 
 

@@ -36,8 +36,8 @@ def courses(draw) -> drawing.Course:
 def check(recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> None:
     with clocks() as clock:
         ran = drawing.run(recipe, data, course)
-    expected = oracle.Oracle(recipe, data, ran.markers, clock)
-    asleep = oracle.Oracle(recipe, data, ran.markers)
+    expected = oracle.Oracle(recipe, data, ran.markers, clock, ran.trail)
+    asleep = oracle.Oracle(recipe, data, ran.markers, trail=ran.trail)
     for node, found in ran.contents.items():
         compare(f"{type(node).__name__} {node}", found, expected.content(node))
         SEEN["late by the clock"] += isinstance(node, r.Late) and expected.content(node) != asleep.content(node)
@@ -48,7 +48,7 @@ def check(recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> Non
 @examples(100)
 @given(data=st.data())
 def test_results_of_sources_that_close_equal_one_sequential_pass_that_knows_the_clock(data):
-    recipe = data.draw(drawing.recipes(options=CLOSING))
+    recipe = data.draw(drawing.recipes(options=CLOSING, changing=True))
     check(recipe, data.draw(drawing.records(recipe, edges=True)), data.draw(courses()))
 
 

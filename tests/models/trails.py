@@ -1,0 +1,113 @@
+"""What a run keeps of its epochs: how far each had read and processed, and which tables it has met. Epochs that are given up are not in it.
+
+An oracle that must know in which epoch something was read, or has left a region, is told by it.
+
+Read next: `oracle`, `table_versions`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import recipes as r
+from table_versions import Rows, fingerprint
+
+from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.record import EpochRecord
+
+
+@dataclass
+class Kept:
+    """An epoch.
+
+    Attributes:
+        offsets: By source and partition, how far it has read.
+        frontiers: By region, how far it has processed (µs).
+        held: By region and key (hash), the last epoch that has processed rows of a key that is on hold.
+        tables: The table that each lookup has met, by the name of its column.
+    """
+
+    offsets: Mapping[tuple[str, str], int]
+    frontiers: Mapping[str, int]
+    held: Mapping[tuple[str, int], int]
+    tables: Mapping[str, Rows]
+
+
+@dataclass
+class Trail:
+    """The epochs of a run that counts.
+
+    Attributes:
+        epochs: By number.
+        tables: The lookups whose tables are read again, by the name of their column.
+    """
+
+    recipe: r.Recipe
+    epochs: dict[int, Kept] = field(default_factory=dict)
+    tables: dict[str, r.Lookup] = field(default_factory=dict)
+    _names: dict[str, tuple[str, Rows]] = field(default_factory=dict)
+    _one: dict[tuple[str, Rows], Rows] = field(default_factory=dict)
+    _attempts: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tables = {n.column: n for n in self.recipe.nodes if isinstance(n, r.Lookup) and n.again is not None}
+        for column, node in self.tables.items():
+            for rows in node.again.becomes(node.rows):
+                name = fingerprint(node.on, column, rows, narrow=node.narrow)
+                self._one[column, rows] = self._names.setdefault(name, (column, rows))[1]
+            self._attempts[column] = 0
+
+    def commit(self, record: EpochRecord) -> None:
+        """An epoch is committed, or gives up those after a snapshot."""
+        offsets = {(n, key): p.offset for n, s in record.sources.items() for key, p in s.partitions.items()}
+        frontiers = {n: s.frontier for n, s in record.regions.items()}
+        held = {(n, h.key): h.since for n, s in record.regions.items() for h in s.control.held}
+        back = [b for b in record.rolled_back if b.upto == record.epoch - 1]
+        if back:
+            self.epochs = {e: kept for e, kept in self.epochs.items() if e <= back[0].to}
+        met = dict(self._names[read.version.rpartition("-r")[0]] for read in record.tables.values())
+        if not back and record.rollback_pending is None:
+            self._check(met)
+        self.epochs[record.epoch] = Kept(offsets, frontiers, held, met)
+
+    def _check(self, met: Mapping[str, Rows]) -> None:
+        """An epoch meets what one of its attempts has found; where one has found nothing, or it need not be read again, what any has found."""
+        for column, rows in met.items():
+            again = self.tables[column].again
+            begin, self._attempts[column] = self._attempts[column], len(again.found)
+            found = again.found[begin:]
+            assert found or again.every_us, f"{column} was not read again"
+            if again.every_us or None in found:
+                found = [*again.found, *again.declared]
+            assert rows in [None if x is None else self._one[column, x] for x in found], (
+                f"{column} has {rows}, but {found} was found"
+            )
+
+    def read_in(self, source: str, partition: Any, offset: int) -> int:
+        """The epoch that has read a record."""
+        return next(e for e, k in self.epochs.items() if k.offsets.get((source, str(partition)), -1 << 63) >= offset)
+
+    def left_in(self, region: str, key: int, time: int, arrived: int, *, timed: bool) -> int:
+        """The epoch in which a row of a key (hash), of a time (µs), has left a region that it reached in the epoch `arrived`."""
+        return next(
+            e
+            for e, k in self.epochs.items()
+            if e >= arrived and (not timed or k.frontiers[region] > time) and k.held.get((region, key), e) >= e
+        )
+
+
+@contextlib.contextmanager
+def trailed(recipe: r.Recipe) -> Iterator[Trail]:
+    """The trail of what runs meanwhile, on one checkpoint."""
+    trail, whole = Trail(recipe), Checkpoint.commit
+
+    def commit(self: Checkpoint, record: EpochRecord, run: int) -> None:
+        whole(self, record, run)
+        trail.commit(record)
+
+    with patch.object(Checkpoint, "commit", commit):
+        yield trail
