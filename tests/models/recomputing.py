@@ -160,6 +160,20 @@ class Life:
         self.lived.since += any("since=" in notice for notice in harness.notices)
         return harness
 
+    def trim(self, gone: int) -> Callable[[list[tuple[str, Any]]], list[tuple[str, Any]]]:
+        """An `edit`: so many of the first records are gone, as far as all sinks hold them, with all copies of before."""
+
+        def trimmed(log: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+            self.copies, self.kept = [], []
+            held = [sink.held(f"out{i}") for i, sink in enumerate(self.sinks.values())]
+
+            def behind(name: str, x: Any) -> bool:
+                return any(m is None or m.positions.get(f"{name}/{x['p']}", -1) < x["o"] for m in held)
+
+            return log[min(gone, next((i for i, (name, x) in enumerate(log) if behind(name, x)), len(log))) :]
+
+        return trimmed
+
     def contents(self) -> dict[r.Node, Counter[Any]]:
         """By node, what its sink holds."""
         return {node: oracle.multiset(sink.rows()) for node, sink in self.sinks.items()}

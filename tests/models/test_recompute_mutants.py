@@ -99,14 +99,7 @@ def search_trimmed() -> None:
         dice = random.Random(seed)
         recipe, data, gone = a_flow(), a_log(dice, 50), dice.randrange(1, 30)
         life = Life(recipe, data, dice, rescales=False)
-
-        def trimmed(log, life=life, gone=gone):
-            life.copies, life.kept = [], []
-            held = [sink.held(f"out{i}") for i, sink in enumerate(life.sinks.values())]
-            behind = lambda x: any(m is None or m.positions.get(f"a/{x['p']}", -1) < x["o"] for m in held)  # noqa: E731
-            return log[min(gone, next((i for i, (_, x) in enumerate(log) if behind(x)), len(log))) :]
-
-        life.edit = trimmed
+        life.edit = life.trim(gone)
         lived = life.run()
         if lived.refusal:
             assert lived.refusal.endswith(TOO_SMALL) or "other records" in lived.refusal, lived.refusal

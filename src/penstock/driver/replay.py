@@ -75,8 +75,11 @@ def advanced(
     read = sum(s.rows - last.sources.get(n, SourceState()).rows for n, s in states.items())
     refused = recovery.difference(states) if passed else recovery.overrun(states, left) if recovery.active else None
     stalls = any(left.values()) and not (passed or read)
-    if refused is None and stalls and recovery.stalled >= MOST_STALLED:
-        refused = Refusal("the source gives too few records per epoch to come by the marks of all sinks; let it give more")
+    if refused is None and recovery.active and stalls and recovery.stalled >= MOST_STALLED:
+        refused = Refusal(
+            f"{recovery.missing(states)}; records from before the mark are gone, or the source gives too few per epoch to come by the marks of all sinks: "
+            "put them back, or let it give more"
+        )
     if refused is not None:
         raise RecoveryError(
             f"Flow {flow!r} cannot go on with its recomputation: {refused.sentence}. No sink was given anything in this epoch."
