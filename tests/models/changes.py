@@ -297,6 +297,7 @@ class Outcome:
         contents: By node of the recipe, rows of all its sinks.
         markers: As the oracles need them.
         frontiers: By region, how far it had processed at the stop.
+        stopped: The last epoch of the first version, as the checkpoint counts.
         notices: What the second run said.
         clock: As the oracles need it.
         trail: Likewise.
@@ -309,8 +310,9 @@ class Outcome:
     markers: dict[r.Node, int]
     frontiers: dict[str, int]
     trail: Trail
+    stopped: int
     notices: list[str] = field(default_factory=list)
-    clock: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    clock: dict[int, tuple[int, bool, bool]] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
     outcomes: dict[tuple[str, str], str] = field(default_factory=dict)
 
@@ -389,8 +391,11 @@ class Running:
             steered = drawing.steer(harness, self.course, epoch, timed=True)
             ends = self.course.drain_last and epoch == last
             self.numbers[epoch] = harness.record.epoch + 1
-            more_us = r.SECOND if self.course.jumps is None else self.jumps.choice(drawing.JUMPS_US)
-            drawing.survive(harness, self.course, [*steered, "end"] if ends else steered, more_us)
+            drawing.survive(harness, self.course, [*steered, "end"] if ends else steered, self.passes())
+
+    def passes(self) -> int:
+        """How much time passes before the next epoch (µs)."""
+        return r.SECOND if self.course.jumps is None else self.jumps.choice(drawing.JUMPS_US)
 
 
 @contextlib.contextmanager
@@ -404,20 +409,22 @@ def made_again(flow: Any, workers: int, folder: str, before: Any, limits: Any, *
         yield harness
 
 
-def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: int) -> Outcome:
-    """Run the first version up to an epoch, and the second from there; if that is refused, the first one goes on."""
+def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: int, silent: int = 0) -> Outcome:
+    """Run the first version up to an epoch and some `silent` ones, and the second from there; if that is refused, the first one goes on."""
     running = Running(recipe, data, course)
     last = max((epoch for rows in data.values() for epoch, _ in rows), default=0)
     refusal, notices = "", []
     with tempfile.TemporaryDirectory(prefix="penstock-changes-") as folder, clocks() as clock, trailed(recipe) as trail:
         with running.version(0, folder) as harness:
             running.epochs(harness, range(stop + 1), last + 1)
+            for _ in range(silent):
+                drawing.survive(harness, course, [], 5 * running.passes())
             while any(region.control.held for region in harness.record.regions.values()):
                 drawing.survive(
                     harness, course, harness.copy()
                 )  # rows of keys on hold are processed whenever the copy is ready
             frontiers = {name: region.frontier for name, region in harness.record.regions.items()}
-            kept = harness.record.to_bytes()
+            kept, stopped = harness.record.to_bytes(), harness.record.epoch
             outcomes = said(running, harness, folder)
         try:
             with running.version(1, folder) as harness:
@@ -430,7 +437,7 @@ def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: in
                 assert harness.notices == []
                 _to_the_end(running, harness, stop, last)
         contents = running.contents()
-    return Outcome(refusal, contents, running.markers, frontiers, trail, notices, clock, running.numbers, outcomes)
+    return Outcome(refusal, contents, running.markers, frontiers, trail, stopped, notices, clock, running.numbers, outcomes)
 
 
 def said(running: Running, harness: Harness, folder: str) -> dict[tuple[str, str], str]:
@@ -441,24 +448,24 @@ def said(running: Running, harness: Harness, folder: str) -> dict[tuple[str, str
 
 
 @contextlib.contextmanager
-def clocks() -> Iterator[dict[int, tuple[int, bool]]]:
+def clocks() -> Iterator[dict[int, tuple[int, bool, bool]]]:
     """The clock of epochs meanwhile: by epoch, what it showed (µs) and whether another run had the epoch before, as checkpoints keep it.
 
     They keep none while no source goes by it; the last attempt at an epoch counts then.
     """
-    found: dict[int, tuple[int, bool]] = {}
+    found: dict[int, tuple[int, bool, bool]] = {}
     noted: set[int] = set()
     whole, begun = Checkpoint.decided, RefreshedTables.used
 
     def decided(self: Checkpoint, epoch: int, given_now: Any, run: Any) -> Any:
         kept = whole(self, epoch, given_now, run)
-        found[epoch] = kept["now_us"], kept["resumed"]
+        found[epoch] = kept["now_us"], kept["resumed"], False
         noted.add(epoch)
         return kept
 
     def used(self: RefreshedTables, epoch: int, now_us: int, **more: Any) -> Any:
         if epoch not in noted:
-            found[epoch] = now_us, False
+            found[epoch] = now_us, False, False
         return begun(self, epoch, now_us, **more)
 
     with patch.object(Checkpoint, "decided", decided), patch.object(RefreshedTables, "used", used):

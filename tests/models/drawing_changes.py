@@ -165,8 +165,8 @@ OPTIONS = {
 }
 
 
-def change_options(draw: Any, recipe: r.Recipe) -> Change | None:
-    """Options of a source that come, change or go."""
+def change_options(draw: Any, recipe: r.Recipe, *, stops_closing: bool = False) -> Change | None:
+    """Options of a source that come, change or go; `stops_closing`: it goes on by the clock in the first version and not in the second."""
     source = _some(draw, [n for n in recipe.sources() if n.timed])
     if source is None:
         return None
@@ -174,6 +174,8 @@ def change_options(draw: Any, recipe: r.Recipe) -> Change | None:
     before, after = ({n: draw(st.sampled_from(OPTIONS[n])) for n in names} for _ in range(2))
     same = draw(st.sets(st.sampled_from(names), max_size=3))
     after |= {n: before[n] for n in same}
+    if stops_closing:
+        before["close_after_us"], after["close_after_us"] = r.SECOND, None
     changed = replace(source, **before, then=replace(source, **after))
     made = _with_source(recipe, source, changed)
     differ = any(before[n] != after[n] for n in names)

@@ -8,8 +8,10 @@ from typing import Any
 import recipes as r
 from spelled import micros
 
-Clock = Mapping[int, tuple[int, bool]]
-"""By epoch, what the clock showed (µs) and whether another run had the epoch before."""
+Records = Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]]
+"""By source: (epoch, record); the epoch is looked at only if the source has no event time, or if the clock matters."""
+Clock = Mapping[int, tuple[int, bool, bool]]
+"""By epoch, what the clock showed (µs), whether another run had the epoch before, and whether it counts as if all partitions had records."""
 NEVER = 1 << 62
 
 
@@ -64,14 +66,14 @@ def _floors(
     heard: dict[int, int] = {}
     was_idle: set[int] = set()
     frontier, quiet, gone_on = None, None, False
-    for epoch, (now, resumed) in sorted(clock.items()):
+    for epoch, (now, resumed, anew) in sorted(clock.items()):
         options = at_epoch(source, epoch, stop)
         came = [(x["p"], micros(x["at"]), x["o"]) for e, x in records if e == epoch and x["at"] is not None]
         parts = {part for part, _, _ in came}
         if epoch == stop + 1 and options.lateness_us > source.lateness_us:
             floors |= {p: max(floors.get(p, t), t) for p, t in _behind(greatest, source).items()}
         quiet = now if came or resumed or quiet is None else quiet
-        heard = {p: now if p in parts else heard.get(p, now) for p in source.partitions}
+        heard = {p: now if p in parts or anew else heard.get(p, now) for p in source.partitions}
         is_idle = {p for p in heard if options.idle_after is not None and now - heard[p] > seconds(options.idle_after)}
         for part in source.partitions:
             back = part in was_idle and part not in is_idle

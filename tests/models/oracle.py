@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -23,6 +23,7 @@ import judging
 import pyarrow as pa
 import recipes as r
 from deadlines import deadlines
+from judging import Clock, Records
 from plain_values import aggregate, one_value
 from spelled import micros
 from table_versions import kept
@@ -56,10 +57,6 @@ class Row:
         return replace(self, sub=(*self.sub, n), data=data)
 
 
-Records = Mapping[str, Sequence[tuple[int, Mapping[str, Any]]]]
-"""By source: (epoch, record); the epoch is looked at only if the source has no event time."""
-
-
 class Oracle:
     """The content of every node of a recipe.
 
@@ -76,7 +73,7 @@ class Oracle:
         recipe: r.Recipe,
         records: Records,
         markers: Mapping[r.Node, int],
-        clock: Mapping[int, tuple[int, bool]] = MappingProxyType({}),
+        clock: Clock = MappingProxyType({}),
         trail: Trail | None = None,
     ) -> None:
         self._clock, self._trail = clock, trail
@@ -241,7 +238,9 @@ class Oracle:
         return out
 
     def _latest(self, node: r.Node) -> int:
-        """The greatest time of all records of the sources that feed a node's region, without those that are ahead."""
+        """The greatest time of all records of the sources that feed a node's region, without those that are ahead, or how far the clock has brought
+        the region before the end.
+        """
         found: list[Any] = [node]
         for one in found:  # grows
             befores = one.of if isinstance(one, r.Union) else [getattr(one, "of", None), getattr(one, "other", None)]
@@ -249,7 +248,8 @@ class Oracle:
             found += [n for n in [*befores, *(n.other for n in joins)] if n is not None and not any(n is f for f in found)]
         judged = (self._records_of(n) for n in found if isinstance(n, r.Source))
         times = (record["at"] for source in judged for what, _, record in source if what != "ahead")
-        return max((micros(at) for at in times if at is not None), default=-(1 << 63))
+        latest = max((micros(at) for at in times if at is not None), default=-(1 << 63))
+        return latest if self._trail is None else max(latest, self._trail.last_frontier(region_of(node).name))
 
     def _joined(self, node: r.Join, lefts: list[Row]) -> list[Row]:
         keys = region_of(node).keys

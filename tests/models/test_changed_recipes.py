@@ -34,7 +34,9 @@ def check(data, change: drawing_changes.Change | None = None) -> None:
     course = replace(course, steering=steering, back=None, jumps=data.draw(st.integers(0, 99)))
     last = max((epoch for rows in records.values() for epoch, _ in rows), default=0)
     stop = data.draw(st.integers(0, last))
-    outcome = changes.run(change.recipe, records, course, stop)
+    closes = any(x.close_after_us for s in change.recipe.sources() for x in (s, s.then) if x)
+    silent = data.draw(st.integers(0, 2)) if closes else 0
+    outcome = changes.run(change.recipe, records, course, stop, silent)
     for part, must in change.says.items():
         assert outcome.outcomes[part] == must, f"{change.what}: {part} {outcome.outcomes[part]}"
     records = {name: [(outcome.numbers[epoch], record) for epoch, record in rows] for name, rows in records.items()}
@@ -50,7 +52,7 @@ def check(data, change: drawing_changes.Change | None = None) -> None:
     else:
         assert change.must == "goes on", f"{change.what} was not refused"
         both = changes.Oracle(
-            change.recipe, records, outcome.markers, outcome.numbers[stop], outcome.frontiers, outcome.clock, outcome.trail
+            change.recipe, records, outcome.markers, outcome.stopped, outcome.frontiers, outcome.clock, outcome.trail
         )
         wanted = {node: both.rows(node) for node in outcome.contents}
         COUNTED["goes on"] += 1

@@ -38,12 +38,10 @@ def changed_sources(draw) -> drawing_changes.Change:
     """A source, its late records and those ahead, what reads it, and a change of its options."""
     source = r.Source("a", partitions=(0, 1))
     keyed = r.KeyBy(source, ("k",), "first")
-    told = r.Map(
-        keyed, "history"
-    )  # no timers: these fire as far as the clock has brought the frontier, which the oracle does not know
+    told = r.Map(keyed, draw(st.sampled_from(["history", "quiet", "often"])))
     total = r.Totals(keyed, (("v", "sum", "v"), ("s", "concat", "s")), r.Window("tumbling", 5 * r.SECOND))
-    late = r.Late(source)
-    return drawing_changes.change_options(draw, r.Recipe([source, keyed, told, total, late], [source, told, total, late]))
+    recipe = r.Recipe([source, keyed, told, total, late := r.Late(source)], [source, told, total, late])
+    return drawing_changes.change_options(draw, recipe, stops_closing=draw(st.booleans()))
 
 
 def search(changes: st.SearchStrategy[drawing_changes.Change], n: int) -> None:

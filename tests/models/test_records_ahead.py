@@ -26,7 +26,7 @@ AHEAD = {"ahead_us": [None, 0, r.SECOND, 3 * r.SECOND, 9 * r.SECOND]}
 def check(recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> None:
     with clocks() as clock:
         ran = drawing.run(recipe, data, course)
-    expected = oracle.Oracle(recipe, data, ran.markers, clock, ran.trail)
+    expected = oracle.Oracle(recipe, ran.trail.records(data), ran.markers, ran.trail.clock(clock), ran.trail)
     for node, found in ran.contents.items():
         compare(f"{type(node).__name__} {node}", found, expected.content(node))
         SEEN[type(node).__name__] += found.total()

@@ -15,8 +15,9 @@ import recipes as r
 from changes import clocks
 from hypothesis import given
 from hypothesis import strategies as st
-from test_against_oracle import always_the_same, compare, examples
+from test_against_oracle import always_the_same, compare, examples, row
 
+import penstock as ps
 from penstock.driver import epoch as epoch_module
 from penstock.errors import PenstockError
 from penstock.progress import lateness
@@ -27,19 +28,19 @@ CLOSING = {"close_after_us": [None, r.SECOND, r.SECOND, 5 * r.SECOND]}
 
 @st.composite
 def courses(draw) -> drawing.Course:
-    """What happens, but for going back: what is read again then comes in other epochs than it came in first."""
-    course = draw(drawing.courses)
-    steering = {e: [c for c in commands if c[0] not in ("snapshot", "load")] for e, commands in course.steering.items()}
-    return replace(course, steering=steering, back=None, jumps=draw(st.integers(0, 99)))
+    """What happens, and how much time passes before each epoch. What is read again after going back comes in other epochs than it came in first."""
+    return replace(draw(drawing.courses), jumps=draw(st.integers(0, 99)))
 
 
 def check(recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> None:
     with clocks() as clock:
         ran = drawing.run(recipe, data, course)
+    data, clock = ran.trail.records(data), ran.trail.clock(clock)
     expected = oracle.Oracle(recipe, data, ran.markers, clock, ran.trail)
     asleep = oracle.Oracle(recipe, data, ran.markers, trail=ran.trail)
     for node, found in ran.contents.items():
         compare(f"{type(node).__name__} {node}", found, expected.content(node))
+        SEEN["gone back"] += any(k.back_us is not None for k in ran.trail.epochs.values())
         SEEN["late by the clock"] += isinstance(node, r.Late) and expected.content(node) != asleep.content(node)
     SEEN["flows"] += 1
 
@@ -50,6 +51,22 @@ def check(recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> Non
 def test_results_of_sources_that_close_equal_one_sequential_pass_that_knows_the_clock(data):
     recipe = data.draw(drawing.recipes(options=CLOSING, changing=True))
     check(recipe, data.draw(drawing.records(recipe, edges=True)), data.draw(courses()))
+
+
+def test_silence_when_a_flow_has_gone_back_counts_anew():
+    source = r.Source("a", lateness_us=2 * r.SECOND, partitions=(0,), close_after_us=r.SECOND)
+    recipe = r.Recipe([source, late := r.Late(source)], [source, late])
+    built = r.build(recipe, "silent and gone back", lambda name, _: ps.memory(name))
+    with drawing.Harness(built.flow) as harness:
+        harness.push("a", r.table(source, [row(0, 10)]))
+        harness.epoch()
+        harness.snapshot("before")
+        harness.epoch(advance_us=1000 * r.SECOND)
+        harness.load("before")
+        harness.epoch()
+        harness.push("a", r.table(source, [row(1, 10)]))
+        harness.finish()
+    assert [len(built.sinks[node].rows()) for node in (source, late)] == [2, 0]
 
 
 def a_flow() -> r.Recipe:

@@ -14,10 +14,14 @@ from typing import Any
 from unittest.mock import patch
 
 import recipes as r
+from judging import NEVER, Clock, Records
 from table_versions import Rows, fingerprint
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
+
+END = (1 << 63) - 1
+"""The frontier of a region whose input has ended."""
 
 
 @dataclass
@@ -29,12 +33,14 @@ class Kept:
         frontiers: By region, how far it has processed (µs).
         held: By region and key (hash), the last epoch that has processed rows of a key that is on hold.
         tables: The table that each lookup has met, by the name of its column.
+        back_us: Where the flow has gone back: the clock (µs).
     """
 
     offsets: Mapping[tuple[str, str], int]
     frontiers: Mapping[str, int]
     held: Mapping[tuple[str, int], int]
     tables: Mapping[str, Rows]
+    back_us: int | None = None
 
 
 @dataclass
@@ -72,7 +78,8 @@ class Trail:
         met = dict(self._names[read.version.rpartition("-r")[0]] for read in record.tables.values())
         if not back and record.rollback_pending is None:
             self._check(met)
-        self.epochs[record.epoch] = Kept(offsets, frontiers, held, met)
+        heard = [p.heard_us for s in record.sources.values() for p in s.partitions.values()]
+        self.epochs[record.epoch] = Kept(offsets, frontiers, held, met, max(heard, default=0) if back else None)
 
     def _check(self, met: Mapping[str, Rows]) -> None:
         """An epoch meets what one of its attempts has found; where one has found nothing, or it need not be read again, what any has found."""
@@ -90,6 +97,25 @@ class Trail:
     def read_in(self, source: str, partition: Any, offset: int) -> int:
         """The epoch that has read a record."""
         return next(e for e, k in self.epochs.items() if k.offsets.get((source, str(partition)), -1 << 63) >= offset)
+
+    def records(self, data: Records) -> Records:
+        """Records with the epoch that has read them; those without a time, which none keeps, with the last one."""
+        last = max(self.epochs)
+        return {
+            name: [(last if x.get("at", x) is None else self.read_in(name, x["p"], x["o"]), x) for _, x in rows]
+            for name, rows in data.items()
+        }
+
+    def clock(self, clock: Clock) -> Clock:
+        """What the clock has shown in the epochs that count; where the flow has gone back, all have been heard."""
+        back = {e: (k.back_us, True, True) for e, k in self.epochs.items() if k.back_us is not None}
+        return {e: clock[e] for e in self.epochs if e not in back} | back
+
+    def last_frontier(self, region: str) -> int:
+        """How far a region had processed before the end of its input (µs)."""
+        return max(
+            (k.frontiers.get(region, -NEVER) for k in self.epochs.values() if k.frontiers.get(region) != END), default=-NEVER
+        )
 
     def left_in(self, region: str, key: int, time: int, arrived: int, *, timed: bool) -> int:
         """The epoch in which a row of a key (hash), of a time (µs), has left a region that it reached in the epoch `arrived`."""

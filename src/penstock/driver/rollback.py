@@ -203,7 +203,7 @@ def roll_back(
         engine: The engine.
         flow: Unique id of the flow.
         run: Number of the run.
-        now_us: Clock time, from which idleness counts anew.
+        now_us: Clock time, from which idleness and silence count anew.
         on_step: Called with the name of each step before it.
 
     Returns:
@@ -224,7 +224,9 @@ def roll_back(
         if _rewinds(output.sink):
             output.sink.rewind(kept.epoch, Mark(flow, output.name, run, epoch, frontier, positions))
     sources = {
-        n: replace(s, partitions={k: replace(x, heard_us=now_us) for k, x in s.partitions.items()})
+        n: replace(
+            s, heard_us=now_us, quiet_us=now_us, partitions={k: replace(x, heard_us=now_us) for k, x in s.partitions.items()}
+        )
         for n, s in kept.sources.items()
     }
     again = {n: c for n, c in kept.open.items() if not isinstance(c.command, Drain)}
