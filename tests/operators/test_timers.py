@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 from dataclasses import dataclass
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -250,3 +251,50 @@ def test_state_with_a_timer_alone_is_shown_as_none():
     from penstock.operators.timed_map import TimedMap
 
     assert TimedMap(alive, SCHEMA).show_state(b"") is None
+
+
+def test_timer_has_the_zone_object_of_events_as_python_compares_such_times_fast():
+    zones = []
+
+    def later(key, event, state):
+        zones.append(event.at.tzinfo)
+        return None, 1, event.at + minutes(1)
+
+    def fires(key, state, at):
+        zones.append(at.tzinfo)
+        return (key, "fired", at), state
+
+    assert Timed().run(later, fires, [(0, "a")], [(5, "b")]) == [("fired", 1)]
+    assert len(zones) == 2
+    assert all(zone is zones[0] for zone in zones)
+
+
+@pytest.mark.parametrize(
+    "epochs", [[[(0, "a"), (1, "a"), (2, "b")]], [[(0, "a")], [(1, "a")], [(2, "b")]]], ids=["one epoch", "three"]
+)
+def test_timer_that_is_no_time_is_refused_also_if_the_next_event_would_set_another(epochs):
+    def missing(key, event, state):
+        return None, 1, pd.NaT if event.at == minute(0) else event.at + minutes(1)
+
+    with pytest.raises(OperatorError, match="NaT"):
+        Timed().run(missing, silent, *epochs, [(9, "c")])
+
+
+def test_event_of_the_last_moment_of_all_fires_no_timer_that_was_not_set():
+    seen = []
+
+    def keep(key, event, state):
+        seen.append(event.at)
+        return None, 1
+
+    rows = [{"p": 0, "k": "a", "v": i, "at": at} for i, at in enumerate([BEGIN, dt.datetime.max.replace(tzinfo=dt.UTC)])]
+    flow = ps.Flow("timers")
+    source = flow.source("s", Reader(), time="at", position=("p", "v"))
+    sink = ps.memory("the last moment")
+    source.key_by("k").stateful_map(keep, OUT, on_timer=silent).sink(sink)
+    with Harness(flow) as harness:
+        harness.push("s", pa.Table.from_pylist(rows, schema=SCHEMA))
+        harness.epoch()
+        harness.finish()
+    assert len(seen) == 2
+    assert list(sink.rows()) == []

@@ -21,7 +21,8 @@ _LONG_RUNS: Final = 64  # average run length from which that sort is cheap
 GATHERED_ROWS: Final = 1 << 16
 GATHERED_BYTES: Final = 64 << 20
 Integers = NDArray[np.int64] | NDArray[np.bool_]
-_EPOCH: Final = pa.scalar(0, UTC).as_py()
+EPOCH: Final[Any] = pa.scalar(0, UTC).as_py()
+"""1970 as Arrow gives it. Times are compared thirty times as fast if their zones are one object, and those of columns have this one."""
 
 
 class HasColumns(Protocol):
@@ -45,7 +46,7 @@ def values_of(column: Any) -> list[Any]:
             raise _beyond(error) from error
     since: Any = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
     try:
-        values: list[Any] = list(map(_EPOCH.__add__, since.astype("timedelta64[us]").tolist()))
+        values: list[Any] = list(map(EPOCH.__add__, since.astype("timedelta64[us]").tolist()))
     except OverflowError as error:
         raise _beyond(error) from error
     for i in np.flatnonzero(column.is_null()).tolist() if column.null_count else ():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import values_of
+from penstock.arrow.columns import UTC, values_of
 from penstock.errors import OperatorError, raised
 from penstock.rows.keys import Ints
 from penstock.rows.named import row_type
@@ -43,10 +43,27 @@ class Spread:
     row: Ints
 
 
-def events_of(data: pa.RecordBatch) -> list[Any]:
-    """What the function gets, for each row."""
-    make = partial(tuple.__new__, event_type(data.schema.names))  # as its `_make`, without Python code
-    return list(map(make, zip(*map(values_of, data.columns), strict=True)))
+@dataclass(frozen=True)
+class Events:
+    """What the function gets, for each row, and the values of which it consists."""
+
+    rows: list[Any]
+    data: pa.RecordBatch
+    columns: list[list[Any]]
+
+    @staticmethod
+    def of(data: pa.RecordBatch) -> Events:
+        """The events that are the rows of a batch."""
+        make = partial(tuple.__new__, event_type(data.schema.names))  # as its `_make`, without Python code
+        columns = list(map(values_of, data.columns))
+        return Events(list(map(make, zip(*columns, strict=True))), data, columns)
+
+    def moments(self, time: Ints) -> list[Any]:
+        """Their event times (µs), as Python has them. Mostly a column has them: then no further object is made per row."""
+        for column, values in zip(self.data.columns, self.columns, strict=True):
+            if column.type == UTC and not column.null_count and np.array_equal(column.cast(pa.int64()).to_numpy(), time):
+                return values
+        return values_of(pa.array(time, UTC))
 
 
 class Calls:
@@ -89,7 +106,7 @@ class Calls:
             for i in range(starts[g], starts[g + 1]):
                 try:
                     outputs, after = fn(key, events[i], now)
-                    given = (outputs,) if plain and type(outputs) is tuple else rows(outputs)
+                    given = None if plain and type(outputs) is tuple else rows(outputs)
                     now = None if after is None else settle(after)
                 except Exception as error:  # noqa: BLE001  (the user's code may raise anything)
                     self._failed(i, error)
@@ -100,7 +117,10 @@ class Calls:
                     out += [row for _, row in more]
                     trigger += [at for at, _ in more]
                     break
-                if given:
+                if given is None:  # what most functions return: one row, as it is
+                    out.append(outputs)
+                    trigger.append(i)
+                elif given:
                     out += given
                     trigger += [i] * len(given)
             self._after.append(now)
@@ -183,4 +203,4 @@ class Calls:
         return repr(self._keys[self._owner[entry]]), position, text, repr(self._events[i])
 
 
-__all__ = ["Calls", "Spread", "event_type", "events_of"]
+__all__ = ["Calls", "Events", "Spread", "event_type"]

@@ -71,6 +71,36 @@ class Entries:
     doubt: Any
 
 
+@dataclass(frozen=True)
+class Heads:
+    """What stored values begin with.
+
+    Attributes:
+        entry: int64, n: whose values they are.
+        used: int64, n: when each was last used.
+        flags: uint8, n.
+        timer: int64, n: their timers; `MAX_TIME`: none.
+        size: int64, n: so many bytes stand before the state.
+    """
+
+    entry: Ints
+    used: Ints
+    flags: Any
+    timer: Ints
+    size: Ints
+
+    @staticmethod
+    def of(stored: Sequence[bytes | None], entry: Ints) -> Heads:
+        """The heads of the values of some entries, which have one each."""
+        whole = _LAYOUT.itemsize
+        heads: list[Any] = [stored[e][:whole] for e in entry.tolist()]
+        if min(map(len, heads), default=whole) < whole:
+            heads = [head.ljust(whole, b"\0") for head in heads]
+        found = np.frombuffer(b"".join(heads), _LAYOUT)
+        used, at, timed = _in_order(found["used"]), _in_order(found["timer"]), (found["flags"] & _TIMER) != 0
+        return Heads(entry, used, found["flags"], np.where(timed, at, MAX_TIME), np.where(timed, whole, _HEAD))
+
+
 def lives(rows: Rows, ttl_us: int) -> Lives:
     """The bursts of rows that are ordered by key and time."""
     time, group = rows.order.time, rows.group
@@ -84,10 +114,13 @@ def lives(rows: Rows, ttl_us: int) -> Lives:
 
 def living(
     found: Lives, stored: Sequence[bytes | None], rows: Rows, ttl_us: int, context: Context
-) -> tuple[list[bytes | None], Any]:
+) -> tuple[list[bytes | None], Any, Heads]:
     """The state that each burst begins with, and whether that is in doubt; what is stored counts for the first one of its key.
 
     Tells the context of rows whose results hang on records that are missing.
+
+    Returns:
+        The states, the doubts, and the heads of what is stored for the first bursts.
     """
     begins = rows.order.time[found.starts[:-1]]
     held: list[bytes | None] = [None] * len(stored)
@@ -95,28 +128,26 @@ def living(
     known = np.fromiter((value is not None for value in stored), bool, len(stored)) & found.first
     if context.missing > MIN_TIME:
         doubt = found.first & ~known & (begins < context.missing + ttl_us)
-    at = np.flatnonzero(known)
-    used, flags, _ = _heads([value for e in at.tolist() if (value := stored[e]) is not None])
-    lives_on = begins[at] - used < ttl_us
-    for e in at[lives_on].tolist():
-        held[e] = body(stored[e] or b"")
-    doubt[at[lives_on]] = (flags[lives_on] & _DOUBT) != 0
+    heads = Heads.of(stored, np.flatnonzero(known))
+    lives_on = begins[heads.entry] - heads.used < ttl_us
+    for e, size in zip(heads.entry[lives_on].tolist(), heads.size[lives_on].tolist(), strict=True):
+        held[e] = stored[e][size:]
+    doubt[heads.entry[lives_on]] = (heads.flags[lives_on] & _DOUBT) != 0
     context.unsure |= bool((doubt & (found.until >= context.needed)).any())
-    return held, doubt
+    return held, doubt, heads
 
 
-def with_timers(entries: Entries, begins: Ints, ttl_us: int) -> Entries:
+def with_timers(entries: Entries, heads: Heads, begins: Ints, ttl_us: int) -> Entries:
     """Entries with their timers. A stored state that has expired, and whose timer has not fired, becomes an entry without rows.
 
     Args:
         entries: Bursts of rows, from `living`; those that are not the first of their key have nothing stored.
+        heads: As it gave them.
         begins: int64, n: the time of each one's first row.
         ttl_us: The time to live.
     """
     at = np.full(len(begins), MAX_TIME)
-    firsts = np.flatnonzero(entries.lives.first)
-    firsts = firsts[np.fromiter((entries.stored[e] is not None for e in firsts.tolist()), bool, len(firsts))]
-    last, marks, fires = _heads([entries.stored[e] or b"" for e in firsts.tolist()])
+    firsts, last, marks, fires = heads.entry, heads.used, heads.flags, heads.timer
     lives_on = begins[firsts] - last < ttl_us
     at[firsts[lives_on]] = fires[lives_on]
     over = ~lives_on & (fires != MAX_TIME) & (fires <= np.minimum(last, MAX_TIME - ttl_us) + ttl_us)
@@ -144,17 +175,10 @@ def with_timers(entries: Entries, begins: Ints, ttl_us: int) -> Entries:
 
 def due_entries(names: list[bytes], values: list[bytes], keys: Keys) -> Entries:
     """Stored states whose timer or end has come, as entries without rows."""
-    until, flags, at = _heads(values)
-    return Entries(keys, without_rows(until), names, values, list(map(body, values)), at, (flags & _DOUBT) != 0)
-
-
-def _heads(values: Sequence[bytes]) -> tuple[Ints, Any, Ints]:
-    """What stored values begin with: when they were last used, their flags (uint8), and their timers, `MAX_TIME`: none."""
-    whole = _HEAD + 8
-    raw = b"".join([value[:whole] if len(value) >= whole else value.ljust(whole, b"\0") for value in values])
-    found = np.frombuffer(raw, _LAYOUT)
-    used, at = (_in_order(found[name]) for name in ("used", "timer"))
-    return used, found["flags"], np.where(found["flags"] & _TIMER, at, MAX_TIME)
+    heads = Heads.of(values, np.arange(len(values)))
+    return Entries(
+        keys, without_rows(heads.used), names, values, list(map(body, values)), heads.timer, (heads.flags & _DOUBT) != 0
+    )
 
 
 def _in_order(column: Any) -> Ints:

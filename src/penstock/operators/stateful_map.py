@@ -16,7 +16,7 @@ from penstock.arrow.columns import UTC, lexicographic, to_indices, within_calend
 from penstock.errors import DeclarationError
 from penstock.operators.aggregate import as_times
 from penstock.operators.base import Context, KeyedState, Operator, Output
-from penstock.operators.calls import Calls, Spread, events_of
+from penstock.operators.calls import Calls, Events, Spread
 from penstock.operators.layouts import NONE_DROPPED, columns_text
 from penstock.operators.lifetimes import body, forget, in_doubt, lives, living, store
 from penstock.operators.migration import told_with_key
@@ -88,7 +88,9 @@ class StatefulMap(Operator):
             return self._on_bursts(rows, self.ttl_us, state)
         spread, subs, timers = _in_windows(rows, self.window)
         names = state.names(rows.keys, spread.owner, subs)
-        calls = Calls(self, rows.keys.values(), spread, events_of(spread.data), self._current(names, state.get(names), state))
+        calls = Calls(
+            self, rows.keys.values(), spread, Events.of(spread.data).rows, self._current(names, state.get(names), state)
+        )
         batch, after = calls.run()
         kept = [i for i, s in enumerate(after) if s is not None]
         state.put([names[i] for i in kept], self._tagged([after[i] for i in kept]), None if timers is None else timers[kept])
@@ -104,9 +106,9 @@ class StatefulMap(Operator):
         found = lives(rows, ttl_us)
         names = state.names(rows.keys, found.owner)
         stored = state.get(names)
-        held, doubt = living(found, stored, rows, ttl_us, self.context)
+        held, doubt, _ = living(found, stored, rows, ttl_us, self.context)
         spread = Spread(rows.data, rows.order, found.starts, found.owner, np.arange(len(rows)))
-        calls = Calls(self, rows.keys.values(), spread, events_of(rows.data), self._current(names, held, state))
+        calls = Calls(self, rows.keys.values(), spread, Events.of(rows.data).rows, self._current(names, held, state))
         batch, after = calls.run()
         ends = np.flatnonzero(found.last).tolist()
         kept = [i for i in ends if after[i] is not None]

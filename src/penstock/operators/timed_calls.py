@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.columns import UTC, values_of
+from penstock.arrow.columns import EPOCH
 from penstock.errors import OperatorError, raised
 from penstock.operators.base import Context, KeyedState
-from penstock.operators.calls import Calls, Spread
-from penstock.operators.zones import EPOCH
+from penstock.operators.calls import Calls, Events, Spread
 from penstock.rows.keys import Ints
 from penstock.rows.returned import Unfit
 from penstock.rows.rows import Emitted, Keys
@@ -32,8 +31,9 @@ if TYPE_CHECKING:
     from penstock.operators.timed_map import TimedMap
 
 _ZERO_NAIVE: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001  (times without a zone are UTC, as those of columns)
-_NO_TIMER: Final = dt.datetime.max.replace(tzinfo=dt.UTC)
-_EARLIEST: Final = dt.datetime.min.replace(tzinfo=dt.UTC)
+_NO_TIMER: Final = dt.datetime.max.replace(tzinfo=EPOCH.tzinfo)
+_KEPT: Final = dt.datetime.max.replace(tzinfo=EPOCH.tzinfo)  # an object of its own: the timer is the stored one
+_EARLIEST: Final = dt.datetime.min.replace(tzinfo=EPOCH.tzinfo)
 _TICK: Final = dt.timedelta(microseconds=1)
 _FIRST, _LAST = (_EARLIEST - EPOCH) // _TICK, (_NO_TIMER - EPOCH) // _TICK
 _MOST_ROWS: Final = 1 << 16
@@ -84,22 +84,23 @@ class TimedCalls(Calls):
     Attributes:
         fired: Rows that timers gave.
         firing: The entry and the time (µs) that gave each of them; ascending.
-        at: Each entry's timer afterwards; `MAX_TIME`: none.
+        at: int64: each entry's timer afterwards; `MAX_TIME`: none.
     """
 
     def __init__(
-        self, step: TimedMap, keys: list[Any], spread: Spread, events: list[Any], held: Sequence[Any], timers: Timers
+        self, step: TimedMap, keys: list[Any], spread: Spread, events: Events, held: Sequence[Any], timers: Timers
     ) -> None:
-        super().__init__(step, keys, spread, events, held)
+        super().__init__(step, keys, spread, events.rows, held)
         self._on_timer = step.timer_fn
-        self._time = spread.order.time.tolist()
+        self._time: Any = spread.order.time
+        self._moments = events.moments(spread.order.time)
         self._timers = timers
         self._at, self._upto, self._once = timers.at.tolist(), timers.upto.tolist(), timers.once.tolist()
         self._untold: dict[tuple[int, int], tuple[str, str, str, str]] = {}
         self._unfit: set[tuple[int, int]] = set()
         self.fired: list[Any] = []
         self.firing: list[tuple[int, int]] = []
-        self.at: list[int] = []
+        self.at: Any = timers.at
         self._given = self._returned.batch(())
 
     def run(self) -> tuple[pa.RecordBatch, list[Any]]:
@@ -122,73 +123,88 @@ class TimedCalls(Calls):
         """Times are compared as Python has them, and become numbers all at once. What fails is run again with care, which finds out why."""
         fn, settle, rows, load = self._step.fn, self._codec.settle, self._returned.rows, self._codec.load
         keys, owner, starts, events, never = self._keys, self._owner, self._starts, self._events, _NO_TIMER
-        at_column = self._column_of_time()  # an event's own object is at hand, others are far away in memory
-        moments: list[Any] = values_of(pa.array(self._time, UTC)) if at_column is None and self._time else []
-        out, trigger, plain = self.out, self.trigger, self._returned.plain
-        stored_timers, late = as_moments(self._timers.at), as_moments(np.maximum(self._timers.upto, self._timers.once))
-        timers: list[Any] = []
-        cared: list[int] = []
-        self.at = [MAX_TIME] * len(self.held)
-        for g, (raw, stored, last) in enumerate(zip(self.held, stored_timers, late, strict=True)):
+        moments, out, trigger, plain = self._moments, self.out, self.trigger, self._returned.plain
+        late = np.maximum(self._timers.upto, self._timers.once)
+        since: list[Any] = []  # a timer becomes a number soon after it is made: later it is far away in memory
+        kept: list[int] = []
+        gone: list[int] = []
+        self.at = self._timers.at.copy()
+        for g, (raw, stored, last) in enumerate(zip(self.held, self._stored_timers(late), as_moments(late), strict=True)):
             key, now, begin, fired = keys[owner[g]], load(raw) if raw else None, len(out), len(self.fired)
+            timer: Any = stored
             try:
-                timer: Any = stored
-                moment = _EARLIEST
                 for i in range(starts[g], starts[g + 1]):
-                    event, before = events[i], moment
-                    moment = moments[i] if at_column is None else event[at_column]
                     # One comparison per event: a timer that is not after the event that set it is not after the next one either.
-                    if timer <= moment:
-                        at = wanted((max(timer, before + _TICK),), MIN_TIME)
-                        now, at = self._fire(g, key, now, at, self._time[i])
-                        timer = never if at == MAX_TIME else EPOCH + at * _TICK
-                    result = fn(key, event, now)
+                    if timer <= moments[i]:
+                        now, timer = self._fire_before(g, key, now, timer, i)
+                    result = fn(key, events[i], now)
                     if len(result) == 3:
-                        outputs, after, timer = result
+                        outputs, now, timer = result
                         if timer is None:
                             timer = never
                         elif timer.tzinfo is None:
-                            timer = timer.replace(tzinfo=dt.UTC)
+                            timer = in_utc(timer)
                     else:
-                        outputs, after = result
-                        if after is None:
+                        outputs, now = result
+                        if now is None:
                             timer = never
-                    given = (outputs,) if plain and type(outputs) is tuple else rows(outputs)
-                    now = None if after is None else settle(after)
-                    if given:
+                    if now is not None:
+                        now = settle(now)
+                    if plain and type(outputs) is tuple:
+                        out.append(outputs)
+                        trigger.append(i)
+                    elif given := rows(outputs):
                         out += given
                         trigger += [i] * len(given)
-                if timer is not never and (timer <= last or type(timer) is not dt.datetime):
-                    now, timer = self._fire_after(g, key, now, wanted((max(timer, moment + _TICK),), MIN_TIME))
+                if (timer <= last or type(timer) is not dt.datetime) and timer is not never and timer is not _KEPT:
+                    now, timer = self._fire_after(g, key, now, timer)
             except Exception:  # noqa: BLE001  (the user's code may raise anything; it may have changed its state before)
                 del out[begin:], trigger[begin:], self.fired[fired:], self.firing[fired:]
                 more, now = self._with_care(g)
                 out += [row for _, row in more]
                 trigger += [i for i, _ in more]
-                timer = never
-                cared.append(g)
-            timers.append(timer)
+                timer = _KEPT
+            if timer is _KEPT:
+                kept.append(g)
+            elif timer is never:
+                gone.append(g)
+            since.append(timer - EPOCH)
             self._after.append(now)
-        found = as_micros(timers)
-        for g in cared:
-            found[g] = self.at[g]
-        self.at = found
+        numbers: Any = pa.array(since, pa.duration("us")).cast(pa.int64()).to_numpy().copy()
+        numbers[kept], numbers[gone] = self.at[kept], MAX_TIME
+        self.at = numbers
 
-    def _column_of_time(self) -> int | None:
-        """The events' column that has the event times; None: none has."""
-        time = self._spread.order.time
-        for i, column in enumerate(self._spread.data.columns):
-            if column.type == UTC and not column.null_count and np.array_equal(column.cast(pa.int64()).to_numpy(), time):
-                return i
-        return None
+    def _stored_timers(self, late: Ints) -> list[Any]:
+        """The timer that each entry begins with, as Python has it; `_KEPT`: it fires neither among the entry's rows nor after them.
 
-    def _fire_after(self, g: int, key: Any, now: Any, at: int) -> tuple[Any, Any]:
+        Args:
+            late: int64, n: up to when timers fire after the rows.
+        """
+        timers: list[Any] = [_KEPT] * len(late)
+        soon = np.flatnonzero(self._timers.at <= late)
+        for g, timer in zip(soon.tolist(), as_moments(self._timers.at[soon]), strict=True):
+            timers[g] = timer
+        return timers
+
+    def _fire_before(self, g: int, key: Any, now: Any, timer: Any, i: int) -> tuple[Any, Any]:
+        """Fire an entry's timers before row `i`; the state and the timer after them."""
+        if timer is _NO_TIMER or timer is _KEPT:  # the row is of the last moment of all
+            return now, timer
+        now, at = self._fire(g, key, now, self._not_before(g, timer, i), int(self._time[i]))
+        return now, _as_moment(at)
+
+    def _fire_after(self, g: int, key: Any, now: Any, timer: Any) -> tuple[Any, Any]:
         """Fire an entry's timers after its rows; the state and the timer after them."""
+        at = self._not_before(g, timer, self._starts[g + 1])
         if at <= self._upto[g]:
             now, at = self._fire(g, key, now, at, self._upto[g])
         if at <= self._once[g]:
             now, at = self._fire(g, key, now, at, at)[0], MAX_TIME
-        return now, _NO_TIMER if at == MAX_TIME else EPOCH + at * _TICK
+        return now, _as_moment(at)
+
+    def _not_before(self, g: int, timer: Any, i: int) -> int:
+        """An entry's timer (µs) before row `i`; one that is not after the row before it counts as the next microsecond."""
+        return wanted((timer,), int(self._time[i - 1]) if i > self._starts[g] else MIN_TIME)
 
     def _fire(self, g: int, key: Any, now: Any, at: int, upto: int) -> tuple[Any, int]:
         """Fire an entry's timers up to a time; the state and the timer after them."""
@@ -254,7 +270,8 @@ class TimedCalls(Calls):
         at = self._at[g]
         for i in range(self._starts[g], self._starts[g + 1]):
             self._skipped.pop(i, None)
-            while at <= self._time[i]:
+            time = int(self._time[i])
+            while at <= time:
                 held, at = fire(held, at)
             try:
                 outputs, after, *timer = self._step.fn(key, self._events[i], codec.load(held) if held else None)
@@ -262,7 +279,7 @@ class TimedCalls(Calls):
                 if everything or i in self._suspects:
                     self._returned.batch(given)
                 now = None if after is None else codec.dump(after)
-                at = wanted(timer, self._time[i]) if timer or after is None else at
+                at = wanted(timer, time) if timer or after is None else at
             except Exception as error:  # noqa: BLE001
                 self._failed(i, error)
                 continue
@@ -298,14 +315,16 @@ def as_moments(times: Ints) -> list[Any]:
     return moments
 
 
-def as_micros(timers: Sequence[Any]) -> list[int]:
-    """Timers as numbers (µs); `MAX_TIME` for `_NO_TIMER`."""
-    kind: Any = pa.duration("us")
-    since: Any = pa.array([timer - EPOCH for timer in timers], kind)
-    numbers: list[int] = since.cast(pa.int64()).to_pylist()
-    if _NO_TIMER in timers:
-        return [MAX_TIME if timer is _NO_TIMER else number for timer, number in zip(timers, numbers, strict=True)]
-    return numbers
+def in_utc(timer: Any) -> Any:
+    """A time without a zone, which is UTC; raises `TypeError` for what is no time."""
+    if timer != timer:  # noqa: PLR0124  (pandas' NaT)
+        raise TypeError
+    return timer.replace(tzinfo=EPOCH.tzinfo)
+
+
+def _as_moment(at: int) -> Any:
+    """A timer (µs) as Python has it."""
+    return _NO_TIMER if at == MAX_TIME else EPOCH + at * _TICK
 
 
 def wanted(timer: Sequence[Any], time: int) -> int:

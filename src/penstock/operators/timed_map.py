@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.errors import DeclarationError
 from penstock.operators.base import KeyedState, Output
-from penstock.operators.calls import Spread, events_of
+from penstock.operators.calls import Events, Spread
 from penstock.operators.lifetimes import Entries, Lives, due_entries, lives, living, store, with_timers, without_rows
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.timed_calls import TimedCalls, Timers
@@ -57,9 +57,9 @@ class TimedMap(StatefulMap):
             found = lives(rows, self.ttl_us)
             names = state.names(rows.keys, found.owner)
             stored = state.get(names)
-            held, doubt = living(found, stored, rows, self.ttl_us, self.context)
+            held, doubt, heads = living(found, stored, rows, self.ttl_us, self.context)
             begins = rows.order.time[found.starts[:-1]]
-            entries = with_timers(Entries(rows.keys, found, names, stored, held, begins, doubt), begins, self.ttl_us)
+            entries = with_timers(Entries(rows.keys, found, names, stored, held, begins, doubt), heads, begins, self.ttl_us)
         return list(self._run(entries, rows, state))
 
     def on_frontier(self, t: int, state: KeyedState) -> Output:
@@ -85,9 +85,9 @@ class TimedMap(StatefulMap):
         since = self.context.not_past(entries.at, entries.keys.hashes[found.owner])
         timers = Timers.of(since, found.until, found.last, entries.doubt, self.ttl_us, self.context)
         held = self._current(names, entries.held, state)
-        calls = TimedCalls(self, entries.keys.values(), spread, events_of(data), held, timers)
+        calls = TimedCalls(self, entries.keys.values(), spread, Events.of(data), held, timers)
         batch, after = calls.run()
-        at, ends = np.array(calls.at, np.int64), np.flatnonzero(found.last)
+        at, ends = calls.at, np.flatnonzero(found.last)
         there = np.fromiter((value is not None for value in after), bool, len(after)) | (at != MAX_TIME)
         if self.ttl_us is not None:  # what no event can find any more is not stored
             ends_at = np.minimum(found.until, MAX_TIME - self.ttl_us) + self.ttl_us
