@@ -13,6 +13,8 @@ from recomputing import Store
 from test_against_oracle import compare
 from test_recompute_mutants import a_log
 
+from penstock.checkpoint.recovery import Recovery
+from penstock.errors import PenstockError
 from penstock.testing import Harness
 from penstock.types import MIN_TIME
 
@@ -137,3 +139,9 @@ def test_rows_after_the_mark_when_the_code_has_changed_are_those_of_the_new_code
 @pytest.mark.parametrize("seed", [7, 36])
 def test_found_by_the_above(tmp_path, seed):
     check(seed, str(tmp_path))
+
+
+def test_search_when_state_that_goes_on_is_given_the_records_of_the_replay_finds_a_difference(tmp_path, monkeypatch):
+    monkeypatch.setattr(Recovery, "rests", lambda *_: False)
+    with pytest.raises((AssertionError, PenstockError)):
+        sum(check(seed, str(tmp_path), kept=True) for seed in range(100, 120))

@@ -23,12 +23,11 @@ import recipes as r
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recomputing import Store
-from test_against_oracle import always_the_same, compare, examples
+from test_against_oracle import compare, examples
 
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
-from penstock.checkpoint.recovery import Recovery
-from penstock.errors import ChangedFlowError, PenstockError, RecoveryError
+from penstock.errors import ChangedFlowError, RecoveryError
 from penstock.progress.trail import Trail
 from penstock.testing import Crash, Harness
 from penstock.types import MIN_TIME, Mark
@@ -271,15 +270,3 @@ def test_changed_flow_that_is_computed_anew_gives_after_the_marks_what_the_new_c
 @given(data=st.data())
 def test_five_thousand_changed_flows_that_are_computed_anew_give_after_the_marks_what_the_new_code_gives(data):
     draw(data)
-
-
-def test_search_when_state_that_goes_on_is_given_the_records_of_the_replay_finds_a_difference(monkeypatch):
-    monkeypatch.setattr(Recovery, "rests", lambda *_: False)
-
-    @always_the_same(200)
-    @given(st.data())
-    def differ(data):
-        draw(data)
-
-    with pytest.raises((AssertionError, PenstockError)):
-        differ()
