@@ -5,6 +5,8 @@ They are those of `test_changed_recipes`, of few steps, so that a small search f
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import drawing_changes
 import pytest
 import recipes as r
@@ -17,6 +19,7 @@ from penstock.driver import epoch
 from penstock.errors import PenstockError
 from penstock.operators.migration import MigratedView
 from penstock.operators.timed_process import TimedProcess
+from penstock.progress import lateness
 
 
 @st.composite
@@ -78,6 +81,15 @@ def state_goes_through_a_migration_again_and_again(patch):
     patch.setattr(MigratedView, "put_many", lambda self, *given: self._view.put_many(*given))
 
 
+def source_that_no_longer_closes_forgets_that_it_was_closed(patch):
+    whole = lateness.check_lateness
+
+    def judged(before, chunks, **about):
+        return whole(before if about["close_after_us"] else replace(before, closed=False), chunks, **about)
+
+    patch.setattr(epoch, "check_lateness", judged)
+
+
 def another_lateness_counts_for_what_came_before(patch):
     patch.setattr(epoch, "with_floors", lambda record, _: record)
 
@@ -86,6 +98,7 @@ MUTANTS = {
     time_to_live_of_an_operator_means_nothing: changed_operators(),
     state_goes_through_a_migration_again_and_again: changed_operators(),
     another_lateness_counts_for_what_came_before: changed_sources(),
+    source_that_no_longer_closes_forgets_that_it_was_closed: changed_sources(),
 }
 
 
