@@ -31,7 +31,9 @@ from penstock.spark.columns import arrow_schema, empty_frame, named, spark_schem
 from penstock.spark.dividing import LEAST_ROWS, SplitStages
 from penstock.spark.exchange import fits_pages, in_pages
 from penstock.spark.failures import plain
-from penstock.spark.internals.plans import as_rdd, never_without_rows, select_sql
+from penstock.spark.internals.arrow_rows import collected, map_in_arrow
+from penstock.spark.internals.java_columns import grouped_sql
+from penstock.spark.internals.plans import as_rdd, never_without_rows, renamed, select_sql
 from penstock.spark.internals.shuffle import to_partitions
 from penstock.spark.job_descriptions import JobDescriptions
 from penstock.spark.logs import again, input_of
@@ -55,6 +57,7 @@ from penstock.worker.spec import OUT, PACKED_BITS, Port, RegionSpec, epoch_ports
 
 Assign = Callable[[CompiledRegion, EpochOrders], Assignment]
 _BACKENDS: Final = count()
+_TOKENS: Final = spark_schema(pa.schema([("token", pa.binary())]))
 _NAMED_FILES: Final = 10_000
 """Of so many files tasks know the names, for messages."""
 PAGED_ROWS: Final = 1 << 19
@@ -271,7 +274,7 @@ class SparkBackend:
             to = F.expr(routing_sql(work.routing, hash_sql(spec)))
             shuffled = to_partitions(never_without_rows(whole), work.workers, to)
         assignment = replace(self._assign(compiled, work), spec=replace(spec, files=self._named))
-        return self._mark(shuffled.mapInArrow(run(assignment), spark_schema(spec.out_schema)), spec.name)
+        return self._mark(map_in_arrow(shuffled, run(assignment), spark_schema(spec.out_schema)), spec.name)
 
     def _row_times(self, compiled: CompiledRegion, spec: RegionSpec) -> RowTimes | None:
         """What adds the event times to a region's rows, if that is left to its tasks."""
@@ -357,13 +360,13 @@ class SparkBackend:
         shown = shown_columns(names, hidden)
         if shown != names:
             frame = select_sql(frame, [*map(quoted, shown)])
-        return [to_utc(b) for b in self._planned(frame).toArrow().to_batches() if b.num_rows]
+        return [to_utc(b) for b in collected(self._planned(frame)) if b.num_rows]
 
     def stage(self, frame: DataFrame, stager: Stager, hidden: Sequence[str] = ()) -> Iterable[bytes]:
         names = shown_columns(frame.columns, hidden)
         plain = select_sql(frame, [f"{quoted(n)} as c{i}" for i, n in enumerate(names)])  # mapInArrow does not quote names
-        tokens = self._planned(plain).mapInArrow(staging(stager, names), "token binary").toArrow()
-        return tokens.column("token").to_pylist()  # type: ignore[return-value]  # none is null
+        tokens = map_in_arrow(self._planned(plain), staging(stager, names), _TOKENS, [f"c{i}" for i in range(len(names))])
+        return [token for batch in collected(tokens) for token in batch.column(0).to_pylist()]  # type: ignore[misc]  # none is null
 
     def done(self) -> None:
         for frame in self._kept:
@@ -392,8 +395,8 @@ def apply_step(node: p.StepNode, inputs: Sequence[DataFrame], mapped: Callable[.
             for batch in coalesce_batches(batches):
                 yield mapped(what, fn, to_utc(batch).rename_columns(names), schema)
 
-        plain = frame.toDF(*(f"c{i}" for i in range(len(names))))  # mapInArrow does not quote names
-        return plain.mapInArrow(run, spark_schema(with_order(schema)))
+        plain = [f"c{i}" for i in range(len(names))]  # mapInArrow does not quote names
+        return map_in_arrow(renamed(frame, plain), run, spark_schema(with_order(schema)), plain)
     transform = step.frame_function()
     assert transform is not None
     out: DataFrame = transform(frame)
@@ -447,10 +450,8 @@ def by_sql(spec: RegionSpec, port: int) -> bool:
 
 def partial_frame(partials: Partials, frame: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Partial results per key (and pane), computed by the JVM before the shuffle."""
-    groups = [named(k) for k in keys]
-    if partials.pane:
-        groups.append(F.expr(f"{partials.pane} as {PANE}"))
-    return frame.groupBy(*groups).agg(*(F.expr(sql).alias(f"{HIDDEN}a{i}") for i, sql in enumerate(partials.columns)))
+    groups = [*map(quoted, keys), *([f"{partials.pane} as {PANE}"] if partials.pane else [])]
+    return grouped_sql(frame, groups, [f"{sql} as {HIDDEN}a{i}" for i, sql in enumerate(partials.columns)])
 
 
 def partial_schema(spark: SparkSession) -> PartialSchema:

@@ -6,7 +6,7 @@
 | `internalCreateDataFrame` | rows as an RDD that Spark does not plan again; a frame that Spark does not know to be empty | a local checkpoint; an empty RDD of Python's |
 | `createDataFrame` of Java | a frame without rows that leaves the active session alone | PySpark's, and the active session set back |
 | `_serialize_to_jvm`, `PythonSQLUtils.toDataFrame` | rows of the driver as a frame, likewise | PySpark's ``createDataFrame``, and the active session set back |
-| `selectExpr` of Java | all expressions in one call, 5 ms | PySpark's |
+| `selectExpr`, `toDF` of Java | all expressions in one call, 5 ms | PySpark's |
 
 Read next: `penstock.spark.internals.queries`.
 """
@@ -155,11 +155,22 @@ def select_sql(frame: DataFrame, expressions: Sequence[str]) -> DataFrame:
     context = frame.sparkSession.sparkContext
     if not expressions or any(_BETWEEN in text for text in expressions):
         return frame.selectExpr(*expressions)
+    jdf: Any = frame._jdf
+    return DataFrame(jdf.selectExpr(_texts(context, expressions)), frame.sparkSession)
+
+
+def renamed(frame: DataFrame, names: Sequence[str]) -> DataFrame:
+    """``frame.toDF(*names)``, at least one, in one call likewise."""
+    jdf: Any = frame._jdf
+    return DataFrame(jdf.toDF(_texts(frame.sparkSession.sparkContext, names)), frame.sparkSession)
+
+
+def _texts(context: SparkContext, texts: Sequence[str]) -> Any:
+    """An array of Java's."""
     if context not in _splitters:
         jvm: Any = context._jvm
         _splitters[context] = jvm.java.util.regex.Pattern.compile(_BETWEEN)
-    jdf: Any = frame._jdf
-    return DataFrame(jdf.selectExpr(_splitters[context].split(_BETWEEN.join(expressions))), frame.sparkSession)
+    return _splitters[context].split(_BETWEEN.join(texts))
 
 
 __all__ = [
@@ -173,6 +184,7 @@ __all__ = [
     "kind_of",
     "never_without_rows",
     "plan_of",
+    "renamed",
     "secretly_empty",
     "select_sql",
     "taken_over",

@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.sources.files import Files
-from penstock.spark.columns import named, spark_schema
+from penstock.spark.columns import spark_schema
+from penstock.spark.internals.plans import select_sql
 from penstock.spark.sources.reader import CORRUPT
 
 FILE: Final = "__ps_file"
@@ -101,7 +102,7 @@ def _at(reader: Any, files: Files, uris: Sequence[str]) -> DataFrame:
 
 
 def _with_file(frame: DataFrame) -> DataFrame:
-    return frame.select(*(named(c) for c in frame.columns), F.col("_metadata.file_path").alias(FILE))
+    return select_sql(frame, ["*", f"_metadata.file_path as {FILE}"])
 
 
 __all__ = ["read_again", "read_control", "read_files", "read_records"]

@@ -113,7 +113,6 @@ class Slices:
             tag: The source's tag.
             frame: The rows of files as a batch, in the same columns.
         """
-        row = F.struct(*(named(c) for c in frame.columns))
-        self._instead[tag] = frame.select(row.alias(f"s{tag}"))
+        self._instead[tag] = select_sql(frame, [f"struct(*) as s{tag}"])
         if self._branches:
             self._branches[tag] = plan_of(self._instead[tag])
