@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.spark.engine import SparkBackend
-from penstock.spark.internals import queries
+from penstock.spark.internals import plans as internal_plans
 from penstock.spark.sources import slices
 from penstock.spark.sources.slices import Slices
 
@@ -75,7 +75,7 @@ def test_files_are_read_by_the_columns_that_are_needed(spark, tmp_path, monkeypa
     assert run("batch") == [(2, 1.0), (3, 1.5)]
     assert any("ReadSchema: struct<k:bigint" in plan for plan in plans)
     assert not any("v:double" in plan for plan in plans)
-    monkeypatch.setattr(queries, "as_batch", lambda _: None)
+    monkeypatch.setattr(internal_plans.Branch, "as_batch", lambda _: None)
     plans.clear()
     assert run("stream") == [(2, 1.0), (3, 1.5)]
     assert not any("ReadSchema" in plan for plan in plans)

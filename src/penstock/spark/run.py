@@ -43,7 +43,7 @@ from penstock.spark import logs
 from penstock.spark.dividing import LEAST_ROWS
 from penstock.spark.engine import SparkBackend, only_partition, partial_schema, schema_of
 from penstock.spark.failures import translated
-from penstock.spark.internals.queries import running_query, was_stopped
+from penstock.spark.internals.queries import RunningQuery, for_each_batch, was_stopped
 from penstock.spark.job_descriptions import JobDescriptions
 from penstock.spark.log_lines import log_end, log_epoch, log_start
 from penstock.spark.options import check_patterns, interval_ms, names_to_forget, query_settings, step_limits, workers_of
@@ -305,8 +305,10 @@ class SparkEngine:
             self._query = self._by_driver(loop, [p for p in planned if p is not None])
             return
         try:
-            writer = self._stream().writeStream.foreachBatch(partial(self._batch, loop))
-            writer = writer.option("checkpointLocation", self._uri(loop.last.log))
+            log = self._uri(loop.last.log)
+            running = RunningQuery(self.spark, log)
+            writer = for_each_batch(self._stream().writeStream, self.spark, partial(self._batch, loop, running))
+            writer = writer.option("checkpointLocation", log)
             writer = writer.queryName(self.label) if self.label.strip() else writer
             trigger = {"availableNow": True} if available else {"processingTime": f"{self._interval_ms} milliseconds"}
             self._query = SparkReading(writer.trigger(**trigger).start())
@@ -349,10 +351,11 @@ class SparkEngine:
         control = read_control(self.spark, self._uri(CONTROL))
         return one_stream([control, *(reader_of(source).stream(self.spark, source) for source in self._flow.plan.sources)])
 
-    def _batch(self, loop: Loop, frame: DataFrame, epoch: int) -> None:
+    def _batch(self, loop: Loop, running: RunningQuery, frame: DataFrame, epoch: int) -> None:
         """One micro-batch of a query of Spark's."""
-        query = running_query(self.spark, self._uri(loop.last.log))
-        self.run_epoch(loop, epoch, Slices(frame, query, epoch), lambda: was_stopped(query))
+        query = running.find()
+        slices = Slices(frame, query, epoch, len(self._flow.plan.sources))
+        self.run_epoch(loop, epoch, slices, lambda: was_stopped(query))
 
     def run_epoch(self, loop: Loop, epoch: int, slices: Slices, was_stopped: Callable[[], bool] = lambda: False) -> None:
         """Run one epoch.

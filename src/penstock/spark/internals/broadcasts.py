@@ -19,7 +19,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
-from penstock.spark.internals.plans import frame_of, is_missing, kind_of
+from penstock.spark.internals.plans import frame_of, is_missing
 
 _SHAPES: Final = 4
 """Of one table so many broadcasts are kept: a plan may need fewer of its columns than another, or fewer rows."""
@@ -91,7 +91,7 @@ def _kept(jvm: Any, session: Any, plan: Any, known: Callable[[str], Broadcasts |
         rows = found[1]
         output = rows.output()
         table = next((t for i in range(output.size()) if (t := known(output.apply(i).name())) is not None), None)
-        if table is not None and kind_of(rows) != "ReusedExchangeExec":
+        if table is not None and rows.nodeName() != "ReusedExchange":
             mode = plan.requiredChildDistribution().apply(1).mode()
             exchange = table.of(jvm, session, rows, mode)
             new[1] = jvm.org.apache.spark.sql.execution.exchange.ReusedExchangeExec(output, exchange)

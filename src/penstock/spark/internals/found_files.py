@@ -20,10 +20,15 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.driver.input_files import InputFile
-from penstock.spark.internals.plans import ABOVE_FILES, kind_of, plan_of
+from penstock.spark.internals.plans import Branch, plan_of
 
 _STATUS: Final = re.compile(r".*; isDirectory=\w+; length=(\d+); .*?modification_time=(-?\d+);")
+_PLAIN: Final = re.compile(
+    r"\w+\{path=([\w./:=,+@-]+); isDirectory=", re.ASCII
+)  # a path that is its URI: nothing in it is escaped
 _ENTRY: Final = re.compile(r"NewFileEntry\((.*),(\d+),(-?\d+)\)")
+_FEW: Final = 256
+_fields: WeakKeyDictionary[SparkContext, dict[str, Any]] = WeakKeyDictionary()
 _wrapping: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 
 
@@ -49,21 +54,17 @@ def normal(uri: str) -> str:
 
 def listed(frame: DataFrame) -> Found:
     """The files of a DataFrame that reads files of one format and does no more."""
-    plan = plan_of(frame)
-    while kind_of(plan) in ABOVE_FILES:
-        plan = plan.child()
-    return found_in(frame.sparkSession, plan)
+    return found_in(frame.sparkSession, Branch(plan_of(frame)))
 
 
-def found_in(spark: SparkSession, plan: Any) -> Found:
-    """The files of a relation.
+def found_in(spark: SparkSession, branch: Branch) -> Found:
+    """The files of a plan that reads files and does no more.
 
     Args:
         spark: A session.
-        plan: Java's ``LogicalRelation``.
+        branch: Its kind is `FILES`.
     """
-    relation, stream = plan.relation(), plan.stream()
-    index = relation.location()
+    index, stream = branch.relation.location(), branch.stream
     files = _files_of(spark, index)
     roots = index.rootPaths()
     lost: tuple[str, ...] = ()
@@ -76,15 +77,12 @@ def found_in(spark: SparkSession, plan: Any) -> Found:
 
 def _files_of(spark: SparkSession, index: Any) -> tuple[InputFile, ...]:
     """What Spark saw of each file when it listed them for this epoch, in one call to Java."""
-    context = spark.sparkContext
-    if context not in _wrapping:
-        jvm: Any = context._jvm
-        _wrapping[context] = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray
-    uris = str(_wrapping[context](index.inputFiles()).mkString("\n")).split("\n")
     every = index.allFiles()
-    told = [_STATUS.match(line) for line in str(every.mkString("\n")).split("\n")]
-    if uris == [""]:
+    lines = str(every.mkString("\n")).split("\n")
+    if lines == [""]:
         return ()
+    told, paths = [_STATUS.match(line) for line in lines], [_PLAIN.match(line) for line in lines]
+    uris = [path[1] for path in paths if path] if all(paths) else _uris_of(spark, index)
     if len(told) != len(uris) or not all(told):  # a name has a line break, or a store tells it otherwise
         status = [every.apply(i) for i in range(len(uris))]
         return tuple(
@@ -93,12 +91,21 @@ def _files_of(spark: SparkSession, index: Any) -> tuple[InputFile, ...]:
     return tuple(InputFile(normal(uri), int(t[1]), int(t[2])) for uri, t in zip(uris, told, strict=True) if t is not None)
 
 
+def _uris_of(spark: SparkSession, index: Any) -> list[str]:
+    context = spark.sparkContext
+    if context not in _wrapping:
+        jvm: Any = context._jvm
+        _wrapping[context] = jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray
+    return str(_wrapping[context](index.inputFiles()).mkString("\n")).split("\n")
+
+
 def unread(
-    stream: Any, mtime_ms: int, after: tuple[int, str], known: Collection[str], most: int, *, listed: bool
+    spark: SparkSession, stream: Any, mtime_ms: int, after: tuple[int, str], known: Collection[str], most: int, *, listed: bool
 ) -> list[InputFile]:
     """The first files of one moment that Spark has found and not given yet, in order.
 
     Args:
+        spark: A session.
         stream: Spark's source.
         mtime_ms: The moment, that of the last file given.
         after: Only files behind this place.
@@ -106,28 +113,35 @@ def unread(
         most: At most so many.
         listed: Whether this query has listed files itself, so that what it has left is known; otherwise they are listed once more.
     """
-    left, all_unread = _field(stream, "unreadFiles"), True
+    left, all_unread = _field(spark, stream, "unreadFiles"), True
     if left is None:
-        left, all_unread = _field(stream, "allFilesForTriggerAvailableNow"), False
+        left, all_unread = _field(spark, stream, "allFilesForTriggerAvailableNow"), False
     if left is None and not listed:
         fetch = stream.getClass().getDeclaredMethod("fetchAllFiles", None)
         fetch.setAccessible(True)
         left = fetch.invoke(stream, None)
     if left is None:
         return []
-    begin = 0 if all_unread else _first(left, mtime_ms)
-    end = _first(left, mtime_ms + 1)
+    begin, end = 0, int(left.size())
+    if end > _FEW:  # otherwise they are all read at once, which is quicker than a search
+        begin = 0 if all_unread else _first(left, mtime_ms)
+        end = _first(left, mtime_ms + 1)
     if begin >= end:
         return []
     entries = [_ENTRY.fullmatch(line) for line in str(left.slice(begin, end).mkString("\n")).split("\n")]
-    group = {normal(e[1]): (i, InputFile(normal(e[1]), int(e[2]), int(e[3]))) for i, e in enumerate(entries, begin) if e}
+    group = {
+        normal(e[1]): (i, InputFile(normal(e[1]), int(e[2]), int(e[3])))
+        for i, e in enumerate(entries, begin)
+        if e and (int(e[3]) == mtime_ms or (all_unread and int(e[3]) < mtime_ms))
+    }
     found: list[InputFile] = []
+    seen = None if all_unread else stream.seenFiles()
     for i, file in sorted(group.values(), key=lambda entry: entry[1].place):
         if len(found) == most:
             break
         if file.uri in known or file.place <= after:
             continue
-        if all_unread or bool(stream.seenFiles().isNewFile(left.apply(i).path(), file.mtime_ms)):
+        if seen is None or bool(seen.isNewFile(left.apply(i).path(), file.mtime_ms)):
             found.append(file)
     return found
 
@@ -144,10 +158,13 @@ def _first(files: Any, mtime_ms: int) -> int:
     return low
 
 
-def _field(stream: Any, name: str) -> Any:
-    field = stream.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(stream)
+def _field(spark: SparkSession, stream: Any, name: str) -> Any:
+    fields = _fields.setdefault(spark.sparkContext, {})
+    if name not in fields:
+        field = stream.getClass().getDeclaredField(name)
+        field.setAccessible(True)
+        fields[name] = field
+    return fields[name].get(stream)
 
 
 __all__ = ["Found", "found_in", "listed", "normal", "unread"]

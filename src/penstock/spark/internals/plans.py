@@ -14,6 +14,7 @@ Read next: `penstock.spark.internals.queries`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -26,9 +27,11 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.internals.connect import is_connect
 
-ABOVE_FILES: Final = ("Project", "SubqueryAlias")
-"""Kinds of plans that may stand between a source's files and its rows."""
+FILES: Final = "LogicalRelation"
+"""Kind of a plan that reads files."""
+_ABOVE_FILES: Final = ("Project", "SubqueryAlias")  # these may stand between a source's files and its rows
 _BETWEEN: Final = "\x01"
+_no_rows: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 _of_rows: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()
 _splitters: WeakKeyDictionary[SparkContext, Any] = WeakKeyDictionary()  # Java's patterns that split at it
 
@@ -54,23 +57,52 @@ def frame_of(plan: Any, session: SparkSession) -> DataFrame:
     return DataFrame(_of_rows[context](theirs._jsparkSession, plan), session)
 
 
-def kind_of(plan: Any) -> str:
-    """The name of a plan's class, without its package."""
-    return str(plan.getClass().getSimpleName())
+class Branch:
+    """The plan of one source, down to what it reads.
 
+    Args:
+        plan: A logical plan.
 
-def as_batch(plan: Any) -> Any | None:
-    """The plan of a stream's files as that of a batch, which Spark plans together with what follows; None: it is another plan.
-
-    So columns that nothing needs are not read, and rows that a filter drops are not made.
+    Attributes:
+        plan: The same.
+        leaf: What lies below steps that change no rows.
+        kind: Its kind: the name of its class.
     """
-    kind = kind_of(plan)
-    if kind == "LogicalRelation":
-        return plan.copy(plan.relation(), plan.output(), plan.catalogTable(), False, plan.stream())
-    if kind not in ABOVE_FILES:
-        return None
-    child = as_batch(plan.child())
-    return None if child is None else plan.withNewChildren(plan.children().updated(0, child))
+
+    def __init__(self, plan: Any) -> None:
+        self.plan, self.leaf = plan, plan
+        self._above: list[Any] = []
+        while (kind := str(self.leaf.nodeName())) in _ABOVE_FILES:
+            self._above.append(self.leaf)
+            self.leaf = self.leaf.child()
+        self.kind = kind
+
+    @cached_property
+    def relation(self) -> Any:
+        """Of `FILES`, which."""
+        return self.leaf.relation()
+
+    @cached_property
+    def stream(self) -> Any:
+        """Of `FILES`, the stream's source, as an ``Option``."""
+        return self.leaf.stream()
+
+    def as_batch(self) -> Any | None:
+        """The plan of a stream's files as that of a batch, which Spark plans together with what follows; None: it is another plan.
+
+        So columns that nothing needs are not read, and rows that a filter drops are not made.
+        """
+        if self.kind != FILES:
+            return None
+        try:
+            plan = self.leaf.copy(self.relation, self.leaf.output(), self.leaf.catalogTable(), False, self.stream)
+        except Py4JError as error:
+            if not is_missing(error):
+                raise
+            return None
+        for step in reversed(self._above):
+            plan = step.withNewChildren(step.children().updated(0, plan))
+        return plan
 
 
 def taken_over(frame: DataFrame, session: SparkSession) -> DataFrame:
@@ -100,9 +132,12 @@ def never_without_rows(frame: DataFrame) -> DataFrame:
     controller.
     """
     spark, jdf = frame.sparkSession, frame._jdf
-    context: Any = spark.sparkContext._jsc
+    context = spark.sparkContext
+    if context not in _no_rows:
+        java: Any = context._jsc
+        _no_rows[context] = java.emptyRDD().rdd()
     try:
-        none: Any = jdf.sparkSession().internalCreateDataFrame(context.emptyRDD().rdd(), jdf.schema(), False)
+        none: Any = jdf.sparkSession().internalCreateDataFrame(_no_rows[context], jdf.schema(), False)
     except Py4JError as error:
         if not is_missing(error):
             raise
@@ -174,14 +209,13 @@ def _texts(context: SparkContext, texts: Sequence[str]) -> Any:
 
 
 __all__ = [
-    "ABOVE_FILES",
-    "as_batch",
+    "FILES",
+    "Branch",
     "as_rdd",
     "frame_of",
     "frame_of_table",
     "frame_without_rows",
     "is_missing",
-    "kind_of",
     "never_without_rows",
     "plan_of",
     "renamed",

@@ -4,6 +4,7 @@
 |---|---|---|
 | `streams.active`, `resolvedCheckpointRoot` | the query that calls for an epoch, before `start` has returned | each epoch reads the union of all sources, once per source: slower, the same rows |
 | `lastExecution().logical` | each source's branch of an epoch, with its offsets | likewise; and footers do not tell which rows are late |
+| `PythonForeachBatchHelper`, `ForeachBatchFunction` | all epochs are given in one Python session | PySpark makes a session for each epoch |
 | `triggerExecutor`, `noNewData` | whether a query of what there is has read it all | it counts as read |
 | `isActive` | whether somebody has stopped the query | an epoch that is interrupted is told as a failure |
 | `listListeners`, `addListener` | the user's listeners hear of a flow's query | they do not |
@@ -11,12 +12,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JError
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import ForeachBatchFunction
 
-from penstock.spark.internals.plans import as_batch
+_HELPER: Final = "org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper"
+
+
+class RunningQuery:
+    """A query, which is searched for once: see `running_query`."""
+
+    def __init__(self, spark: SparkSession, log: str) -> None:
+        self._spark, self._log = spark, log
+        self._found: Any = None
+
+    def find(self) -> Any:
+        """Its Java object; None if Spark does not tell."""
+        if self._found is None:
+            self._found = running_query(self._spark, self._log)
+        return self._found
+
+
+class _EachBatch(ForeachBatchFunction):
+    """Called by Java with each batch. PySpark makes another session of each, which looks for two classes and sets it up."""
+
+    def __init__(self, session: SparkSession, run: Callable[[DataFrame, int], None]) -> None:
+        super().__init__(session, self._begin)
+        self._run = run
+        self._session: SparkSession | None = None  # the query's, in which all of its batches are
+
+    def _begin(self, frame: DataFrame, epoch: int) -> None:
+        self._session = frame.sparkSession
+        self._run(frame, epoch)
+
+    def call(self, batch: Any, epoch: int) -> None:
+        if self._session is None:
+            super().call(batch, epoch)
+        else:
+            self._run(DataFrame(batch, self._session), epoch)
+
+
+def for_each_batch(writer: Any, spark: SparkSession, run: Callable[[DataFrame, int], None]) -> Any:
+    """``writer.foreachBatch(run)``.
+
+    Args:
+        writer: What PySpark's ``writeStream`` gives.
+        spark: The session of the stream.
+        run: Given each batch, and its number.
+    """
+    context: Any = spark.sparkContext
+    try:
+        getattr(context._jvm, _HELPER).callForeachBatch(writer._jwrite, _EachBatch(spark, run))
+    except (Py4JError, TypeError):  # TypeError: no such class, which py4j takes for a package
+        return writer.foreachBatch(run)
+    serve: Any = ensure_callback_server_started  # PySpark does not say of what types it is
+    serve(context._gateway)
+    return writer
 
 
 def running_query(spark: SparkSession, log: str) -> Any:
@@ -53,8 +108,7 @@ def branches_of(query: Any, epoch: int, sources: int) -> Sequence[Any]:
         if int(execution.currentBatchId()) != epoch:
             return []  # a query on the same checkpoint that is just ending
         children = execution.logical().child().children()
-        streams = [children.apply(i) for i in range(int(children.size()))]
-        branches = [as_batch(stream) or stream for stream in streams]
+        branches = [children.apply(i) for i in range(int(children.size()))]
         return branches if len(branches) == sources else []
     except Exception:  # noqa: BLE001  (internals of Spark; the public way gives the same rows)
         return []
@@ -89,4 +143,4 @@ def share_listeners(theirs: SparkSession, ours: SparkSession) -> None:
         other._jsparkSession.streams().addListener(listener)
 
 
-__all__ = ["branches_of", "ran_out", "running_query", "share_listeners", "was_stopped"]
+__all__ = ["RunningQuery", "branches_of", "for_each_batch", "ran_out", "running_query", "share_listeners", "was_stopped"]

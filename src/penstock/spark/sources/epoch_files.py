@@ -145,7 +145,9 @@ class EpochFiles:
         moment = max(f.mtime_ms for f in files)
         number = len(files) + len(order.ahead)
         try:
-            return unread(found.stream, moment, order.reached or (0, ""), known, number, listed=not self._kept.first)
+            return unread(
+                self._spark, found.stream, moment, order.reached or (0, ""), known, number, listed=not self._kept.first
+            )
         except Exception:  # noqa: BLE001  (internals of Spark; without them its order stands)
             return ()
 

@@ -17,8 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.spark.columns import named
 from penstock.spark.internals.found_files import Found, found_in
-from penstock.spark.internals.plans import ABOVE_FILES, as_rdd, frame_of, kind_of, plan_of, select_sql
+from penstock.spark.internals.plans import FILES, Branch, as_rdd, frame_of, select_sql
 from penstock.spark.internals.queries import branches_of
+from penstock.sql_text.schema import quoted
 
 ROW: Final = "__ps_file_row"
 """Spark's own id of a row: the number of its partition of the scan, and its place there."""
@@ -50,12 +51,13 @@ class Slices:
         frame: What ``foreachBatch`` got.
         query: The running query (its Java object), or None.
         epoch: Number of the epoch; a plan of another one is not used.
+        sources: How many there are, without the control log.
     """
 
-    def __init__(self, frame: DataFrame, query: Any, epoch: int) -> None:
+    def __init__(self, frame: DataFrame, query: Any, epoch: int, sources: int) -> None:
         self._frame = frame
-        # A tag, and the columns of each source.
-        self._branches = [] if query is None else list(branches_of(query, epoch, len(frame.columns) - 1))
+        self._plans = [] if query is None else branches_of(query, epoch, sources + 1)
+        self._branches: dict[int, Branch] = {}
         self._instead: dict[int, DataFrame] = {}
 
     @property
@@ -73,15 +75,23 @@ class Slices:
         Returns:
             The columns, and `ROW`. No filter can move across that, but across what is computed of it, which then is only of the rows left.
         """
-        chosen = [f"s{tag}.*"] if columns is None else [f"s{tag}.`{c}`" for c in columns]
+        of = "" if tag in self._instead else f"s{tag}."
+        chosen = [f"{of}*"] if columns is None else [f"{of}{quoted(c)}" for c in columns]
         chosen.append(f"monotonically_increasing_id() as {ROW}")
-        if tag in self._instead and not self._branches:
+        if tag in self._instead:
             return select_sql(self._instead[tag], chosen)
-        if not self._branches:
+        branch = self._branch(tag)
+        if branch is None:
             return select_sql(self._frame.where(f"tag = {tag}"), chosen)
-        branch = self._branches[tag]
-        whole = select_sql(frame_of(branch, self.session), chosen)
-        return as_rdd(whole) if branch.isStreaming() else whole
+        batch = branch.as_batch()
+        whole = select_sql(frame_of(branch.plan if batch is None else batch, self.session), chosen)
+        return as_rdd(whole) if batch is None and branch.plan.isStreaming() else whole
+
+    def _branch(self, tag: int) -> Branch | None:
+        """The plan of one source; None: Spark does not give it."""
+        if self._plans and tag not in self._branches:
+            self._branches[tag] = Branch(self._plans[tag])
+        return self._branches.get(tag)
 
     def files(self, tag: int) -> Found | None:
         """The files that one source reads in this epoch, without planning anything; None: Spark does not tell.
@@ -89,13 +99,12 @@ class Slices:
         Args:
             tag: The source's tag.
         """
-        plan = self._branches[tag] if self._branches else None
-        while plan is not None and kind_of(plan) in ABOVE_FILES:
-            plan = plan.child()
-        kind = "" if plan is None else kind_of(plan)
-        if plan is not None and kind == "LogicalRelation":
-            return found_in(self.session, plan)
-        return Found() if kind == "LocalRelation" else None  # so Spark puts a source without new files
+        branch = self._branch(tag)
+        if branch is not None and branch.kind == FILES:
+            return found_in(self.session, branch)
+        return (
+            Found() if branch is not None and branch.kind == "LocalRelation" else None
+        )  # so Spark puts a source without new files
 
     def few(self, tag: int) -> pa.Table | None:
         """All rows of one source, where these are few and known without a job; None: they are not.
@@ -113,6 +122,4 @@ class Slices:
             tag: The source's tag.
             frame: The rows of files as a batch, in the same columns.
         """
-        self._instead[tag] = select_sql(frame, [f"struct(*) as s{tag}"])
-        if self._branches:
-            self._branches[tag] = plan_of(self._instead[tag])
+        self._instead[tag] = frame
