@@ -46,16 +46,18 @@ def test_functions_over_batches_give_the_same_rows_whichever_way_they_go(spark, 
     with monkeypatch.context() as during:
         during.setattr(type(frame), "mapInArrow", lacking)  # not used
         found = [map_in_arrow(frame, doubling(), schema("n bigint"), names) for names in (None, ["a b"])]
-    monkeypatch.setattr(arrow_rows, "_java", type(arrow_rows._java)())
-    monkeypatch.setattr(arrow_rows, "_constructed", lacking)
+    other = arrow_rows.begun(spark.sparkContext)
+    other.udf = lacking
+    monkeypatch.setattr(arrow_rows, "java_of", lambda _: other)
     found += [map_in_arrow(frame, doubling(), schema("n bigint")) for _ in range(2)]
+    assert other.udf is None
     assert [values(rows) for rows in found] == [[0, 2, 4, 6]] * 4
     assert {str(rows.schema) for rows in found} == {str(wanted.schema)}
 
 
 def test_functions_that_are_measured_are_pyspark_s(spark, monkeypatch):
     monkeypatch.setattr(spark.sparkContext, "profiler_collector", object())
-    assert arrow_rows._begin(spark.sparkContext) is None
+    assert arrow_rows.begun(spark.sparkContext).udf is None
 
 
 def test_functions_are_sent_with_what_they_refer_to(spark):
@@ -146,7 +148,7 @@ def test_batches_are_given_in_one_session_and_by_pyspark_where_java_lacks_the_he
     sessions = {}
     for way in ("java", "pyspark"):
         if way == "pyspark":
-            monkeypatch.setattr(queries, "_HELPER", "org.apache.spark.NoSuchHelper")
+            monkeypatch.setattr(queries, "HELPER", "org.apache.spark.NoSuchHelper")
         seen, rows = [], []
 
         def run(frame, epoch, seen=seen, rows=rows):

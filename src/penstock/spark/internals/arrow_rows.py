@@ -36,8 +36,17 @@ _UDF: Final = "org.apache.spark.sql.execution.python.UserDefinedPythonFunction"
 
 
 @dataclass
-class _Java:
-    """What is made once in an application: classes, empty lists, types by their JSON, and what a function's process is started with."""
+class Java:
+    """What is made once in an application.
+
+    Attributes:
+        function: The class of functions written in Python.
+        udf: The class of those that SQL knows; None: PySpark's own way is taken.
+        none: An empty list.
+        rest: What the constructor of `udf` takes besides in this version.
+        types: Types by their JSON.
+        started: What the process of a function is started with.
+    """
 
     function: Any
     udf: Any
@@ -47,7 +56,7 @@ class _Java:
     started: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
 
 
-_java: WeakKeyDictionary[SparkContext, _Java | None] = WeakKeyDictionary()  # None: this version has another way
+_java: WeakKeyDictionary[SparkContext, Java] = WeakKeyDictionary()
 
 
 def map_in_arrow(
@@ -62,10 +71,8 @@ def map_in_arrow(
         names: The columns of `frame`, where they are known: to ask for them takes two calls.
     """
     context: Any = frame.sparkSession.sparkContext
-    if context not in _java:
-        _java[context] = _begin(context)
-    java = _java[context]
-    udf = None if java is None else _udf(java, frame, function, schema)
+    java = java_of(context)
+    udf = None if java.udf is None else _udf(java, frame, function, schema)
     if udf is None:
         return frame.mapInArrow(function, schema)
     jdf: Any = frame._jdf
@@ -73,15 +80,21 @@ def map_in_arrow(
     return DataFrame(jdf.mapInArrow(udf.apply(of), False, None), frame.sparkSession)
 
 
-def _begin(context: Any) -> _Java | None:
-    """The application's, unless it measures functions written in Python, which PySpark adds to what it makes."""
-    if context.profiler_collector is not None:
-        return None
+def java_of(context: Any) -> Java:
+    """What is kept of an application."""
+    if context not in _java:
+        _java[context] = begun(context)
+    return _java[context]
+
+
+def begun(context: Any) -> Java:
+    """What an application begins with; where it measures functions written in Python, PySpark adds to what it makes of them."""
     jvm = context._jvm
-    return _Java(getattr(jvm, _FUNCTION), getattr(jvm, _UDF), jvm.java.util.ArrayList())
+    udf = getattr(jvm, _UDF) if context.profiler_collector is None else None
+    return Java(getattr(jvm, _FUNCTION), udf, jvm.java.util.ArrayList())
 
 
-def _udf(java: _Java, frame: DataFrame, function: BatchFunction, schema: StructType) -> Any | None:
+def _udf(java: Java, frame: DataFrame, function: BatchFunction, schema: StructType) -> Any | None:
     """The function as Java's; None: it is large, or this version has another way."""
     session: Any = frame.sparkSession
     context: Any = session.sparkContext
@@ -109,11 +122,11 @@ def _udf(java: _Java, frame: DataFrame, function: BatchFunction, schema: StructT
     except Py4JError as error:
         if not is_missing(error):
             raise
-        _java[context] = None
+        java.udf = None
         return None
 
 
-def _constructed(java: _Java, *given: Any) -> Any:
+def _constructed(java: Java, *given: Any) -> Any:
     try:
         return java.udf(*given, *java.rest)
     except Py4JError as error:
@@ -123,7 +136,7 @@ def _constructed(java: _Java, *given: Any) -> Any:
         return java.udf(*given, *java.rest)
 
 
-def _started(java: _Java, context: Any) -> tuple[Any, Any]:
+def _started(java: Java, context: Any) -> tuple[Any, Any]:
     """Environment and files of the process that runs a function, as Java's; files may be added at any time."""
     env, includes = dict(context.environment), list(context._python_includes)
     key = (tuple(sorted(env.items())), tuple(includes))
@@ -148,4 +161,4 @@ def collected(frame: DataFrame) -> list[pa.RecordBatch]:
     return frame.toArrow().to_batches()
 
 
-__all__ = ["collected", "map_in_arrow"]
+__all__ = ["Java", "begun", "collected", "java_of", "map_in_arrow"]

@@ -20,7 +20,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import ForeachBatchFunction
 
-_HELPER: Final = "org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper"
+HELPER: Final = "org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper"
 
 
 class RunningQuery:
@@ -66,7 +66,7 @@ def for_each_batch(writer: Any, spark: SparkSession, run: Callable[[DataFrame, i
     """
     context: Any = spark.sparkContext
     try:
-        getattr(context._jvm, _HELPER).callForeachBatch(writer._jwrite, _EachBatch(spark, run))
+        getattr(context._jvm, HELPER).callForeachBatch(writer._jwrite, _EachBatch(spark, run))
     except (Py4JError, TypeError):  # TypeError: no such class, which py4j takes for a package
         return writer.foreachBatch(run)
     serve: Any = ensure_callback_server_started  # PySpark does not say of what types it is
