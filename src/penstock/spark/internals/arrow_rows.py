@@ -72,12 +72,16 @@ def map_in_arrow(
     """
     context: Any = frame.sparkSession.sparkContext
     java = java_of(context)
-    udf = None if java.udf is None else _udf(java, frame, function, schema)
-    if udf is None:
-        return frame.mapInArrow(function, schema)
-    jdf: Any = frame._jdf
-    of = columns_of(context, [quoted(name) for name in (frame.columns if names is None else names)])
-    return DataFrame(jdf.mapInArrow(udf.apply(of), False, None), frame.sparkSession)
+    try:
+        udf = None if java.udf is None else _udf(java, frame, function, schema)
+        if udf is not None:
+            of, jdf = columns_of(context, [quoted(name) for name in (frame.columns if names is None else names)]), frame._jdf
+            return DataFrame(jdf.mapInArrow(udf.apply(of), False, None), frame.sparkSession)
+    except Py4JError as error:
+        if not is_missing(error):
+            raise
+        java.udf = None
+    return frame.mapInArrow(function, schema)
 
 
 def java_of(context: Any) -> Java:
@@ -95,7 +99,7 @@ def begun(context: Any) -> Java:
 
 
 def _udf(java: Java, frame: DataFrame, function: BatchFunction, schema: StructType) -> Any | None:
-    """The function as Java's; None: it is large, or this version has another way."""
+    """The function as Java's; None: it is large."""
     session: Any = frame.sparkSession
     context: Any = session.sparkContext
     pickler: Any = CloudPickleSerializer  # PySpark does not say of what type it is
@@ -105,25 +109,19 @@ def _udf(java: Java, frame: DataFrame, function: BatchFunction, schema: StructTy
     if len(command) > _BROADCAST_BYTES:
         return None
     told = schema.json()
-    try:
-        if told not in java.types:
-            java.types[told] = session._jsparkSession.parseDataType(told)
-        env, includes = _started(java, context)
-        ours = java.function(
-            bytearray(command),
-            env,
-            includes,
-            context.pythonExec,
-            context.pythonVer,
-            sent or java.none,
-            context._javaAccumulator,
-        )
-        return _constructed(java, _NAME, ours, java.types[told], PythonEvalType.SQL_MAP_ARROW_ITER_UDF, True)
-    except Py4JError as error:
-        if not is_missing(error):
-            raise
-        java.udf = None
-        return None
+    if told not in java.types:
+        java.types[told] = session._jsparkSession.parseDataType(told)
+    env, includes = _started(java, context)
+    ours = java.function(
+        bytearray(command),
+        env,
+        includes,
+        context.pythonExec,
+        context.pythonVer,
+        sent or java.none,
+        context._javaAccumulator,
+    )
+    return _constructed(java, _NAME, ours, java.types[told], PythonEvalType.SQL_MAP_ARROW_ITER_UDF, True)
 
 
 def _constructed(java: Java, *given: Any) -> Any:
