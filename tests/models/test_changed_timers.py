@@ -107,4 +107,4 @@ MUTANTS = {
 def test_search_when_taking_over_operators_and_sources_is_broken_finds_a_difference(monkeypatch, mutant):
     mutant(monkeypatch)
     with pytest.raises((AssertionError, PenstockError, TypeError, ValueError)):
-        search(MUTANTS[mutant], 100)
+        search(MUTANTS[mutant], 300)
