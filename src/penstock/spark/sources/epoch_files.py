@@ -99,7 +99,7 @@ class EpochFiles:
         if self._upto is not None:
             every = self._files if kept is None else choose(found.files, self._rest(found, order), order)[0]
             self._files, self.order, self.left = cut(every, self.order, order, self._upto - before.files)
-        self._compare({f.uri: f for f in found.files})
+        self._compare({f.uri: f for f in found.files}, begun=kept is not None)
         self.numbers = number_files(self._files, before.files)
         if self._connector.format == "parquet":
             self._look_into()
@@ -151,10 +151,16 @@ class EpochFiles:
         except Exception:  # noqa: BLE001  (internals of Spark; without them its order stands)
             return ()
 
-    def _compare(self, now: dict[str, InputFile]) -> None:
-        """Refuse files that are not what they were when they were found first."""
+    def _compare(self, now: dict[str, InputFile], *, begun: bool) -> None:
+        """Refuse files that are not what they were when they were found first.
+
+        `begun`: this epoch has run before. Otherwise nobody has read them: one that Spark gave to an earlier epoch, which left it to this one, may
+        have another length since, and is read as it is.
+        """
         if any(f.uri not in now for f in self._files):
             now = self._as_listed([f.uri for f in self._files])
+        if not begun:
+            self._files = tuple(now[f.uri] if f.uri in now and now[f.uri].place == f.place else f for f in self._files)
         wrong = first_difference(self._files, now)
         if wrong is not None:
             was, is_now = wrong
