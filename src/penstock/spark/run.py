@@ -307,7 +307,8 @@ class SparkEngine:
         try:
             log = self._uri(loop.last.log)
             running = RunningQuery(self.spark, log)
-            writer = for_each_batch(self._stream().writeStream, self.spark, partial(self._batch, loop, running))
+            run = partial(self.run_epoch, loop)
+            writer = for_each_batch(self._stream().writeStream, self.spark, partial(self._batch, running), run)
             writer = writer.option("checkpointLocation", log)
             writer = writer.queryName(self.label) if self.label.strip() else writer
             trigger = {"availableNow": True} if available else {"processingTime": f"{self._interval_ms} milliseconds"}
@@ -351,11 +352,10 @@ class SparkEngine:
         control = read_control(self.spark, self._uri(CONTROL))
         return one_stream([control, *(reader_of(source).stream(self.spark, source) for source in self._flow.plan.sources)])
 
-    def _batch(self, loop: Loop, running: RunningQuery, frame: DataFrame, epoch: int) -> None:
-        """One micro-batch of a query of Spark's."""
+    def _batch(self, running: RunningQuery, frame: DataFrame, epoch: int) -> tuple[int, Slices, Callable[[], bool]]:
+        """Of a micro-batch of a query of Spark's, what `run_epoch` is given besides."""
         query = running.find()
-        slices = Slices(frame, query, epoch, len(self._flow.plan.sources))
-        self.run_epoch(loop, epoch, slices, lambda: was_stopped(query))
+        return epoch, Slices(frame, query, epoch, len(self._flow.plan.sources)), lambda: was_stopped(query)
 
     def run_epoch(self, loop: Loop, epoch: int, slices: Slices, was_stopped: Callable[[], bool] = lambda: False) -> None:
         """Run one epoch.

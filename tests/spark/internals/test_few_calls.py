@@ -155,7 +155,9 @@ def test_batches_are_given_in_one_session_and_by_pyspark_where_java_lacks_the_he
             seen.append(frame.sparkSession)
             rows.extend(row.id for row in frame.collect())
 
-        writer = queries.for_each_batch(stream.writeStream, spark, run).option("checkpointLocation", str(tmp_path / way))
+        writer = queries.for_each_batch(stream.writeStream, spark, lambda *given: given, run).option(
+            "checkpointLocation", str(tmp_path / way)
+        )
         writer.trigger(availableNow=True).start().awaitTermination(300)
         assert sorted(rows) == [*range(6)]
         sessions[way] = len({id(s) for s in seen}), len(seen)

@@ -20,6 +20,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import ForeachBatchFunction
 
+Given = Callable[[DataFrame, int], Sequence[Any]]
 HELPER: Final = "org.apache.spark.sql.execution.streaming.sources.PythonForeachBatchHelper"
 
 
@@ -40,35 +41,32 @@ class RunningQuery:
 class _EachBatch(ForeachBatchFunction):
     """Called by Java with each batch. PySpark makes another session of each, which looks for two classes and sets it up."""
 
-    def __init__(self, session: SparkSession, run: Callable[[DataFrame, int], None]) -> None:
-        super().__init__(session, self._begin)
-        self._run = run
-        self._session: SparkSession | None = None  # the query's, in which all of its batches are
-
-    def _begin(self, frame: DataFrame, epoch: int) -> None:
-        self._session = frame.sparkSession
-        self._run(frame, epoch)
+    def __init__(self, session: SparkSession, given: Given, run: Callable[..., None]) -> None:
+        super().__init__(session, lambda frame, epoch: run(*given(frame, epoch)))
+        self._given, self._run = given, run
+        self._own: SparkSession | None = None  # the query's, in which all of its batches are
 
     def call(self, batch: Any, epoch: int) -> None:
-        if self._session is None:
-            super().call(batch, epoch)
-        else:
-            self._run(DataFrame(batch, self._session), epoch)
+        if self._own is None:
+            self._own = SparkSession(self.session.sparkContext, batch.sparkSession())
+        self._run(*self._given(DataFrame(batch, self._own), epoch))
 
 
-def for_each_batch(writer: Any, spark: SparkSession, run: Callable[[DataFrame, int], None]) -> Any:
-    """``writer.foreachBatch(run)``.
+def for_each_batch(writer: Any, spark: SparkSession, given: Given, run: Callable[..., None]) -> Any:
+    """``writer.foreachBatch`` of ``run(*given(frame, epoch))``.
 
     Args:
         writer: What PySpark's ``writeStream`` gives.
         spark: The session of the stream.
-        run: Given each batch, and its number.
+        given: What `run` is given, of a batch and its number.
+        run: Called with each batch.
     """
     context: Any = spark.sparkContext
+    each = _EachBatch(spark, given, run)
     try:
-        getattr(context._jvm, HELPER).callForeachBatch(writer._jwrite, _EachBatch(spark, run))
+        getattr(context._jvm, HELPER).callForeachBatch(writer._jwrite, each)
     except (Py4JError, TypeError):  # TypeError: no such class, which py4j takes for a package
-        return writer.foreachBatch(run)
+        return writer.foreachBatch(each.func)
     serve: Any = ensure_callback_server_started  # PySpark does not say of what types it is
     serve(context._gateway)
     return writer
