@@ -1,7 +1,7 @@
 # One file for people and for CI. Needs python3 (3.11 or newer) with venv; everything else comes into .venv.
 
 PYTHON ?= python3
-JOBS ?= 3
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
@@ -61,7 +61,7 @@ $(ARCHIVE): $(STAMP)
 	$(PY) tests/archive.py
 	@touch $@  # a Java that cannot make one leaves none: an empty one is no archive, and no reason to try again
 
-test: $(ARCHIVE)  ## Every test except the soak, in JOBS processes (3: many tests wait, so one more than the cores of a small machine)
+test: $(ARCHIVE)  ## Every test except the soak, in JOBS processes (2)
 	$(BIN)/pytest -m 'not soak' -n $(JOBS) --dist worksteal
 
 test-fast: $(STAMP)  ## The tests that need neither Spark nor patience

@@ -30,7 +30,7 @@ def test_driver_when_killed_within_split_stages_gives_each_row_once(tmp_path):
     assert found["choices"] >= 2 * divided_flow.PER_FILE
 
 
-@pytest.mark.parametrize("region", ["histogram", "choices"])
+@pytest.mark.parametrize("region", ["histogram", pytest.param("choices", marks=pytest.mark.soak)])
 def test_worker_when_killed_within_a_split_stage_is_run_again_and_gives_each_row_once(region, tmp_path):
     rows = divided_flow.write_files(tmp_path / "in")
     database = tmp_path / "found.db"
@@ -41,8 +41,12 @@ def test_worker_when_killed_within_a_split_stage_is_run_again_and_gives_each_row
     assert divided_flow.content(database) == divided_flow.expected(rows)
 
 
-def test_driver_when_killed_while_a_hot_key_is_isolated_gives_each_row_once(tmp_path):
-    found = check_kills(
-        tmp_path, [("isolating", step) for step in ("compute isolated", "stored isolated", "commit", "committed")]
-    )
+@pytest.mark.parametrize(
+    "steps",
+    [("compute isolated", "stored isolated"), pytest.param(("commit", "committed"), marks=pytest.mark.soak)],
+    ids=["before", "commit"],
+)
+def test_driver_when_killed_while_a_hot_key_is_isolated_gives_each_row_once(tmp_path, steps):
+    # Around the commit of a rescale the driver is killed in test_driver_killed, and here in the soak.
+    found = check_kills(tmp_path, [("isolating", step) for step in steps])
     assert found["pinned"] == 1

@@ -22,7 +22,7 @@ def held(url):
     return sorted((tuple(row.values()) for row in rows.select(["k", "number", "total"]).to_pylist()), key=repr) if rows else []
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_flow_that_is_killed_stores_every_row_once(seed, tmp_path):
     dice, made = random.Random(seed), redis_flow.records(seed, 200)
     with valkey(keep=True) as server:

@@ -201,6 +201,7 @@ def test_two_thousand_flows_that_are_computed_anew_since_a_time_give_what_one_se
     check_since(data)
 
 
+@pytest.mark.soak  # the broken variants of test_recompute_mutants are found in the suite
 def test_search_when_a_replay_begins_after_the_time_that_it_is_told_finds_a_difference(monkeypatch):
     whole = recompute.recovery_of
 

@@ -200,7 +200,7 @@ def test_rows_of_files_without_event_time_are_counted(spark, tmp_path):
     assert run.progress["sources"]["events"]["rows"] == len(out.rows()) == 7
 
 
-@pytest.mark.parametrize("nulls", [True, False], ids=["with nulls", "without"])
+@pytest.mark.parametrize("nulls", [True, pytest.param(False, marks=pytest.mark.soak)], ids=["with nulls", "without"])
 def test_times_when_they_are_read_by_the_driver_or_collected_or_grouped_by_spark_say_the_same(
     spark, tmp_path, monkeypatch, nulls
 ):

@@ -43,11 +43,19 @@ def records(n, seed=3):
     return out
 
 
-@pytest.mark.parametrize("positions", [True, False], ids=["positions in columns", "positions of files"])
+WRITTEN_OUT, JOINED, BY_TASKS = (64, 1 << 18, 2_000), (0, 1 << 18, 3), (0, -1, 0)
+
+
 @pytest.mark.parametrize(
-    ("few", "rows", "late"),
-    [(64, 1 << 18, 2_000), (0, 1 << 18, 3), (0, -1, 0)],
-    ids=["written out", "joined", "joined, by tasks"],
+    ("few", "rows", "late", "positions"),
+    [
+        pytest.param(*WRITTEN_OUT, True, id="written out-positions in columns"),
+        pytest.param(*JOINED, False, id="joined-positions of files"),
+        pytest.param(*BY_TASKS, True, id="joined, by tasks-positions in columns"),
+        pytest.param(*BY_TASKS, False, id="joined, by tasks-positions of files"),
+        pytest.param(*WRITTEN_OUT, False, id="written out-positions of files", marks=pytest.mark.soak),
+        pytest.param(*JOINED, True, id="joined-positions in columns", marks=pytest.mark.soak),
+    ],
 )
 def test_records_ahead_however_they_are_looked_for_are_those_of_the_harness(
     spark, tmp_path, monkeypatch, few, rows, late, positions
