@@ -1,6 +1,6 @@
 """What a time to live and timers add to `stateful_map`, as ratios of CPU time measured in one run.
 
-    python benchmarks/timers.py           all, about three minutes
+    python benchmarks/timers.py           all, several minutes
     python benchmarks/timers.py 40000     with so many events per epoch
 
 Epochs of one worker in this process, state in LMDB as Spark's tasks have it. The steps take turns, epoch by epoch, so that whatever else the machine

@@ -153,6 +153,17 @@ def check_since(data: Any) -> None:
         check(recipe, records, data.draw(st.integers(0, 1 << 32)), since=since)
 
 
+def check_trimmed(data: Any) -> None:
+    """Live the life of a flow whose log loses its first records."""
+    recipe = data.draw(drawing.recipes(steps=5))
+    check(
+        recipe,
+        data.draw(drawing.records(recipe, most=30)),
+        data.draw(st.integers(0, 1 << 32)),
+        trimmed=data.draw(st.integers(1, 30)),
+    )
+
+
 @pytest.mark.slow
 @examples(12)
 @given(data=st.data())
@@ -164,26 +175,14 @@ def test_flow_that_is_computed_anew_since_a_time_before_which_nothing_matters_gi
 @examples(12)
 @given(data=st.data())
 def test_flow_whose_log_is_trimmed_is_computed_anew_from_what_is_left_or_refused(data):
-    recipe = data.draw(drawing.recipes(steps=5))
-    check(
-        recipe,
-        data.draw(drawing.records(recipe, most=30)),
-        data.draw(st.integers(0, 1 << 32)),
-        trimmed=data.draw(st.integers(1, 30)),
-    )
+    check_trimmed(data)
 
 
 @pytest.mark.soak
 @settings(suppress_health_check=list(HealthCheck), max_examples=2_000)
 @given(data=st.data())
 def test_two_thousand_flows_whose_log_is_trimmed_are_computed_anew_from_what_is_left_or_refused(data):
-    recipe = data.draw(drawing.recipes(steps=5))
-    check(
-        recipe,
-        data.draw(drawing.records(recipe, most=30)),
-        data.draw(st.integers(0, 1 << 32)),
-        trimmed=data.draw(st.integers(1, 30)),
-    )
+    check_trimmed(data)
 
 
 @pytest.mark.soak

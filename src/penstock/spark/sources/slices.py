@@ -102,9 +102,8 @@ class Slices:
         branch = self._branch(tag)
         if branch is not None and branch.kind == FILES:
             return found_in(self.session, branch)
-        return (
-            Found() if branch is not None and branch.kind == "LocalRelation" else None
-        )  # so Spark puts a source without new files
+        without_new = branch is not None and branch.kind == "LocalRelation"  # so Spark puts a source without new files
+        return Found() if without_new else None
 
     def few(self, tag: int) -> pa.Table | None:
         """All rows of one source, where these are few and known without a job; None: they are not.
