@@ -39,3 +39,62 @@ def test_kernel_when_a_part_of_it_from_another_file_changed_is_compiled_anew(cha
         write("g(x) + 1", "x", 12)
     assert run(tmp_path) == (14, 0)
     assert run(tmp_path) == (14, 1)
+
+
+SIGNATURES = """
+from numba.core.caching import IndexDataCacheFile as Cache
+from threading import Event, Thread
+from penstock.arrow.jit import jit
+
+load_index, save_index, save_data = Cache._load_index, Cache._save_index, Cache._save_data
+read, written, done = Event(), Event(), Event()
+
+
+def run(x):
+    return x / 2
+
+
+def step(kept, act, *given, after=None, then=None):  # each waits for the other, if the other gets there
+    if after is not None:
+        after.wait(0.5)
+    result = act(kept, *given)
+    if then is not None:
+        then.set()
+    return result
+
+
+if __name__ == "__main__":
+    one, other = jit(run), jit(run)
+    data = {}
+    for kernel in (one, other):
+        kernel._cache.save_overload = lambda sig, compiled, kernel=kernel: data.update({kernel: (sig, compiled)})
+    assert (one(3), other(3.0)) == (1.5, 1.5)
+    for kernel in (one, other):
+        del kernel._cache.save_overload
+    first = one._cache._cache_file
+    Cache._load_index = lambda kept: step(kept, load_index, then=None if kept is first else read)
+    Cache._save_index = lambda kept, index: (
+        step(kept, save_index, index, after=read, then=written)
+        if kept is first
+        else step(kept, save_index, index, after=written)
+    )
+    Cache._save_data = lambda kept, name, code: step(kept, save_data, name, code, after=done if kept is first else None)
+    thread = Thread(target=one._cache.save_overload, args=data[one])
+    thread.start()
+    other._cache.save_overload(*data[other])
+    done.set()
+    thread.join()
+    Cache._load_index, Cache._save_index, Cache._save_data = load_index, save_index, save_data
+    third = jit(run)
+    print(third(2.5), third(3), third(5), third(7.5))
+"""
+
+
+def test_kernel_when_two_processes_save_two_signatures_at_once_has_the_code_of_each(tmp_path):
+    (tmp_path / "signatures.py").write_text(SIGNATURES)
+    done = subprocess.run(
+        [sys.executable, "signatures.py"],
+        cwd=tmp_path, env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["1.25", "1.5", "2.5", "3.75"], done.stderr
+    assert len(list(tmp_path.glob("cache/*/*.nbc"))) == 2

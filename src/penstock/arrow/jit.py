@@ -6,7 +6,8 @@ refuses), so the caller owns all that they write to.
 
 Compiled code is kept on disk: beside the module, in the user's cache or, if neither can be written to, in a temporary folder of
 this user. numba takes it as current while the kernel's own file is unchanged. But a kernel also contains what is inlined into it from other
-files, and their constants, so these count too.
+files, and their constants, so these count too. numba numbers the files of a kernel's signatures, and two processes that compile
+at once can give one number to two signatures: each would run the other's code. Here a file's name says what is in it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +40,16 @@ def jit(function: Callable[..., Any]) -> Any:
         compiled.enable_caching()
     kept = compiled._cache._cache_file  # noqa: SLF001  (numba has no other way to say what code depends on)
     kept._source_stamp = kept._source_stamp, _imported(function, set())  # noqa: SLF001
+    kept.save = partial(_save, kept)
     return compiled
+
+
+def _save(kept: Any, key: Any, data: Any) -> None:
+    """Save what was compiled for a signature. Of two processes that save at once the later one's index stays, and is right."""
+    name = kept._data_name_pattern.format(number=0).removesuffix(".0.nbc")  # noqa: SLF001
+    digest = hashlib.sha256(repr((kept._source_stamp, key)).encode()).hexdigest()[:32]  # noqa: SLF001
+    kept._save_data(file := f"{name}.{digest}.nbc", data)  # noqa: SLF001
+    kept._save_index(kept._load_index() | {key: file})  # noqa: SLF001
 
 
 def _imported(function: Callable[..., Any], seen: set[str]) -> tuple[Any, ...]:
