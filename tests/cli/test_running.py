@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -215,3 +216,54 @@ def test_changed_flow_when_it_is_run_is_refused_in_a_sentence_or_says_what_is_fo
     assert "Region 'users' is new and starts empty.\nRegion 'k' is forgotten." in said
     rows = sqlite3.connect(tmp_path / "out.db").execute("SELECT count(*), max(n) FROM t").fetchone()
     assert rows == (KEYS + 1 - 1, 1)  # that which waited was in the region that is forgotten
+
+
+SHOWN = """
+import penstock as ps
+
+
+def made():
+    flow = ps.Flow("shown")
+    events = flow.source("events", ps.files("in", "k string, at timestamp, v long", max_files_per_epoch=1), time="at")
+    events.key_by("k").window(ps.tumbling("10 seconds")).aggregate(total=ps.sum("v")).sink(ps.sql("sqlite:///out.db", "t"), name="totals")
+    events.sink(ps.foreach_epoch(show), name="screen")
+    return flow
+
+
+def show(table, epoch):
+    with open("screen", "a") as file:
+        file.writelines(f"{v}\\n" for v in table.column("v").to_pylist())
+"""
+
+
+@pytest.mark.soak  # in this process in test_replay_output_typed
+def test_run_that_recomputes_gives_an_output_without_a_mark_what_was_typed(terminal, tmp_path):
+    (tmp_path / "app.py").write_text(SHOWN)
+    (tmp_path / "in" / "0.parquet").unlink()
+
+    def file(number):
+        at = pa.array([1_000_000 * v for v in range(20 * number, 20 * number + 20)], pa.timestamp("us", "UTC"))
+        rows = {"k": ["a"] * 20, "at": at, "v": [*range(20 * number, 20 * number + 20)]}
+        pq.write_table(pa.table(rows), tmp_path / "in" / f"{number}.parquet")
+
+    words = ("run", "app.py:made", "--trigger", "available_now", "--master", "local[1]", "--workers", "1")
+    for number in range(4):
+        file(number)
+        os.utime(tmp_path / "in" / f"{number}.parquet", (1_000 + number,) * 2)
+    terminal.said(*words, "--no-drain")
+    assert [*map(int, (tmp_path / "screen").read_text().split())] == [*range(80)]
+    shutil.rmtree(tmp_path / "ckpt")
+    (tmp_path / "screen").unlink()
+    file(4)
+    again = (*words, "--recover", "recompute")
+    assert "which does not remember what it was given" in terminal.said(*again, code=1)
+    said = terminal.said(*again, "--replay-output", "sceen=", code=1)
+    assert said.splitlines()[-1].startswith("replay_outputs (--replay-output) names 'sceen', which is no output of the flow"), (
+        said
+    )
+    assert not (tmp_path / "screen").exists()
+    assert "State is computed anew from the log: " in terminal.said(*again, "--replay-output", "screen=totals")
+    assert [*map(int, (tmp_path / "screen").read_text().split())] == [*range(80, 100)]
+    with sqlite3.connect(tmp_path / "out.db") as db:
+        totals = [t for (t,) in db.execute("SELECT total FROM t ORDER BY window_start")]
+    assert totals == [sum(range(at, at + 10)) for at in range(0, 100, 10)]

@@ -127,13 +127,17 @@ def _followed(given: list[str] | None) -> dict[str, str | None] | None:
     """``OUTPUT=OTHER`` as `Flow.start` takes it.
 
     Raises:
-        MisuseError: One has no ``=``.
+        MisuseError: One has no ``=`` or no OUTPUT, or two are about one output.
     """
+    found: dict[str, str | None] = {}
     for text in given or ():
-        if "=" not in text:
+        output, sign, other = text.partition("=")
+        if not (output and sign):
             raise MisuseError(f"--replay-output {text} must be OUTPUT=OTHER, or OUTPUT= alone.")
-    pairs = (text.partition("=") for text in given or ())
-    return {output: other or None for output, _, other in pairs} or None
+        if output in found:
+            raise MisuseError(f"--replay-output names {output!r} twice; say once what becomes of it.")
+        found[output] = other or None
+    return found or None
 
 
 def status(

@@ -68,9 +68,8 @@ def recompute_of(
         raise DeclarationError(f"start(recover={recover!r}) is not known; use 'checkpoint' or 'recompute'.")
     if recover == "checkpoint":
         if since is not None or follow is not None:
-            raise DeclarationError(
-                f"start({'since' if since is not None else 'replay_outputs'}=...) is about a recomputation; add recover='recompute'."
-            )
+            said = "since=... (--since)" if since is not None else "replay_outputs=... (--replay-output)"
+            raise DeclarationError(f"{said} is about a recomputation; add recover='recompute' (--recover recompute).")
         return None
     return Recompute(None if since is None else _micros(since), dict(follow or {}))
 
@@ -148,6 +147,7 @@ def needed(
     outputs = tuple(named_as_before(last.shape, plan.outputs, checkpoint.uri)[0])
     held = {o.name: _held(o) for o in outputs}
     marks = {name: None if mark is None or mark.epoch < 0 else mark for name, mark in held.items()}
+    _check_followed(outputs, marks, told)
     if not any(marks.values()):
         return None
     flows = {m.flow: name for name, m in marks.items() if m is not None}
@@ -246,38 +246,54 @@ def resting_regions(plan: p.Plan, report: Report | None, last: EpochRecord) -> t
     return tuple(r.name for r in plan.regions if r.name in found)
 
 
-def _followed(outputs: Sequence[p.Output], marks: Mapping[str, Mark | None], told: Recompute) -> dict[str, Mark | None]:
-    """Marks of outputs whose sinks keep none.
+def _check_followed(outputs: Sequence[p.Output], marks: Mapping[str, Mark | None], told: Recompute) -> None:
+    """Refuse names that are wrong whether or not there is anything to compute anew: a start that needs nothing must not hide a slip.
 
     Raises:
-        RecoveryError: What becomes of one of them was not said.
-        DeclarationError: Something was said of another output, or of one by an output without a mark.
+        DeclarationError: Something was said of an output that is none or keeps a mark, or of one by an output without a mark.
     """
-    found: dict[str, Mark | None] = {}
-    for name in told.follow:
+    marked = [o.name for o in outputs if o.sink.durable or marks[o.name] is not None]
+    for name, other in told.follow.items():
         output = next((o for o in outputs if o.name == name), None)
         if output is None or output.sink.durable:
             what = "which is no output of the flow" if output is None else f"whose sink keeps a mark: {output.sink!r}"
             without = ", ".join(o.name for o in outputs if not o.sink.durable) or "no other"
             raise DeclarationError(
-                f"replay_outputs names {name!r}, {what}; it is for outputs whose sinks keep none, here {without}; leave it out."
+                f"replay_outputs (--replay-output) names {name!r}, {what}; it is for outputs whose sinks keep none, here {without}; leave it out."
             )
-    for output in outputs:
-        if marks[output.name] is not None or output.sink.durable:
-            continue
-        if output.name not in told.follow:
-            raise RecoveryError(
-                f"Output {output.name!r} goes to {output.sink!r}, which does not remember what it was given; say what becomes of it in a recomputation with "
-                f"replay_outputs={{{output.name!r}: 'another output'}}, whose mark then counts for it (what lies between two epochs is lost or given "
-                f"twice), or replay_outputs={{{output.name!r}: None}}, and it is given all rows of the replay again."
-            )
-        other = told.follow[output.name]
-        if other is not None and marks.get(other) is None:
+        if other is not None and other not in marked:
+            there = ", ".join(n for n in marked if n != name)
             raise DeclarationError(
-                f"replay_outputs follows {other!r} for {output.name!r}, which is no output with a mark; there are "
-                f"{', '.join(n for n, m in marks.items() if m is not None)}."
+                f"replay_outputs (--replay-output) follows {other!r} for {name!r}, which is no output with a mark; "
+                + (f"there are {there}." if there else "there is none: say None.")
             )
-        found[output.name] = None if other is None else replace(marks[other], output=output.name)  # type: ignore[type-var]
+
+
+def _followed(outputs: Sequence[p.Output], marks: Mapping[str, Mark | None], told: Recompute) -> dict[str, Mark | None]:
+    """Marks of outputs whose sinks keep none.
+
+    Raises:
+        RecoveryError: What becomes of one of them was not said.
+        DeclarationError: One follows an output that holds nothing yet.
+    """
+    found: dict[str, Mark | None] = {}
+    for output in outputs:
+        name = output.name
+        if marks[name] is not None or output.sink.durable:
+            continue
+        if name not in told.follow:
+            raise RecoveryError(
+                f"Output {name!r} goes to {output.sink!r}, which does not remember what it was given; say what becomes of it in a recomputation with "
+                f"replay_outputs={{{name!r}: 'another output'}} (--replay-output {name}=OTHER), whose mark then counts for it (what lies between two epochs is "
+                f"lost or given twice), or replay_outputs={{{name!r}: None}} (--replay-output {name}=), and it is given all rows of the replay again."
+            )
+        other = told.follow[name]
+        if other is not None and marks[other] is None:
+            holding = ", ".join(n for n, m in marks.items() if m is not None)
+            raise DeclarationError(
+                f"replay_outputs (--replay-output) follows {other!r} for {name!r}, which holds nothing yet; there are {holding}."
+            )
+        found[name] = None if other is None else replace(marks[other], output=name)  # type: ignore[type-var]
     return found
 
 
