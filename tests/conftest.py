@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 # The machine is shared and small, so time is no reason to fail; in CI a failure must come back when it is run again.
 settings.register_profile(
-    "default", deadline=None, derandomize=bool(os.environ.get("CI")), suppress_health_check=[HealthCheck.too_slow]
+    "default",
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("soak", deadline=None, max_examples=2_000, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

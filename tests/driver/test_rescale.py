@@ -173,6 +173,7 @@ def test_rows_when_every_pair_of_numbers_from_1_to_8_is_passed_once_are_the_same
     assert run(data, scales, workers=1, limits=Limits())[0] == run(data, {}, workers=1)[0]
 
 
+@pytest.mark.soak
 def test_rows_when_a_flow_goes_back_and_forth_fifty_times_are_the_same():
     data = records(102, per_epoch=4)
     found, record = run(data, {2 * i: [scale(3 if i % 2 else 2)] for i in range(50)}, limits=Limits(), lmdb=True)

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from archive import QUICK
+from archive import JAVA_OPTIONS
 
 HERE = Path(__file__).parent
 
@@ -36,7 +36,7 @@ def environment(**more):
         "PYTHONPATH": os.pathsep.join(p for p in paths if p),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,  # of a cluster's workers; a local session finds it by itself
-        "JAVA_TOOL_OPTIONS": QUICK,  # of executors too
+        "JAVA_TOOL_OPTIONS": JAVA_OPTIONS,  # of executors too
         **more,
     }
 

@@ -43,8 +43,11 @@ def test_worker_when_killed_within_a_split_stage_is_run_again_and_gives_each_row
 
 @pytest.mark.parametrize(
     "steps",
-    [("compute isolated", "stored isolated"), pytest.param(("commit", "committed"), marks=pytest.mark.soak)],
-    ids=["before", "commit"],
+    [
+        ("stored isolated",),
+        *(pytest.param(steps, marks=pytest.mark.soak) for steps in [("compute isolated",), ("commit", "committed")]),
+    ],
+    ids=["stored", "computed", "commit"],
 )
 def test_driver_when_killed_while_a_hot_key_is_isolated_gives_each_row_once(tmp_path, steps):
     # Around the commit of a rescale the driver is killed in test_driver_killed, and here in the soak.

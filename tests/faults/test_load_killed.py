@@ -16,7 +16,11 @@ from penstock.driver.commands import Commander
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
 
 
-def test_driver_when_killed_at_every_step_of_going_back_gives_each_row_once(tmp_path):
+KILLS = [("rewrite_offset_log", 1), ("rewind running", 1), ("commit going back", 1), ("gone back", 1)]
+
+
+@pytest.mark.parametrize("kills", [KILLS[1::2], pytest.param(KILLS, marks=pytest.mark.soak)], ids=["some", "every"])
+def test_driver_when_killed_at_every_step_of_going_back_gives_each_row_once(tmp_path, kills):
     data = killed_flow.records(5, 16)
     killed_flow.write_files(tmp_path / "in", data)
     (tmp_path / "out").mkdir()
@@ -32,7 +36,6 @@ def test_driver_when_killed_at_every_step_of_going_back_gives_each_row_once(tmp_
         },
     }
     local = {"PENSTOCK_LOCAL_DIR": str(tmp_path / "local")}
-    kills = [("rewrite_offset_log", 1), ("rewind running", 1), ("commit going back", 1), ("gone back", 1)]
     for kill in kills:
         ended = children.run("loading_flow.py", {**options, "kill": kill}, tmp_path, **local)
         assert ended.code == -signal.SIGKILL, f"{kill}: {ended}"

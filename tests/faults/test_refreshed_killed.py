@@ -58,5 +58,6 @@ def test_epoch_when_it_is_killed_around_a_version_of_a_table_meets_the_same_rows
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_epoch_over_spark_when_it_is_killed_between_two_sinks_meets_the_same_rows_again(tmp_path):
     check_killed(tmp_path, [("stored running", 2)], over_spark=True)

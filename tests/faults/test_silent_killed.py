@@ -12,6 +12,7 @@ import silent_flow
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
 
 
+@pytest.mark.soak
 def test_silent_source_with_records_ahead_when_the_driver_is_killed_gives_each_window_and_timer_once(tmp_path):
     data = silent_flow.records()
     killed_flow.write_files(tmp_path / "in", data)

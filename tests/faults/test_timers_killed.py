@@ -13,7 +13,12 @@ import timed_flow
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow]
 
 
-def test_timers_when_the_region_rescales_and_the_driver_is_killed_fire_once_each(tmp_path):
+@pytest.mark.parametrize(
+    "kills",
+    [[("stored silent", 3)], pytest.param([("stored silent", 3), ("commit", 2)], marks=pytest.mark.soak)],
+    ids=["stored", "commit too"],
+)
+def test_timers_when_the_region_rescales_and_the_driver_is_killed_fire_once_each(tmp_path, kills):
     data = killed_flow.records(3, 9)
     killed_flow.write_files(tmp_path / "in", data)
     urls = {"sqlite": f"sqlite:///{tmp_path}/out.db"}
@@ -26,11 +31,11 @@ def test_timers_when_the_region_rescales_and_the_driver_is_killed_fire_once_each
         "hold_bytes": 20,
     }
     codes, phases = [], set()
-    for kill in [("stored silent", 3), ("commit", 2), None]:
+    for kill in [*kills, None]:
         ended = children.run("timed_flow.py", {**options, "kill": kill}, tmp_path, PENSTOCK_LOCAL_DIR=str(tmp_path / "local"))
         codes.append(ended.code)
         phases |= {word for line in ended.out.splitlines() if line.startswith("phase") for word in line.split()[1:]}
-    assert codes == [-signal.SIGKILL, -signal.SIGKILL, 0], ended
+    assert codes == [*[-signal.SIGKILL] * len(kills), 0], ended
     assert {"interrogate", "move"} <= phases, phases
     assert [Path(tmp_path, "checkpoint", f"scaled-{epoch}").exists() for epoch in options["scales"]] == [True, True]
     wanted = timed_flow.expected(data)

@@ -9,7 +9,7 @@ from refresh_histories import History, histories
 
 
 @given(histories)
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 def test_each_epoch_meets_the_rows_that_were_there_when_it_was_first_begun(actions):
     with tempfile.TemporaryDirectory() as folder:
         history = History(folder)

@@ -61,7 +61,7 @@ def told(case, by, workers=3, most=1_000_000):
     return list(enumerated(pattern, result, found, load_share))
 
 
-@pytest.mark.parametrize("light", [0, 5, 1000])
+@pytest.mark.parametrize("light", [5, *(pytest.param(light, marks=pytest.mark.soak) for light in (0, 1000))])
 def test_parts_of_maximal_matches_are_all_matches_each_once(light):
     for seed in range(1500):
         case = sequence(seed)

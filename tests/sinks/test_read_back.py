@@ -97,7 +97,7 @@ def kinds_after(first):
     return [kind for kind in SECOND if kind != "pattern" or first in ("source", "where", "map", "both")]
 
 
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 @pytest.mark.parametrize("first", FIRST)
 def test_region_behind_stored_rows_gives_what_it_gives_behind_the_stream(table_rig, first, seed, tmp_path):
     if seed and table_rig.system.startswith("postgresql"):

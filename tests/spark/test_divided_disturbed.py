@@ -44,7 +44,11 @@ def read(folder):
 
 @pytest.mark.parametrize(
     ("strategy", "after", "epoch"),
-    [(ps.Histogram(), "sample_rows", 0), (ps.Histogram(), "count_rows", 1), (ps.WChoices(), "sample_rows", 1)],
+    [
+        pytest.param(ps.Histogram(), "sample_rows", 0, marks=pytest.mark.soak),
+        (ps.Histogram(), "count_rows", 1),
+        (ps.WChoices(), "sample_rows", 1),
+    ],
     ids=["histogram, sampled", "histogram, counted", "choices, sampled"],
 )
 def test_file_that_is_replaced_between_two_readings_of_an_epoch_stops_the_flow_and_nothing_of_it_counts(

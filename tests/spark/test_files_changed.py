@@ -92,7 +92,11 @@ class Fails:
 TELLING = (0, 1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 16, 19, 20, 23, 25, 28, 29, 34)
 
 
-@pytest.mark.parametrize("numbers", [TELLING, pytest.param(range(36, 136), marks=pytest.mark.soak)], ids=["telling", "any"])
+@pytest.mark.parametrize(
+    "numbers",
+    [TELLING[::2], *(pytest.param(numbers, marks=pytest.mark.soak) for numbers in (TELLING[1::2], range(36, 136)))],
+    ids=["telling", "others", "any"],
+)
 def test_epochs_when_files_are_changed_between_two_attempts_stop_or_give_what_they_would_have_given(spark, tmp_path, numbers):
     stopped = went_on = 0
     for number in numbers:
@@ -131,8 +135,8 @@ def test_epochs_when_files_are_changed_between_two_attempts_stop_or_give_what_th
         assert [v for v in found if v != 777] == wanted, (number, kind, victim, known)
         assert len(late) == (kind in ("another", "older one"))
         assert sorted(r["v"] for r in two.rows()) == sorted(found)
-    assert stopped > 5
-    assert went_on > 5
+    assert stopped > 2
+    assert went_on > 2
 
 
 def read_again(path):

@@ -155,6 +155,7 @@ def test_spark_when_machine_has_no_java_runs_python_on_the_packaged_one(bare):
         spark.stop()
         """)
     environment = {"PATH": str(tools), "HOME": str(bare), "TMPDIR": str(bare), "XDG_CACHE_HOME": str(bare / "cache")}
+    environment["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_SUBMIT_OPTS"]  # sooner
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment, cwd=bare
     )

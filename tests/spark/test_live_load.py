@@ -67,7 +67,7 @@ def wait_for(condition, run):
         time.sleep(0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_rows_when_a_flow_goes_back_twice_under_load_are_those_of_one_that_never_does(spark, tmp_path):
     files = batches(24, seed=3, per_file=60)
     out, checkpoint = tmp_path / "out", str(tmp_path / "checkpoint")

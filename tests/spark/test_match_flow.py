@@ -56,7 +56,7 @@ def unclosed_in(events):
             yield event["k"], event["at"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_matches_of_a_flow_that_is_rescaled_and_started_again_are_those_of_batch(spark, tmp_path, monkeypatch):
     monkeypatch.setenv("PENSTOCK_LOCAL_DIR", str(tmp_path / "local"))
     files, name = batches(12, 40), str(tmp_path)

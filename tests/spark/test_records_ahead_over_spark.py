@@ -51,7 +51,7 @@ WRITTEN_OUT, JOINED, BY_TASKS = (64, 1 << 18, 2_000), (0, 1 << 18, 3), (0, -1, 0
     [
         pytest.param(*WRITTEN_OUT, True, id="written out-positions in columns"),
         pytest.param(*JOINED, False, id="joined-positions of files"),
-        pytest.param(*BY_TASKS, True, id="joined, by tasks-positions in columns"),
+        pytest.param(*BY_TASKS, True, id="joined, by tasks-positions in columns", marks=pytest.mark.soak),
         pytest.param(*BY_TASKS, False, id="joined, by tasks-positions of files"),
         pytest.param(*WRITTEN_OUT, False, id="written out-positions of files", marks=pytest.mark.soak),
         pytest.param(*JOINED, True, id="joined-positions in columns", marks=pytest.mark.soak),

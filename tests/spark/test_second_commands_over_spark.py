@@ -114,7 +114,9 @@ OTHERS = [n for n in range(len(PAIRS)) if n not in SOME]
 
 
 @pytest.mark.parametrize(
-    "numbers", [SOME[::2], SOME[1::2], pytest.param(OTHERS, marks=pytest.mark.soak)], ids=["some", "more", "others"]
+    "numbers",
+    [SOME[::2], *(pytest.param(numbers, marks=pytest.mark.soak) for numbers in (SOME[1::2], OTHERS))],
+    ids=["some", "more", "others"],
 )
 def test_rows_when_a_second_command_comes_during_a_first_over_spark_are_all_there_once(spark, tmp_path, monkeypatch, numbers):
     monkeypatch.setenv("PENSTOCK_LOCAL_DIR", str(tmp_path / "local"))
