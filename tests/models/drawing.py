@@ -253,6 +253,8 @@ def recipes(
     drawing = Drawing(
         draw, timed=timed, ties=ties, sources=sources, divided=divided, shared=shared, options=options, changing=changing
     )
+    if changing and draw(st.booleans()):
+        drawing.look_first()
     for _ in range(draw(st.integers(1, steps))):
         drawing.step()
     recipe = drawing.recipe

@@ -63,12 +63,17 @@ class Joins:
     recipe: r.Recipe
     about: dict[r.Node, About]
 
-    def _lookup(self, node: r.Node, about: About) -> None:
+    def _lookup(self, node: r.Node, about: About, *, first: bool = False) -> None:
         column = f"t{len(self.recipe.nodes)}"
         on = self.draw(st.sampled_from([*LOOKED_UP]))
-        rows, how = drawn_rows(self.draw, on), self.draw(st.sampled_from(["left", "inner"]))
-        again = again_of(self.draw(st.sampled_from(AGAIN if self.changing else AGAIN[:2])))
+        rows, how = drawn_rows(self.draw, on, 3 if first else 0), self.draw(st.sampled_from(["left", "inner"]))
+        again = again_of(self.draw(st.sampled_from(AGAIN[2:] if first else AGAIN if self.changing else AGAIN[:2])))
         self.add(r.Lookup(node, on, column, rows, how, self.draw(st.booleans()), again), about)
+
+    def look_first(self) -> None:
+        """Look in a table that becomes other ones before all other steps."""
+        source = self.recipe.nodes[0]
+        self._lookup(source, self.about[source], first=True)
 
     def _join(self, node: r.Node, about: About) -> None:
         if any(c.endswith("_right") for c in oracle.columns(node)):
@@ -111,9 +116,9 @@ def again_of(drawn: tuple[int, int, bool] | None) -> Again | None:
     return None if drawn is None else Again(*drawn)
 
 
-def drawn_rows(draw: Any, on: str) -> tuple[tuple[Any, int], ...]:
-    """The rows of a table: its keys, each once, in any order, with a number each."""
-    keys = draw(st.lists(st.sampled_from(LOOKED_UP[on]), unique_by=repr, max_size=4))
+def drawn_rows(draw: Any, on: str, least: int = 0) -> tuple[tuple[Any, int], ...]:
+    """The rows of a table, so many at least: its keys, each once, in any order, with a number each."""
+    keys = draw(st.lists(st.sampled_from(LOOKED_UP[on]), unique_by=repr, min_size=least, max_size=4))
     return tuple((key, draw(st.integers(0, 9))) for key in keys)
 
 

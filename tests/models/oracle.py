@@ -160,7 +160,7 @@ class Oracle:
         """The row with the value of its key; none: null, or no row."""
         key, rows = one_value(row.data[node.on]), node.rows
         if node.again is not None and self._trail is not None:
-            rows = self._trail.epochs[row.met].tables[node.column]
+            rows = self._trail.table(node.column, row.met)
         there = kept(node.on, rows, narrow=node.narrow)
         found = [v for k, v in there if k is not None and (one_value(k) is key or one_value(k) == key)]
         value = found[0] if found else None

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from test_against_oracle import compare
 from test_changed_recipes import AMBIGUOUS
+from trails import Trail, trailed
 
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
@@ -67,7 +68,7 @@ class Running(changes.Running):
 
 
 def check(data, spark, folder: Path) -> None:
-    recipe = data.draw(drawing.recipes(steps=4))
+    recipe = data.draw(drawing.recipes(steps=4, changing=True))
     change = data.draw(drawing_changes.changes(recipe))
     if change is None:
         return
@@ -76,6 +77,13 @@ def check(data, spark, folder: Path) -> None:
     stop = data.draw(st.integers(0, last))
     running = Running(spark, folder / str(next(changes.NUMBERS)), change.recipe, records)
     running.write(range(stop + 1))
+    with trailed(change.recipe) as trail:
+        run_and_compare(running, change, stop, trail)
+
+
+def run_and_compare(running: Running, change: drawing_changes.Change, stop: int, trail: Trail) -> None:
+    records = running.data
+    last = max((epoch for rows in records.values() for epoch, _ in rows), default=0)
     running.start(0, drain=False)
     before = Checkpoint(str(running.folder / "checkpoint")).last()
     names = [node.name for node in change.recipe.nodes if isinstance(node, r.KeyBy)]
@@ -93,10 +101,10 @@ def check(data, spark, folder: Path) -> None:
     assert bool(refusal) == must or any(words in refusal for words in AMBIGUOUS), f"{change.what}: {refusal}"
     if refusal or before.epoch < 0:
         one, known = changes.project(change.recipe, 0 if refusal else 1)
-        expected = oracle.Oracle(one, records, {known[n]: m for n, m in running.markers.items() if n in known})
+        expected = oracle.Oracle(one, records, {known[n]: m for n, m in running.markers.items() if n in known}, trail=trail)
         wanted = {node: expected.rows(known[node]) if node in known else [] for node in running.tables}
     else:
-        both = changes.Oracle(change.recipe, records, running.markers, stop, frontiers)
+        both = changes.Oracle(change.recipe, records, running.markers, stop, frontiers, trail=trail)
         wanted = {node: both.rows(node) for node in running.tables}
     for node, found in running.contents().items():
         what = f"{change.what}: {type(node).__name__} {node}"

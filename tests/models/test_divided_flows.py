@@ -20,6 +20,7 @@ import recipes as r
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_against_oracle import check, compare, examples
+from trails import Trail, trailed
 
 import penstock as ps
 from penstock.protocol.rescale import Limits
@@ -36,7 +37,7 @@ WAIT = r.AGGREGATES | {
 
 def run_in_versions(
     recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stops: list[int], waiting: int = 0
-) -> tuple[dict[Any, Any], Any]:
+) -> tuple[dict[Any, Any], Any, Trail]:
     """Run a flow whose regions have the strategies of the next version after each epoch of `stops`, on one checkpoint.
 
     In the first `waiting` versions no aggregate of users says that it is commutative, so that rows wait for it.
@@ -61,7 +62,7 @@ def run_in_versions(
         raise AssertionError("the flow does not come to its end")
 
     begins = [0, *(stop + 1 for stop in stops)]
-    with tempfile.TemporaryDirectory(prefix="penstock-divided-") as folder:
+    with tempfile.TemporaryDirectory(prefix="penstock-divided-") as folder, trailed(recipe) as trail:
         for version, (begin, end) in enumerate(itertools.pairwise([*begins, last + 1])):
             built = r.build(recipe, name, lambda name, _: ps.memory(name), version, WAIT if version < waiting else r.AGGREGATES)
             with changes.made_again(built.flow, course.workers, folder, before, limits, lmdb=course.lmdb) as harness:
@@ -76,7 +77,7 @@ def run_in_versions(
                     to_the_end(harness)
                 while any(region.control.held for region in harness.record.regions.values()):
                     drawing.survive(harness, course, harness.copy())  # until then inputs cannot change
-    return {node: oracle.multiset(sink.rows()) for node, sink in built.sinks.items()}, built.markers()
+    return {node: oracle.multiset(sink.rows()) for node, sink in built.sinks.items()}, built.markers(), trail
 
 
 many_workers = st.sampled_from([1, 2, 3, 5, 8, 50])
@@ -96,14 +97,14 @@ def check_in_versions(data: Any, recipe: r.Recipe, records: oracle.Records, cour
     last = max((epoch for rows in records.values() for epoch, _ in rows), default=0)
     stops = sorted(data.draw(st.sets(st.integers(0, last), max_size=3)))
     waiting = data.draw(st.integers(0, len(stops) + 1))
-    found, markers = run_in_versions(recipe, records, course, stops, waiting)
-    expected = oracle.Oracle(recipe, records, markers)
+    found, markers, trail = run_in_versions(recipe, records, course, stops, waiting)
+    expected = oracle.Oracle(recipe, records, markers, trail=trail)
     for node, rows in found.items():
         compare(f"{type(node).__name__} {node}", rows, expected.content(node))
 
 
 def any_flow(data: Any, *, timed: bool, steps: int = 5) -> tuple[r.Recipe, oracle.Records, drawing.Course]:
-    recipe = data.draw(drawing.recipes(timed=timed, steps=steps, divided=True))
+    recipe = data.draw(drawing.recipes(timed=timed, steps=steps, divided=True, changing=True))
     course = replace(data.draw(drawing.courses), workers=data.draw(many_workers))
     return recipe, data.draw(drawing.records(recipe, most=30, edges=True)), course
 

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from test_against_oracle import compare, examples
 from test_records_ahead import AHEAD
 from test_silent_sources import CLOSING
+from trails import trailed
 
 import penstock as ps
 from penstock.errors import FencedError
@@ -117,7 +118,7 @@ def work_through(built, recipe, data, number, folder, fate) -> list[str]:
 def test_partitions_that_go_from_application_to_application_give_what_a_sequential_pass_over_each_gives(
     data, seed, tmp_path_factory
 ):
-    check(data.draw(drawing.recipes(steps=5, shared=PARTITIONS)), data, seed, tmp_path_factory.mktemp("group"))
+    check(data.draw(drawing.recipes(steps=5, shared=PARTITIONS, changing=True)), data, seed, tmp_path_factory.mktemp("group"))
 
 
 @pytest.mark.slow
@@ -126,7 +127,7 @@ def test_partitions_that_go_from_application_to_application_give_what_a_sequenti
 def test_partitions_whose_sources_close_and_put_records_aside_give_what_a_pass_gives_that_knows_each_ones_clock(
     data, seed, tmp_path_factory
 ):
-    recipe = data.draw(drawing.recipes(steps=5, shared=PARTITIONS, options={**AHEAD, **CLOSING}))
+    recipe = data.draw(drawing.recipes(steps=5, shared=PARTITIONS, options={**AHEAD, **CLOSING}, changing=True))
     check(recipe, data, seed, tmp_path_factory.mktemp("group"))
 
 
@@ -141,18 +142,20 @@ def check(recipe, data, seed, folder) -> None:
     built = r.build(recipe, "shared", sink)
     assert shared_by(built.flow).stream == "pushed"
     wanted = {node: Counter() for node in recipe.sinks}
+    looked_up = {n.column for n in recipe.nodes if isinstance(n, r.Lookup)}
+    shown = {node: [*r.STANDARD, *(c for c in oracle.columns(node) if c in looked_up)] for node in recipe.sinks}
     for number in range(PARTITIONS):
         mine = {n: [(e, record) for e, record in rows if record["p"] == number] for n, rows in records.items()}
-        with clocks() as clock:
+        with clocks() as clock, trailed(recipe) as trail:
             work_through(built, recipe, mine, number, folder, fate)
         markers = r.Built(of_partition(built.flow, number), {}, built.steps).markers()
-        expected, asleep = (OfPartition(recipe, mine, markers, known) for known in (clock, {}))
+        expected, asleep = (OfPartition(recipe, mine, markers, known, trail) for known in (clock, {}))
         expected.number = asleep.number = number
         for node, rows in wanted.items():
             if isinstance(node, r.Late | r.Ahead):
                 SEEN[type(node).__name__] += len(expected.rows(node))
                 SEEN["late by the clock"] += expected.content(node) != asleep.content(node)
-            rows.update(tuple(row.data[n] for n in r.STANDARD) for row in expected.rows(node))
+            rows.update(tuple(row.data[n] for n in shown[node]) for row in expected.rows(node))
     with contextlib.closing(sqlite3.connect(folder / "out.db")) as base:
         for node, rows in wanted.items():
-            compare(str(node), Counter(base.execute(f"SELECT {', '.join(r.STANDARD)} FROM {tables[node]}").fetchall()), rows)
+            compare(str(node), Counter(base.execute(f"SELECT {', '.join(shown[node])} FROM {tables[node]}").fetchall()), rows)

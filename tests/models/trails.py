@@ -58,6 +58,7 @@ class Trail:
     _names: dict[str, tuple[str, Rows]] = field(default_factory=dict)
     _one: dict[tuple[str, Rows], Rows] = field(default_factory=dict)
     _attempts: dict[str, int] = field(default_factory=dict)
+    _stay: Mapping[str, Rows] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tables = {n.column: n for n in self.recipe.nodes if isinstance(n, r.Lookup) and n.again is not None}
@@ -65,7 +66,7 @@ class Trail:
             for rows in node.again.becomes(node.rows):
                 name = fingerprint(node.on, column, rows, narrow=node.narrow)
                 self._one[column, rows] = self._names.setdefault(name, (column, rows))[1]
-            self._attempts[column] = 0
+            self._attempts[column] = len(node.again.found)
 
     def commit(self, record: EpochRecord) -> None:
         """An epoch is committed, or gives up those after a snapshot."""
@@ -76,8 +77,11 @@ class Trail:
         if back:
             self.epochs = {e: kept for e, kept in self.epochs.items() if e <= back[0].to}
         met = dict(self._names[read.version.rpartition("-r")[0]] for read in record.tables.values())
-        if not back and record.rollback_pending is None:
+        if self._stay:  # state is computed anew
+            assert met == self._stay, f"the tables became {met}, not {self._stay}, while state was computed anew"
+        elif not back and record.rollback_pending is None:
             self._check(met)
+        self._stay = met if record.recovery is not None and record.recovery.active else {}
         heard = [p.heard_us for s in record.sources.values() for p in s.partitions.values()]
         self.epochs[record.epoch] = Kept(offsets, frontiers, held, met, max(heard, default=0) if back else None)
 
@@ -93,6 +97,14 @@ class Trail:
             assert rows in [None if x is None else self._one[column, x] for x in found], (
                 f"{column} has {rows}, but {found} was found"
             )
+
+    def begin_anew(self) -> None:
+        """The checkpoint is lost."""
+        self.epochs, self._stay = {}, {}
+
+    def table(self, column: str, epoch: int) -> Rows:
+        """The table that a lookup has met in an epoch; before the first one that has read records, that of it."""
+        return next(k.tables[column] for e, k in sorted(self.epochs.items()) if e >= epoch and column in k.tables)
 
     def read_in(self, source: str, partition: Any, offset: int) -> int:
         """The epoch that has read a record."""
@@ -122,7 +134,7 @@ class Trail:
         return next(
             e
             for e, k in self.epochs.items()
-            if e >= arrived and (not timed or k.frontiers[region] > time) and k.held.get((region, key), e) >= e
+            if e >= arrived and (not timed or k.frontiers.get(region, -NEVER) > time) and k.held.get((region, key), e) >= e
         )
 
 
