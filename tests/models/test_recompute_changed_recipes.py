@@ -24,11 +24,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recomputing import Store
 from test_against_oracle import compare, examples
+from trails import Trail, trailed
 
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
 from penstock.errors import ChangedFlowError, RecoveryError
-from penstock.progress.trail import Trail
+from penstock.progress.trail import Trail as Waypoints
 from penstock.testing import Crash, Harness
 from penstock.types import MIN_TIME, Mark
 
@@ -48,11 +49,13 @@ class After(changes.Oracle):
         records: All records.
         markers: As in the other oracle.
         mark: The mark; None: there is none.
+        trail: Of the epochs since it began anew.
     """
 
-    def __init__(self, recipe: r.Recipe, records: oracle.Records, markers: Mapping[r.Node, int], mark: Mark | None) -> None:
-        trail = Trail.from_text(mark.trail) if mark is not None else None
-        there = {} if trail is None else trail.sources
+    def __init__(
+        self, recipe: r.Recipe, records: oracle.Records, markers: Mapping[r.Node, int], mark: Mark | None, trail: Trail
+    ) -> None:
+        there = {} if mark is None else Waypoints.from_text(mark.trail).sources
         parts = {name: {int(p): k.offset for p, k in state.partitions.items()} for name, state in there.items()}
         behind = {n: [(int(x["o"] > parts.get(n, {}).get(x["p"], -1)), x) for _, x in rows] for n, rows in records.items()}
         frontiers = {}
@@ -61,7 +64,7 @@ class After(changes.Oracle):
                 joins = [n.other for n in recipe.nodes if isinstance(n, r.Join) and oracle.region_of(n) is node]
                 read = [n.name for n in drawing_changes.upstream([node, *joins]) if isinstance(n, r.Source)]
                 frontiers[node.name] = min(there[n].frontier if n in there else MIN_TIME for n in read)
-        super().__init__(recipe, behind, markers, 0, frontiers)
+        super().__init__(recipe, behind, markers, 0, frontiers, trail=trail)
 
     def expected(self, node: r.Node, old: Counter[Any]) -> Counter[Any]:
         """What a sink holds in the end that held `old` at the mark."""
@@ -94,6 +97,10 @@ class Switch:
         data: Its log.
         dice: What happens.
         kept: Whether the checkpoint is still there at the switch; otherwise it is lost.
+
+    Attributes:
+        marks: The sinks' marks where the flow began anew.
+        stored: What the sinks held then.
     """
 
     def __init__(self, recipe: r.Recipe, data: oracle.Records, dice: random.Random, *, kept: bool) -> None:
@@ -105,6 +112,8 @@ class Switch:
         ]
         self.sinks: dict[r.Node, Store] = {}
         self.steps = self.crash_at = 0
+        self.marks: dict[r.Node, Mark | None] = {}
+        self.stored: dict[r.Node, Counter[Any]] = {}
 
     def declared(self, version: int) -> tuple[r.Recipe, ps.Flow, dict[r.Node, r.Node], dict[r.Node, Any]]:
         """A version as a recipe and as a flow, what each node is in it, and the streams of these."""
@@ -170,7 +179,11 @@ class Switch:
             for node in self.dice.sample([*copied], self.dice.randrange(1, len(copied) + 1)):
                 self.sinks[node].restore(copied[node])
 
-    def after(self, folder: str) -> str:
+    def keep(self) -> None:
+        """Keep what the sinks hold: from here on the flow begins anew."""
+        self.marks, self.stored = self.held(), self.contents()
+
+    def after(self, folder: str, trail: Trail) -> str:
         """The second version, in as many starts as it takes, to its end; gives its checkpoint, or nothing: it goes on with the one that there was."""
         dice, crashes = self.dice, self.dice.choice([0, 0, 1, 2])
         checkpoint = f"{folder}/0" if self.kept else f"{folder}/1"
@@ -188,6 +201,9 @@ class Switch:
             except Crash:
                 if dice.random() < 0.4:
                     checkpoint = f"{folder}/{number}"
+                    trail.begin_anew()
+                    if trail.tables:  # rows that are in the sinks have met other ones
+                        self.keep()
         raise AssertionError
 
 
@@ -202,7 +218,10 @@ def markers_of(nodes: Iterable[r.Node], checkpoint: str) -> dict[r.Node, int]:
 
 def check(change: drawing_changes.Change, records: oracle.Records, seed: int) -> None:
     dice = random.Random(seed)
-    switch = Switch(change.recipe, records, dice, kept=change.must == "refused" and dice.random() < 0.5)
+    kept = change.must == "refused" and dice.random() < 0.5
+    if any(isinstance(n, r.Lookup) and n.again is not None for n in change.recipe.nodes):
+        kept = False  # the state of regions that go on has met tables of before
+    switch = Switch(change.recipe, records, dice, kept=kept)
     (_, _, known, streams), (made, _, known_after, streams_after) = (switch.declared(version) for version in (0, 1))
     if any(
         n in known and n in known_after and streams[known[n]].schema != streams_after[known_after[n]].schema
@@ -212,20 +231,21 @@ def check(change: drawing_changes.Change, records: oracle.Records, seed: int) ->
         return
     with tempfile.TemporaryDirectory(prefix="penstock-switched-") as folder:
         switch.before(f"{folder}/0")
-        marks, stored = switch.held(), switch.contents()
-        if not any(marks.values()):
+        switch.keep()
+        if not any(switch.marks.values()):
             COUNTED["nothing given out"] += 1
             return
         refusal = ""
         try:
-            checkpoint = switch.after(folder)
+            with trailed(made) as trail:
+                checkpoint = switch.after(folder, trail)
         except (RecoveryError, ChangedFlowError) as error:
             refusal = str(error)
             checkpoint = ""
         if refusal:
             COUNTED[re.sub(r"'[^']*'|[0-9]+", "…", refusal)] += 1
             if not any(words in refusal for words in MIDWAY):
-                assert switch.contents() == stored
+                assert switch.contents() == switch.stored
                 assert switch.kept, f"{change.what}: {refusal}"
             return
         if not checkpoint:
@@ -237,14 +257,15 @@ def check(change: drawing_changes.Change, records: oracle.Records, seed: int) ->
     COUNTED["checkpoint kept"] += switch.kept
     for node, found in switch.contents().items():
         after = known_after.get(node)
-        mark = marks[node]
-        wanted = stored[node] if after is None else After(made, records, markers, mark).expected(after, stored[node])
+        mark, wanted = switch.marks[node], switch.stored[node]
+        if after is not None:
+            wanted = After(made, records, markers, mark, trail).expected(after, wanted)
         what = f"{change.what}, {'kept' if switch.kept else 'lost'}: {type(node).__name__} {node}"
         compare(what, found, wanted)
 
 
 def draw(data: Any) -> None:
-    recipe = data.draw(drawing.recipes(steps=5))
+    recipe = data.draw(drawing.recipes(steps=5, changing=True))
     way = (
         drawing_changes.mean_something_else
         if data.draw(st.booleans())
