@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 ARCHIVE = Path(sys.prefix, "spark.jsa")
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
 JAVA_OPTIONS = (
     f"{QUICK} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable" if ARCHIVE.is_file() and ARCHIVE.stat().st_size else QUICK
 )
