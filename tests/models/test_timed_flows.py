@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.operators.base import Context, KeyedState
 from penstock.operators.timed_calls import TimedCalls, Timers
 from penstock.operators.timed_process import TimedProcess, Turns
+from penstock.state.worker import WorkerState
 from penstock.types import MAX_TIME, MIN_TIME
 from penstock.worker import collect_state
 
@@ -138,6 +139,10 @@ def timers_of_keys_that_were_on_hold_count_as_past(patch):
 
 
 def timers_of_the_epoch_before_are_lost_with_an_event(patch):
+    patch.setattr(WorkerState, "get_timed", lambda self, keys, due=None: (self.get_many(keys), np.full(len(keys), MAX_TIME)))
+
+
+def timers_that_are_not_due_are_lost_where_a_function_keeps_them(patch):
     patch.setattr(KeyedState, "get_timed", lambda self, names: (self.get(names), np.full(len(names), MAX_TIME)))
 
 
@@ -174,6 +179,7 @@ MUTANTS = {
     timers_do_not_move_with_their_keys: MOVING,
     timers_of_keys_that_were_on_hold_count_as_past: HOLDING,
     timers_of_the_epoch_before_are_lost_with_an_event: drawing.courses,
+    timers_that_are_not_due_are_lost_where_a_function_keeps_them: drawing.courses,
 }
 
 

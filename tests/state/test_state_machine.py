@@ -36,6 +36,8 @@ def due(model, operator, upto):
 def check(state, model):
     assert state.scan(b"") == [(k, model[k][0]) for k in sorted(model)]
     assert state.get_many(KEYS) == [model[k][0] if k in model else None for k in KEYS]
+    values, timers = state.get_timed(KEYS)
+    assert (values, timers.tolist()) == tuple(map(list, zip(*(model.get(k, (None, MAX_TIME)) for k in KEYS), strict=True)))
     for operator in (1, 2):
         assert state.due(operator, MAX_TIME) == due(model, operator, MAX_TIME)
 
@@ -68,6 +70,12 @@ def perform(state, model, steps):
             for prefix in (argument[:2], argument[:3], argument):
                 assert state.scan(prefix) == [(k, model[k][0]) for k in sorted(model) if k.startswith(prefix)]
             assert state.due(argument[2], extra) == due(model, argument[2], extra)
+            mine = [k for k in KEYS if k[2] == argument[2]]
+            values, timers = state.get_timed(mine, (argument[2], extra))
+            assert values == [model.get(k, (None,))[0] for k in mine]
+            for k, timer in zip(mine, timers.tolist(), strict=True):
+                wanted = model.get(k, (None, MAX_TIME))[1]
+                assert timer == wanted or (timer == MAX_TIME and wanted >= extra)
 
 
 class StateOfOneWorker(RuleBasedStateMachine):

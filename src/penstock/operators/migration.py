@@ -66,9 +66,9 @@ class MigratedView:
         now = dict(self._current(there))
         return [now.get(key) for key in keys]
 
-    def get_timed(self, keys: list[bytes]) -> tuple[list[bytes | None], Ints]:
+    def get_timed(self, keys: list[bytes], due: tuple[int, int] | None = None) -> tuple[list[bytes | None], Ints]:
         values = self.get_many(keys)
-        return values, self._view.get_timed(keys)[1]
+        return values, self._view.get_timed(keys, due)[1]
 
     def put_many(self, keys: list[bytes], values: list[bytes], timers: Ints | None = None) -> None:
         self._view.put_many(keys, list(map(self._kept.tagged, values)), timers)

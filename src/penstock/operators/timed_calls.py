@@ -13,6 +13,7 @@ import datetime as dt
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -37,6 +38,8 @@ _EARLIEST: Final = dt.datetime.min.replace(tzinfo=EPOCH.tzinfo)
 _TICK: Final = dt.timedelta(microseconds=1)
 _FIRST, _LAST = (_EARLIEST - EPOCH) // _TICK, (_NO_TIMER - EPOCH) // _TICK
 _MOST_ROWS: Final = 1 << 16
+UNREAD: Final = MAX_TIME - 1
+"""In place of a timer that fires neither among an entry's rows nor after them."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Timers:
     """The timers of some entries (see `Calls`).
 
     Attributes:
-        at: int64, n: each one's timer (µs) before its rows; `MAX_TIME`: none.
+        at: int64, n: each one's timer (µs) before its rows; `MAX_TIME`: none; `UNREAD`: one that fires neither among them nor after them, or none.
         upto: int64, n: up to when its timers fire after its rows.
         once: int64, n: up to when one more of them fires then; `MIN_TIME`: none.
         doubt: bool, n: whether its state may hang on records that a replay has not read.
@@ -84,7 +87,7 @@ class TimedCalls(Calls):
     Attributes:
         fired: Rows that timers gave.
         firing: The entry and the time (µs) that gave each of them; ascending.
-        at: int64: each entry's timer afterwards; `MAX_TIME`: none.
+        at: int64: each entry's timer afterwards; `MAX_TIME`: none; `UNREAD`: the one before.
     """
 
     def __init__(
@@ -95,13 +98,17 @@ class TimedCalls(Calls):
         self._time: Any = spread.order.time
         self._moments = events.moments(spread.order.time)
         self._timers = timers
-        self._at, self._upto, self._once = timers.at.tolist(), timers.upto.tolist(), timers.once.tolist()
         self._untold: dict[tuple[int, int], tuple[str, str, str, str]] = {}
         self._unfit: set[tuple[int, int]] = set()
         self.fired: list[Any] = []
         self.firing: list[tuple[int, int]] = []
         self.at: Any = timers.at
-        self._given = self._returned.batch(())
+        self._given: Any = None
+
+    @cached_property
+    def _bounds(self) -> tuple[list[int], list[int]]:
+        """Of each entry: up to when its timers fire after its rows, and up to when one more does."""
+        return self._timers.upto.tolist(), self._timers.once.tolist()
 
     def run(self) -> tuple[pa.RecordBatch, list[Any]]:
         batch, after = super().run()
@@ -124,7 +131,7 @@ class TimedCalls(Calls):
         fn, settle, rows, load = self._step.fn, self._codec.settle, self._returned.rows, self._codec.load
         keys, owner, starts, events, never = self._keys, self._owner, self._starts, self._events, _NO_TIMER
         moments, out, trigger, plain = self._moments, self.out, self.trigger, self._returned.plain
-        late = np.maximum(self._timers.upto, self._timers.once)
+        late, moment = np.maximum(self._timers.upto, self._timers.once), dt.datetime
         since: list[Any] = []  # a timer becomes a number soon after it is made: later it is far away in memory
         kept: list[int] = []
         gone: list[int] = []
@@ -135,15 +142,18 @@ class TimedCalls(Calls):
             try:
                 for i in range(starts[g], starts[g + 1]):
                     # One comparison per event: a timer that is not after the event that set it is not after the next one either.
-                    if timer <= moments[i]:
+                    try:
+                        early = timer <= moments[i]
+                    except TypeError:  # only without a zone: to ask each timer for its zone takes as long as this comparison
+                        timer = in_utc(timer)
+                        early = timer <= moments[i]
+                    if early:
                         now, timer = self._fire_before(g, key, now, timer, i)
                     result = fn(key, events[i], now)
                     if len(result) == 3:
                         outputs, now, timer = result
-                        if timer is None:
-                            timer = never
-                        elif timer.tzinfo is None:
-                            timer = in_utc(timer)
+                        if type(timer) is not moment:
+                            timer = never if timer is None else a_time(timer)
                     else:
                         outputs, now = result
                         if now is None:
@@ -156,8 +166,14 @@ class TimedCalls(Calls):
                     elif given := rows(outputs):
                         out += given
                         trigger += [i] * len(given)
-                if (timer <= last or type(timer) is not dt.datetime) and timer is not never and timer is not _KEPT:
-                    now, timer = self._fire_after(g, key, now, timer)
+                if timer is not _KEPT and timer is not never:
+                    try:
+                        early = timer <= last
+                    except TypeError:
+                        timer = in_utc(timer)
+                        early = timer <= last
+                    if early or type(timer) is not moment:
+                        now, timer = self._fire_after(g, key, now, timer)
             except Exception:  # noqa: BLE001  (the user's code may raise anything; it may have changed its state before)
                 del out[begin:], trigger[begin:], self.fired[fired:], self.firing[fired:]
                 more, now = self._with_care(g)
@@ -196,9 +212,10 @@ class TimedCalls(Calls):
     def _fire_after(self, g: int, key: Any, now: Any, timer: Any) -> tuple[Any, Any]:
         """Fire an entry's timers after its rows; the state and the timer after them."""
         at = self._not_before(g, timer, self._starts[g + 1])
-        if at <= self._upto[g]:
-            now, at = self._fire(g, key, now, at, self._upto[g])
-        if at <= self._once[g]:
+        upto, once = self._bounds[0][g], self._bounds[1][g]
+        if at <= upto:
+            now, at = self._fire(g, key, now, at, upto)
+        if at <= once:
             now, at = self._fire(g, key, now, at, at)[0], MAX_TIME
         return now, _as_moment(at)
 
@@ -229,6 +246,8 @@ class TimedCalls(Calls):
     def _batch(self) -> pa.RecordBatch:
         for attempt in range(3):
             batch = super()._batch()
+            if not self.fired:
+                return batch
             try:
                 self._given = self._returned.batch(self.fired)
             except Unfit:
@@ -267,7 +286,7 @@ class TimedCalls(Calls):
             self.firing += [(g, at)] * len(given)
             return held, later
 
-        at = self._at[g]
+        at = int(self._timers.at[g])
         for i in range(self._starts[g], self._starts[g + 1]):
             self._skipped.pop(i, None)
             time = int(self._time[i])
@@ -285,9 +304,9 @@ class TimedCalls(Calls):
                 continue
             held = now
             out += [(i, row) for row in given]
-        while at <= self._upto[g]:
+        while at <= self._bounds[0][g]:
             held, at = fire(held, at)
-        if at <= self._once[g]:
+        if at <= self._bounds[1][g]:
             held, at = fire(held, at)[0], MAX_TIME
         self.at[g] = at
         return out, codec.load(held) if held else None
@@ -315,10 +334,15 @@ def as_moments(times: Ints) -> list[Any]:
     return moments
 
 
-def in_utc(timer: Any) -> Any:
-    """A time without a zone, which is UTC; raises `TypeError` for what is no time."""
-    if timer != timer:  # noqa: PLR0124  (pandas' NaT)
+def a_time(timer: Any) -> Any:
+    """A time of another class than Python's own; raises `TypeError` for what is no time."""
+    if not isinstance(timer, dt.datetime) or timer != timer:  # noqa: PLR0124  (pandas' NaT)
         raise TypeError
+    return timer
+
+
+def in_utc(timer: Any) -> Any:
+    """A time without a zone, which is UTC."""
     return timer.replace(tzinfo=EPOCH.tzinfo)
 
 
@@ -356,4 +380,4 @@ def wanted(timer: Sequence[Any], time: int) -> int:
     return us if us > time else time + 1
 
 
-__all__ = ["TimedCalls", "Timers", "wanted"]
+__all__ = ["UNREAD", "TimedCalls", "Timers", "wanted"]

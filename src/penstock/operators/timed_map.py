@@ -23,7 +23,7 @@ from penstock.operators.base import KeyedState, Output
 from penstock.operators.calls import Events, Spread
 from penstock.operators.lifetimes import Entries, Lives, due_entries, lives, living, store, with_timers, without_rows
 from penstock.operators.stateful_map import StatefulMap
-from penstock.operators.timed_calls import TimedCalls, Timers
+from penstock.operators.timed_calls import UNREAD, TimedCalls, Timers
 from penstock.rows.rows import Emitted, Order, Rows
 from penstock.types import MAX_TIME, MIN_TIME
 
@@ -49,7 +49,9 @@ class TimedMap(StatefulMap):
         if self.ttl_us is None:
             names, index = state.names(rows.keys), np.arange(len(rows.keys))
             every, until = np.ones(len(index), bool), rows.order.time[rows.starts[1:] - 1]
-            stored, at = state.get_timed(names)
+            # Mostly the function replaces a timer before it is due: then nobody asks for it.
+            stored, at = state.view.get_timed(names, (state.slot, self.context.frontier))
+            at = np.where(at < self.context.frontier, at, UNREAD if self.context.frontier < MAX_TIME else MAX_TIME)
             entries = Entries(
                 rows.keys, Lives(rows.starts, index, every, every, until), names, stored, list(stored), at, ~every
             )
@@ -71,7 +73,7 @@ class TimedMap(StatefulMap):
         if self.ttl_us is not None:
             entries = due_entries(names, values, keys)
         else:
-            _, at = state.get_timed(names)
+            _, at = state.view.get_timed(names, (state.slot, t))
             none = np.zeros(len(names), bool)
             entries = Entries(keys, without_rows(np.full(len(names), MIN_TIME)), names, values, list(values), at, none)
         return list(self._run(entries, None, state))
@@ -87,18 +89,25 @@ class TimedMap(StatefulMap):
         held = self._current(names, entries.held, state)
         calls = TimedCalls(self, entries.keys.values(), spread, Events.of(data), held, timers)
         batch, after = calls.run()
-        at, ends = calls.at, np.flatnonzero(found.last)
-        there = np.fromiter((value is not None for value in after), bool, len(after)) | (at != MAX_TIME)
+        at = calls.at
+        if len(unread := np.flatnonzero(at == UNREAD)):
+            at[unread] = state.get_timed([names[i] for i in unread.tolist()])[1]
+        there = at != MAX_TIME
+        if not there.all():
+            there |= np.fromiter((value is not None for value in after), bool, len(after))
         if self.ttl_us is not None:  # what no event can find any more is not stored
             ends_at = np.minimum(found.until, MAX_TIME - self.ttl_us) + self.ttl_us
             there &= (ends_at > self.context.frontier) | (at <= ends_at)
-        kept = ends[there[ends]]
-        put, values = [names[i] for i in kept.tolist()], self._tagged([after[i] or b"" for i in kept.tolist()])
+        kept, gone = np.flatnonzero(found.last & there), np.flatnonzero(found.last & ~there).tolist()
+        put, values = names, [value or b"" for value in after]
+        if len(kept) < len(names):
+            put, values = [names[i] for i in kept.tolist()], [values[i] for i in kept.tolist()]
+        values = self._tagged(values)
         if self.ttl_us is None:
             state.put(put, values, at[kept])
         else:
             store(put, values, found.until[kept], entries.doubt[kept], self.ttl_us, state, at[kept])
-        state.delete([names[i] for i in ends[~there[ends]].tolist() if entries.stored[i] is not None])
+        state.delete([names[i] for i in gone if entries.stored[i] is not None])
         fired = calls.emit(entries.keys, state)
         if rows is not None:
             yield rows.emit(batch, np.array(calls.trigger, np.int64))

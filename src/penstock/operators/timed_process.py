@@ -407,8 +407,8 @@ class _Seen:
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         return self._view.get_many(keys)
 
-    def get_timed(self, keys: list[bytes]) -> tuple[list[bytes | None], Ints]:
-        return self._view.get_timed(keys)
+    def get_timed(self, keys: list[bytes], due: tuple[int, int] | None = None) -> tuple[list[bytes | None], Ints]:
+        return self._view.get_timed(keys, due)
 
     def put_many(self, keys: list[bytes], values: list[bytes], timers: Ints | None = None) -> None:
         self._view.put_many(keys, values, timers if self._turns is None else self._turns.note(keys, timers))

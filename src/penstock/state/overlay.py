@@ -10,17 +10,23 @@ import bisect
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice, repeat
-from typing import Any, Final, Protocol
+from operator import itemgetter
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import StateError
 from penstock.state.deltas import SCHEMA
 from penstock.types import MAX_TIME
 
+Ints: TypeAlias = npt.NDArray[np.int64]
+Due: TypeAlias = tuple[int, int]
+"""An operator, and a time (µs): its entries with a timer before that."""
 _FEW: Final = 32
 _ABSENT: Final[Any] = object()
+_operator_of: Final = itemgetter(2)
 TIMER_BYTES: Final = 8
 """What an entry takes up beside its key and value."""
 
@@ -31,8 +37,8 @@ class Snapshot(Protocol):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values in the order of the keys, None where there is none."""
 
-    def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
-        """Values as `get_many`, and timers, `MAX_TIME` where there is none."""
+    def get_timed(self, keys: Sequence[bytes], due: Due | None = None) -> tuple[list[bytes | None], Ints]:
+        """Values as `get_many`, and timers (int64), `MAX_TIME` where there is none. With `due`, a timer that is not due may be missing."""
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
         """Keys with the prefix, their values and timers, sorted by key."""
@@ -49,24 +55,81 @@ class Snapshot(Protocol):
         """Release the version."""
 
 
+class _Timers:
+    """The timers of an operator's changed entries.
+
+    They are kept as they were put, as columns, until somebody asks for the timer of a key. Mostly nobody does: the key's next event
+    replaces it, and none is due before.
+    """
+
+    def __init__(self) -> None:
+        self.least = MAX_TIME  # no entry ever had an earlier one
+        self._by_key: dict[bytes, int] = {}  # never changed in place: other overlays may have the same
+        self._put: list[tuple[Sequence[bytes], Ints]] = []  # what `_by_key` lacks, oldest first
+
+    def copy(self) -> _Timers:
+        other = _Timers()
+        other.least, other._by_key, other._put = self.least, self._by_key, self._put.copy()
+        return other
+
+    def put(self, keys: Sequence[bytes], timers: Ints) -> None:
+        """The last one of a repeated key counts; `MAX_TIME`: it has none."""
+        self.least = min(self.least, int(timers.min()))
+        self._put.append((keys, timers))
+
+    @property
+    def by_key(self) -> dict[bytes, int]:
+        """The timers of entries that have one."""
+        if self._put:
+            found = self._by_key.copy()
+            for keys, timers in self._put:
+                if (timers != MAX_TIME).all():
+                    found.update(zip(keys, timers.tolist(), strict=True))
+                    continue
+                for key, timer in zip(keys, timers.tolist(), strict=True):
+                    if timer == MAX_TIME:
+                        found.pop(key, None)
+                    else:
+                        found[key] = timer
+            self._by_key, self._put = found, []
+        return self._by_key
+
+    def in_order(self, ordered: list[bytes]) -> Ints:
+        """The timers of sorted keys, among which are all of its own."""
+        if len(self._put) == 1 and not self._by_key:
+            ((keys, timers),) = self._put
+            first = bisect.bisect_left(ordered, keys[0])
+            if ordered[first : first + len(keys)] == keys:  # as they mostly come: sorted, each once
+                found = np.full(len(ordered), MAX_TIME)
+                found[first : first + len(keys)] = timers
+                return found
+        if _FEW * len(self.by_key) < len(ordered):
+            found = np.full(len(ordered), MAX_TIME)
+            for key, timer in self.by_key.items():
+                found[bisect.bisect_left(ordered, key)] = timer
+            return found
+        return np.array(list(map(self.by_key.get, ordered, repeat(MAX_TIME))), np.int64)
+
+
 class Overlay:
     """Changed entries. No key ever leaves it: a deleted one remains as a deletion."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes | None] = {}  # None: deleted
-        self.timers: dict[bytes, int] = {}  # of entries with a timer
+        self._timers: dict[int, _Timers] = {}  # of operators of which some entry ever had one
         self._sorted: list[bytes] = []  # this many of the oldest keys, in order
 
     def copy(self) -> Overlay:
         """The same changes, to which others may be added."""
         other = Overlay()
-        other.values, other.timers, other._sorted = self.values.copy(), self.timers.copy(), self._sorted.copy()
+        other.values, other._sorted = self.values.copy(), self._sorted.copy()
+        other._timers = {operator: timers.copy() for operator, timers in self._timers.items()}
         return other
 
     def clear(self) -> None:
         """Drop all changes."""
         self.values.clear()
-        self.timers.clear()
+        self._timers.clear()
         self._sorted.clear()
 
     def put(self, keys: Sequence[bytes], values: Iterable[bytes | None], timers: Any = None) -> None:
@@ -78,14 +141,43 @@ class Overlay:
             timers: int64, µs, one per key, `MAX_TIME` for none; None: no entry has one.
         """
         self.values.update(zip(keys, values, strict=True))
-        if timers is not None and (timers != MAX_TIME).all():
-            self.timers.update(zip(keys, timers.tolist(), strict=True))
-        elif timers is not None or self.timers:
-            for key, timer in zip(keys, repeat(MAX_TIME) if timers is None else timers.tolist()):  # noqa: B905  (endless)
-                if timer == MAX_TIME:
-                    self.timers.pop(key, None)
-                else:
-                    self.timers[key] = timer
+        timed = timers is not None and bool((timers != MAX_TIME).any())
+        if not keys or not (timed or self._timers):
+            return
+        at = np.array(timers, np.int64) if timed else np.full(len(keys), MAX_TIME)
+        operators = np.frombuffer(bytes(map(_operator_of, keys)), np.uint8)
+        if (operators == operators[0]).all():
+            self._put_timers(int(operators[0]), list(keys), at)
+            return
+        for operator in np.unique(operators).tolist():
+            mine = np.flatnonzero(operators == operator)
+            self._put_timers(operator, [keys[i] for i in mine.tolist()], at[mine])
+
+    def _put_timers(self, operator: int, keys: list[bytes], timers: Ints) -> None:
+        known = self._timers.get(operator)
+        if known is None and (timers != MAX_TIME).any():
+            known = self._timers[operator] = _Timers()
+        if known is not None:
+            known.put(keys, timers)
+
+    def timer_of(self, key: bytes) -> int:
+        """The timer of a key, `MAX_TIME`: none."""
+        mine = self._timers.get(key[2])
+        return MAX_TIME if mine is None else mine.by_key.get(key, MAX_TIME)
+
+    def timers_of(self, keys: Sequence[bytes], due: Due | None) -> Ints:
+        """The timers of keys, `MAX_TIME`: none; with `due`, one that is not due may be missing."""
+        if due is None:
+            found = list(map(self.timer_of, keys)) if self._timers else []
+        else:
+            mine = self._timers.get(due[0])
+            found = list(map(mine.by_key.get, keys, repeat(MAX_TIME))) if mine is not None and mine.least < due[1] else []
+        return np.array(found, np.int64) if found else np.full(len(keys), MAX_TIME)
+
+    def due(self, operator: int, upto_us: int) -> list[tuple[int, bytes]]:
+        """Timer and key of an operator's entries with a timer before ``upto_us``."""
+        mine = self._timers.get(operator)
+        return [] if mine is None or mine.least >= upto_us else [(t, key) for key, t in mine.by_key.items() if t < upto_us]
 
     def put_rows(self, rows: pa.RecordBatch) -> None:
         """Apply the rows of a delta (`penstock.state.deltas.SCHEMA`)."""
@@ -100,9 +192,9 @@ class Overlay:
             StateError: There are more than 2 GiB. The changes are still there.
         """
         ordered = sorted(self.values)
-        timers = np.full(len(ordered), MAX_TIME, np.int64)
-        if self.timers:
-            timers[:] = list(map(self.timers.get, ordered, repeat(MAX_TIME)))
+        timers = np.full(len(ordered), MAX_TIME)
+        for mine in self._timers.values():
+            timers = np.minimum(timers, mine.in_order(ordered))
         keys: Any = pa.array(ordered, pa.binary())
         values: Any = pa.array(list(map(self.values.__getitem__, ordered)), pa.binary())
         if isinstance(keys, pa.ChunkedArray) or isinstance(values, pa.ChunkedArray):
@@ -145,21 +237,26 @@ class Layered:
             return self._below.get_many(keys)
         found: list[bytes | None] = list(map(self._layer.values.get, keys, repeat(_ABSENT)))
         missing = [i for i, value in enumerate(found) if value is _ABSENT]
+        if len(missing) == len(keys):
+            return self._below.get_many(keys)
         if missing:
             for i, value in zip(missing, self._below.get_many([keys[i] for i in missing]), strict=True):
                 found[i] = value
         return found
 
-    def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
+    def get_timed(self, keys: Sequence[bytes], due: Due | None = None) -> tuple[list[bytes | None], Ints]:
         """As `Snapshot.get_timed`."""
         if not self._layer.values:
-            return self._below.get_timed(keys)
+            return self._below.get_timed(keys, due)
         values: list[bytes | None] = list(map(self._layer.values.get, keys, repeat(_ABSENT)))
-        timers: list[int] = list(map(self._layer.timers.get, keys, repeat(MAX_TIME)))
         missing = [i for i, value in enumerate(values) if value is _ABSENT]
+        if len(missing) == len(keys):
+            return self._below.get_timed(keys, due)
+        timers = self._layer.timers_of(keys, due)
         if missing:
-            for i, value, timer in zip(missing, *self._below.get_timed([keys[i] for i in missing]), strict=True):
-                values[i], timers[i] = value, timer
+            found, timers[missing] = self._below.get_timed([keys[i] for i in missing], due)
+            for i, value in zip(missing, found, strict=True):
+                values[i] = value
         return values, timers
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
@@ -169,7 +266,7 @@ class Layered:
         if not mine:
             return found
         merged: dict[bytes, tuple[bytes | None, int]] = {key: (value, timer) for key, value, timer in found}
-        merged.update((key, (self._layer.values[key], self._layer.timers.get(key, MAX_TIME))) for key in mine)
+        merged.update((key, (self._layer.values[key], self._layer.timer_of(key))) for key in mine)
         return sorted((key, value, timer) for key, (value, timer) in merged.items() if value is not None)
 
     def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
@@ -194,8 +291,7 @@ class Layered:
     def due(self, operator: int, upto_us: int, apart: Sequence[AbstractSet[bytes]] = ()) -> list[tuple[int, bytes, bytes]]:
         """As `Snapshot.due`."""
         found = self._below.due(operator, upto_us, (*apart, self._layer.values.keys()))
-        byte = bytes([operator])
-        mine = [(timer, key) for key, timer in self._layer.timers.items() if timer < upto_us and key[2:3] == byte]
+        mine = self._layer.due(operator, upto_us)
         for others in apart:
             mine = [(timer, key) for timer, key in mine if key not in others]
         fresh = [(timer, key, value) for timer, key in mine if (value := self._layer.values[key]) is not None]

@@ -41,7 +41,7 @@ from penstock.state.environment import (
     remove_environment,
     unusable,
 )
-from penstock.state.overlay import Layered, Overlay
+from penstock.state.overlay import Due, Ints, Layered, Overlay
 from penstock.state.recent_changes import Layer
 from penstock.state.worker import WorkerState, order_bytes, timer_bytes
 from penstock.types import MAX_TIME
@@ -281,7 +281,8 @@ class _LmdbSnapshot:
         values = dict(found)
         return [raw[8:] if (raw := values.get(key)) is not None else None for key in keys]
 
-    def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
+    def get_timed(self, keys: Sequence[bytes], due: Due | None = None) -> tuple[list[bytes | None], Ints]:
+        del due
         with self._reading():
             found = self._txn.cursor(self._env.state).getmulti(keys)
         if len(found) == len(keys):
@@ -289,7 +290,7 @@ class _LmdbSnapshot:
         else:
             there = dict(found)
             raws = [there.get(key, _NO_ENTRY) for key in keys]
-        timers: list[int] = np.frombuffer(b"".join([raw[:8] for raw in raws]), ">i8").tolist()
+        timers = np.frombuffer(b"".join([raw[:8] for raw in raws]), ">i8").astype(np.int64)
         return [None if raw is _NO_ENTRY else raw[8:] for raw in raws], timers
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:

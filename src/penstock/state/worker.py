@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.errors import StateError
 from penstock.state.deltas import BATCH_ROWS, SCHEMA
-from penstock.state.overlay import Layered, Overlay, Snapshot
+from penstock.state.overlay import Due, Ints, Layered, Overlay, Snapshot
 from penstock.types import MAX_TIME
 
 MAX_KEY_BYTES: Final = 480
@@ -68,11 +68,12 @@ class WorkerState:
         _check_keys(keys)
         return self._view.get_many(keys)
 
-    def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], np.typing.NDArray[np.int64]]:
+    def get_timed(self, keys: Sequence[bytes], due: Due | None = None) -> tuple[list[bytes | None], Ints]:
         """As `get_many`, with the entries' timers.
 
         Args:
             keys: The keys; may repeat.
+            due: An operator, whose keys they are, and a time (µs): only timers before that must be known; the others may be missing.
 
         Returns:
             Values, None for missing ones; timers in µs, `MAX_TIME` for none.
@@ -81,8 +82,7 @@ class WorkerState:
             StateError: A key is too long or too short. Nothing was changed.
         """
         _check_keys(keys)
-        values, timers = self._view.get_timed(keys)
-        return values, np.array(timers, np.int64)
+        return self._view.get_timed(keys, due)
 
     def put_many(
         self, keys: Sequence[bytes], values: Sequence[bytes], timers: np.typing.NDArray[np.int64] | None = None
@@ -180,9 +180,10 @@ class _MemorySnapshot:
         entries = self.entries_by_key
         return [entries[key][0] if key in entries else None for key in keys]
 
-    def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
+    def get_timed(self, keys: Sequence[bytes], due: Due | None = None) -> tuple[list[bytes | None], Ints]:
+        del due
         found = list(map(self.entries_by_key.get, keys, repeat((None, MAX_TIME))))
-        return [value for value, _ in found], [timer for _, timer in found]
+        return [value for value, _ in found], np.array([timer for _, timer in found], np.int64)
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
         after = map(self.keys.__getitem__, range(bisect.bisect_left(self.keys, prefix), len(self.keys)))

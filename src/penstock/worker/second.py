@@ -26,6 +26,7 @@ from penstock.operators.base import KeyedState, StateView
 from penstock.operators.migration import view_of
 from penstock.protocol.messages import Frontier
 from penstock.rows.rows import Emitted, Rows
+from penstock.state.overlay import Due, Ints
 from penstock.state.worker import WorkerState
 from penstock.types import BINS
 from penstock.worker.batches import map_batch
@@ -165,8 +166,8 @@ class _OfParent:
         found: list[bytes | None] = self._ask("get_many", list(keys))
         return found
 
-    def get_timed(self, keys: Sequence[bytes]) -> tuple[list[bytes | None], list[int]]:
-        found: tuple[list[bytes | None], list[int]] = self._ask("get_timed", list(keys))
+    def get_timed(self, keys: Sequence[bytes], due: Due | None = None) -> tuple[list[bytes | None], Ints]:
+        found: tuple[list[bytes | None], Ints] = self._ask("get_timed", list(keys), due)
         return found
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
