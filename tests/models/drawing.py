@@ -247,11 +247,18 @@ def recipes(
     shared: int = 0,
     options: Mapping[str, Sequence[Any]] = MappingProxyType({}),
     changing: bool = False,
+    sources: Sequence[int] = (1, 1, 2, 3),
 ) -> r.Recipe:
-    """Any flow."""
-    sources = draw(st.sampled_from([1, 1, 2, 3]))
+    """Any flow, of one of some numbers of sources."""
     drawing = Drawing(
-        draw, timed=timed, ties=ties, sources=sources, divided=divided, shared=shared, options=options, changing=changing
+        draw,
+        timed=timed,
+        ties=ties,
+        sources=draw(st.sampled_from(sources)),
+        divided=divided,
+        shared=shared,
+        options=options,
+        changing=changing,
     )
     if changing and draw(st.booleans()):
         drawing.look_first()

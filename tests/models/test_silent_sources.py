@@ -24,6 +24,15 @@ from penstock.progress import lateness
 
 SEEN: Counter[str] = Counter()
 CLOSING = {"close_after_us": [None, r.SECOND, r.SECOND, 5 * r.SECOND]}
+IDLE = {"idle_after": [None, "1 second", "2 seconds", "2 seconds", "1 hour"]}
+
+
+@st.composite
+def flows(draw) -> r.Recipe:
+    """Any flow whose sources close; partitions of a source that is alone become idle, too: otherwise they go by the other sources."""
+    if draw(st.booleans()):
+        return draw(drawing.recipes(options=CLOSING, changing=True))
+    return draw(drawing.recipes(options={**CLOSING, **IDLE}, changing=True, sources=(1,)))
 
 
 @st.composite
@@ -49,7 +58,7 @@ def check(recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> Non
 @examples(100)
 @given(data=st.data())
 def test_results_of_sources_that_close_equal_one_sequential_pass_that_knows_the_clock(data):
-    recipe = data.draw(drawing.recipes(options=CLOSING, changing=True))
+    recipe = data.draw(flows())
     check(recipe, data.draw(drawing.records(recipe, edges=True)), data.draw(courses()))
 
 

@@ -50,11 +50,13 @@ class Trail:
     Attributes:
         epochs: By number.
         tables: The lookups whose tables are read again, by the name of their column.
+        begun: How many recomputations have begun.
     """
 
     recipe: r.Recipe
     epochs: dict[int, Kept] = field(default_factory=dict)
     tables: dict[str, r.Lookup] = field(default_factory=dict)
+    begun: int = 0
     _names: dict[str, tuple[str, Rows]] = field(default_factory=dict)
     _one: dict[tuple[str, Rows], Rows] = field(default_factory=dict)
     _attempts: dict[str, int] = field(default_factory=dict)
@@ -69,7 +71,7 @@ class Trail:
             self._attempts[column] = len(node.again.found)
 
     def commit(self, record: EpochRecord) -> None:
-        """An epoch is committed, or gives up those after a snapshot."""
+        """An epoch is committed, or gives up those after a snapshot or those that a recomputation reads again."""
         offsets = {(n, key): p.offset for n, s in record.sources.items() for key, p in s.partitions.items()}
         frontiers = {n: s.frontier for n, s in record.regions.items()}
         held = {(n, h.key): h.since for n, s in record.regions.items() for h in s.control.held}
@@ -77,7 +79,15 @@ class Trail:
         if back:
             self.epochs = {e: kept for e, kept in self.epochs.items() if e <= back[0].to}
         met = dict(self._names[read.version.rpartition("-r")[0]] for read in record.tables.values())
-        if self._stay:  # state is computed anew
+        begins = record.recovery is not None and not record.tables
+        if begins:
+            self.begun += 1
+            self.epochs = {
+                e: kept
+                for e, kept in self.epochs.items()
+                if all(o <= offsets.get(p, -1 << 63) for p, o in kept.offsets.items())
+            }
+        elif self._stay:  # state is computed anew
             assert met == self._stay, f"the tables became {met}, not {self._stay}, while state was computed anew"
         elif not back and record.rollback_pending is None:
             self._check(met)
@@ -97,10 +107,6 @@ class Trail:
             assert rows in [None if x is None else self._one[column, x] for x in found], (
                 f"{column} has {rows}, but {found} was found"
             )
-
-    def begin_anew(self) -> None:
-        """The checkpoint is lost."""
-        self.epochs, self._stay = {}, {}
 
     def table(self, column: str, epoch: int) -> Rows:
         """The table that a lookup has met in an epoch; before the first one that has read records, that of it."""

@@ -423,6 +423,7 @@ def first_record(
         rollback_pending=None,
         shape=flow.shape,
         open={},
+        tables={},  # the replay meets what they are at this start
         recovery=start.recovery,
     )
 

@@ -77,7 +77,8 @@ class RefreshedTables:
         used = {name: first.get(name, read) for name, read in self._read.items()}
         for name, read in used.items():
             if self._known(name, read.version):
-                if self._read[name].failed:  # an open epoch may have met newer rows than the last one that was committed
+                # An open epoch may have met newer rows than the last one that was committed, and older ones than a replay's next start finds.
+                if stay or self._read[name].failed:
                     self._read[name] = replace(self._read[name], version=read.version)
                 continue
             if read.version not in self._files.versions():
