@@ -149,7 +149,7 @@ class Life:
         step, hold = (40, 60) if self.small else (1 << 20, 1 << 20)
         limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
         workers = self.dice.randrange(1, 4)
-        marks = [sink.held(f"out{i}") for i, sink in enumerate(built.sinks.values())]
+        marks = self.marks()
         since = None
         if self.since is not None and all(mark is not None and mark.frontier >= self.since for mark in marks):
             since = r.moment(self.since)
@@ -165,7 +165,7 @@ class Life:
 
         def trimmed(log: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
             self.copies, self.kept = [], []
-            held = [sink.held(f"out{i}") for i, sink in enumerate(self.sinks.values())]
+            held = self.marks()
 
             def behind(name: str, x: Any) -> bool:
                 return any(m is None or m.positions.get(f"{name}/{x['p']}", -1) < x["o"] for m in held)
@@ -173,6 +173,10 @@ class Life:
             return log[min(gone, next((i for i, (name, x) in enumerate(log) if behind(name, x)), len(log))) :]
 
         return trimmed
+
+    def marks(self) -> list[Any]:
+        """What each sink says that it holds; None: nothing."""
+        return [sink.held(f"out{i}") for i, sink in enumerate(self.sinks.values())]
 
     def contents(self) -> dict[r.Node, Counter[Any]]:
         """By node, what its sink holds."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -21,6 +21,7 @@ from test_against_oracle import compare
 from penstock.checkpoint.recovery import Recovery
 from penstock.driver import recompute, recovery, replay
 from penstock.errors import PenstockError
+from penstock.progress import lateness
 from penstock.types import MIN_TIME
 
 LIVES = 30
@@ -69,28 +70,54 @@ def search() -> None:
             compare_all(lived, recipe, data)
 
 
-def search_another_log() -> None:
-    """A record is gone, dated anew or added when state is computed anew: refused, or it was not needed, or it was never read."""
-    for seed in range(LIVES):
+KINDS = ("gone", "dated anew", "added", "moved")
+
+
+def another(life: Life, kind: str, at: int) -> list[tuple[str, Any]]:
+    """The log with a record that is gone, dated anew, added, moved, or whose time is that of the next one of its partition and the other way round.
+
+    Of two that are exchanged both have been read, or neither.
+    """
+    log = life.records
+    name, record = log[at]
+    if kind == "exchanged":
+        marks = [-1 if m is None else m.positions.get(f"a/{record['p']}", -1) for m in life.marks()]
+        other = next((i for i, (_, x) in enumerate(log) if i > at and x["p"] == record["p"]), at)
+        if log[other][1]["o"] > min(marks):
+            return log
+        found = [*log]
+        found[at], found[other] = (name, {**record, "at": log[other][1]["at"]}), (name, {**log[other][1], "at": record["at"]})
+        return found
+    new = {
+        "gone": [],
+        "dated anew": [{**record, "at": record["at"] + dt.timedelta(seconds=100)}],
+        "added": [record, {**record, "o": record["o"] + 1}],
+        "moved": [{**record, "o": record["o"] + 1}],
+    }[kind]
+    return [*log[:at], *((name, x) for x in new), *log[at + 1 :]]
+
+
+def search_another_log(kinds: Sequence[str] = KINDS, lives: int = LIVES) -> None:
+    """The log is another one when state is computed anew: refused, or what is another was not needed, or was never read."""
+    for seed in range(lives):
         dice = random.Random(seed)
         recipe, data = a_flow(), a_log(dice, 50)
         data = {"a": [(e, {**x, "o": 2 * x["o"]}) for e, x in data["a"]]}
-        at = dice.randrange(1, 30)
-        epoch, record = data["a"][at]
-        other = {
-            "gone": [],
-            "dated anew": [{**record, "at": record["at"] + dt.timedelta(seconds=100)}],
-            "added": [record, {**record, "o": record["o"] + 1}],
-        }[dice.choice(["gone", "dated anew", "added"])]
-        lived = Life(
-            recipe, data, dice, lambda log, at=at, o=other: [*log[:at], *(("a", x) for x in o), *log[at + 1 :]], rescales=False
-        ).run()
+        kind, at = dice.choice(kinds), dice.randrange(1, 30)
+        life = Life(recipe, data, dice, rescales=False)
+        life.edit = lambda _, life=life, kind=kind, at=at: another(life, kind, at)
+        lived = life.run()
         if lived.refusal:
             continue
         try:
             compare_all(lived, recipe, data)
         except AssertionError:
-            compare_all(lived, recipe, {"a": [*data["a"][:at], *((epoch, x) for x in other), *data["a"][at + 1 :]]})
+            compare_all(lived, recipe, {"a": [*enumerate(x for _, x in life.records)]})
+
+
+def search_exchanged_times() -> None:
+    """As many records as before, with the same greatest time."""
+    search_another_log(("exchanged",))
 
 
 def search_trimmed() -> None:
@@ -208,6 +235,10 @@ def fingerprint_not_compared(patch):
     patch.setattr(Recovery, "difference", lambda *_: None)
 
 
+def fingerprint_is_number_and_greatest_time(patch):
+    patch.setattr(lateness, "print_after", lambda *_: None)
+
+
 def lateness_judged_from_the_maximum_at_the_mark(patch):
     recovery_of = recompute.recovery_of
 
@@ -255,6 +286,7 @@ MUTANTS = {
     early_enough_without_adding_up: search,
     frontier_of_the_mark_not_taken: search_idle,
     fingerprint_not_compared: search_another_log,
+    fingerprint_is_number_and_greatest_time: search_exchanged_times,
     lateness_judged_from_the_maximum_at_the_mark: search,
     floors_not_replayed: search_idle,
     floors_of_a_silence_forgotten_at_the_mark: search_silent,

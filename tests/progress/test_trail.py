@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.progress.lateness import Chunk
+from penstock.progress.lateness import Chunk, print_after
 from penstock.progress.source_state import PartitionState, SourceState, Waypoint
 from penstock.progress.trail import (
     MOST_STRAYS,
@@ -118,7 +119,7 @@ def test_strays_are_the_last_few():
 
 
 def a_trail(offset: int = 9, rows: int = 5, digest: str = "", files: int = 0) -> Trail:
-    partition = PartitionState(3, 7, offset, 2, 1, True, rows, [Waypoint(1, offset, 7, rows)], [[4, 2]])
+    partition = PartitionState(3, 7, offset, 2, 1, True, rows, [Waypoint(1, offset, 7, rows, print=-3)], [[4, 2]], 8)
     state = SourceState(5, files, rows, digest=digest, partitions={"ü": partition}, names=["n"], order={"reached": [1, "a"]})
     return Trail.of("flow", {"in": state}, {"r": [5, -3]}, ["out"], finished=True)
 
@@ -130,6 +131,14 @@ def test_trail_that_a_sink_has_kept_is_what_the_mark_carried_without_names():
     assert "\n" not in trail.to_text()
     assert found.sources["in"].names == []
     assert found.sources["in"].order == {}
+
+
+def test_print_of_records_some_of_which_a_version_without_prints_read_is_not_known():
+    chunk = Chunk("0", 0, 2, 3, 9, 11, 4, print=6)
+    assert print_after(PartitionState(0, rows=3), chunk) is None
+    assert [w.print for w in of_chunks(PartitionState(0, rows=3, print=5), [chunk, chunk])] == [3, 5]
+    assert [w.print for w in of_chunks(None, [chunk, replace(chunk, print=None), chunk])] == [6, None, None]
+    assert Waypoint.from_json([1, 2, 3, 4]).print is None
 
 
 def test_mark_without_a_trail_has_none():

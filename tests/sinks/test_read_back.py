@@ -19,7 +19,7 @@ import penstock as ps
 from penstock.errors import DeclarationError, SinkError
 from penstock.protocol.rescale import Limits
 from penstock.rows.stored_positions import stored_columns
-from penstock.sources.read_back import READ_NUMBER, READ_TIME
+from penstock.sources.read_back import READ_NUMBER, READ_PLACE, READ_TIME
 from penstock.testing import Harness
 from penstock.types import MAX_TIME, Mark
 
@@ -242,7 +242,7 @@ def test_values_of_every_type_come_back_as_they_were(table_rig, rows):
         assert source.schema == VALUES
         found = source.records({})
         assert alike(read(source)) == wanted
-        assert found is None or found.schema.names[-2:] == [READ_TIME, READ_NUMBER]
+        assert found is None or found.schema.names[-5:] == [READ_TIME, *READ_PLACE, READ_NUMBER]
 
 
 def test_nested_values_come_back_from_parquet_and_are_refused_of_a_table(table_rig):

@@ -139,11 +139,12 @@ class Recovery:
                 )
             for key, end in there.partitions.items():
                 now = state.partitions.get(key, PartitionState(end.part))
-                if (now.rows, now.latest) != (end.rows, end.latest):
+                known = not there.files and None not in (now.print, end.print)
+                if (now.rows, now.latest) != (end.rows, end.latest) or (known and now.print != end.print):
                     start = self.starts.get(f"{name}/{key}", -1)
                     return Refusal(
                         f"partition {key!r} of source {name!r} has other records after position {start} and up to {end.offset} than those from which the "
-                        f"sinks' rows came: {now.rows - end.rows:+,} of them, or other times, as also with another ahead="
+                        f"sinks' rows came: {now.rows - end.rows:+,} of them, or other positions or times, as also with another ahead="
                     )
         return None
 

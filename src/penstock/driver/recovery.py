@@ -333,6 +333,7 @@ def _begin(known: PartitionState, point: Waypoint) -> PartitionState:
         rows=point.rows,
         trail=trail,
         floors=floors,
+        print=point.print,
     )
 
 

@@ -18,9 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from penstock.arrow.columns import lexicographic
-from penstock.progress.source_state import PartitionState, SourceState, floors_after
+from penstock.progress.source_state import PartitionState, SourceState, Waypoint, floors_after
+from penstock.routing.hashing import spark_xxhash64
 from penstock.rows.keys import Ints
 from penstock.rows.rows import running_max
 from penstock.types import MAX_TIME, MIN_TIME
@@ -31,7 +33,12 @@ ChunkId = tuple[int, int]
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive records of one partition: least and greatest event time (µs), greatest offset, number of records."""
+    """Consecutive records of one partition: least and greatest event time (µs), greatest offset, number of records.
+
+    `print` tells them from others of other offsets or times: an exclusive or over all of them of Spark's ``xxhash64(offset, time)``, whatever their
+    order, with further columns of sources that have some (`penstock.sources.Source.fingerprint`). None: it is not known, as where offsets are others
+    when records are read again.
+    """
 
     partition: str
     part: int
@@ -40,9 +47,12 @@ class Chunk:
     greatest: int
     last_offset: int
     rows: int
+    print: int | None = None
 
 
-def chunks_of(part: Ints, chunk: Ints, offset: Ints, time: Ints, name_of: Callable[[int], str]) -> tuple[Chunk, ...]:
+def chunks_of(
+    part: Ints, chunk: Ints, offset: Ints, time: Ints, name_of: Callable[[int], str], fingerprint: Sequence[Ints] = ()
+) -> tuple[Chunk, ...]:
     """The chunks of some records.
 
     Args:
@@ -52,6 +62,7 @@ def chunks_of(part: Ints, chunk: Ints, offset: Ints, time: Ints, name_of: Callab
         offset: See there.
         time: See there.
         name_of: Returns a partition's name for its number.
+        fingerprint: What else tells each record from others.
     """
     if not len(part):
         return ()
@@ -59,9 +70,17 @@ def chunks_of(part: Ints, chunk: Ints, offset: Ints, time: Ints, name_of: Callab
     part, chunk, offset, time = part[index], chunk[index], offset[index], time[index]
     first = np.flatnonzero(np.concatenate(([True], (part[1:] != part[:-1]) | (chunk[1:] != chunk[:-1]))))
     found = (part[first], chunk[first], np.minimum.reduceat(time, first), np.maximum.reduceat(time, first))
-    rest = (np.maximum.reduceat(offset, first), np.diff(np.append(first, len(part))))
+    told = [offset, time, *(column[index] for column in fingerprint)]
+    prints = np.bitwise_xor.reduceat(spark_xxhash64([pa.array(column) for column in told]), first)
+    rest = (np.maximum.reduceat(offset, first), np.diff(np.append(first, len(part))), prints)
     rows = zip(*(column.tolist() for column in (*found, *rest)), strict=True)
     return tuple(Chunk(name_of(row[0]), *row) for row in rows)
+
+
+def print_after(before: PartitionState | Waypoint | None, chunk: Chunk) -> int | None:
+    """The print of a partition's records with those of a chunk; None: that of some is not known."""
+    known = 0 if before is None or not before.rows else before.print
+    return None if known is None or chunk.print is None else known ^ chunk.print
 
 
 @dataclass
@@ -132,6 +151,7 @@ def check_lateness(
         if chunk.least < max(behind(latest, lateness_us), known.late_floor):
             candidate_chunks[chunk.part, chunk.number] = Base(known.latest, known.late_floor)
         known.latest, known.offset, known.heard_us = latest, max(known.offset, chunk.last_offset), now_us
+        known.print = print_after(known, chunk)
         known.rows += chunk.rows
         state.rows += chunk.rows
 

@@ -23,6 +23,7 @@ class Waypoint:
         rows: Records on time or late until there.
         files: Files until there; 0 of a log that is none of files.
         digest: Of these files.
+        print: Of these records, as in `PartitionState`.
     """
 
     number: int
@@ -31,10 +32,12 @@ class Waypoint:
     rows: int = 0
     files: int = 0
     digest: str = ""
+    print: int | None = None
 
     def to_json(self) -> list[Any]:
         """Its fields, as far as they say something."""
-        return [self.number, self.offset, self.latest, self.rows, *([self.files, self.digest] if self.files else [])]
+        rest = [self.files, self.digest, *([] if self.print is None else [self.print])]
+        return [self.number, self.offset, self.latest, self.rows, *(rest if self.files or self.print is not None else [])]
 
     @staticmethod
     def from_json(raw: list[Any]) -> Waypoint:
@@ -57,6 +60,7 @@ class PartitionState:
         rows: Records read.
         trail: Points of its log, if the source is not one of files.
         floors: Which `late_floor` holds after which offset, the last few.
+        print: What tells these records from others (`penstock.progress.lateness.Chunk`); None: that of some is not known.
     """
 
     part: int
@@ -68,6 +72,7 @@ class PartitionState:
     rows: int = 0
     trail: list[Waypoint] = field(default_factory=list)
     floors: list[list[int]] = field(default_factory=list)
+    print: int | None = None
 
 
 @dataclass

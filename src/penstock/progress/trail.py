@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import xxhash
 
-from penstock.progress.lateness import Chunk
+from penstock.progress.lateness import Chunk, print_after
 from penstock.progress.source_state import PartitionState, SourceState, Waypoint
 from penstock.types import MIN_TIME, ROW_BITS, Mark, from_plain, plain
 
@@ -62,11 +62,12 @@ def of_chunks(before: PartitionState | None, chunks: Iterable[Chunk]) -> list[Wa
         before: The partition before the epoch; None: it is new.
         chunks: The epoch's chunks of it, in order of their numbers.
     """
-    latest, rows, offset = (before.latest, before.rows, before.offset) if before else (MIN_TIME, 0, -1)
+    point = Waypoint(0) if before is None else Waypoint(0, before.offset, before.latest, before.rows, print=before.print)
     found = []
     for chunk in chunks:
-        latest, rows, offset = max(latest, chunk.greatest), rows + chunk.rows, max(offset, chunk.last_offset)
-        found.append(Waypoint(0, offset, latest, rows))
+        latest, rows, offset = max(point.latest, chunk.greatest), point.rows + chunk.rows, max(point.offset, chunk.last_offset)
+        point = Waypoint(0, offset, latest, rows, print=print_after(point, chunk))
+        found.append(point)
     return found
 
 

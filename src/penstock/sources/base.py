@@ -38,12 +38,15 @@ class Source:
         position: The columns with the partition and the offset of each record, in `schema` or hidden ones of whole numbers; None: the reader gives all records one
             partition, and offsets.
         time: A hidden column of its records, not in `schema`, with their event time in µs, where they have one of their own.
+        fingerprint: Hidden columns of its records, not in `schema`, of whole numbers, that tell a record from another one that has its position and
+            time where the log has been changed.
         steady: Whether the reader's offsets are the same whenever records are read again.
     """
 
     schema: pa.Schema
     position: tuple[str, str] | None = None
     time: str | None = None
+    fingerprint: tuple[str, ...] = ()
     steady: bool = False
 
     def describe(self) -> str:

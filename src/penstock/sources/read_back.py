@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.errors import DeclarationError, SinkError
 from penstock.sources.base import Source
 from penstock.sql_text.schema import as_number, as_schema, as_text
-from penstock.types import HIDDEN, MAX_TIME, PARTITION, TIME, Mark, visible
+from penstock.types import HIDDEN, MAX_TIME, OFFSET, PART, PARTITION, SUB, TIME, Mark, visible
 
 if TYPE_CHECKING:
     from penstock.sql_text.given import Schema
@@ -26,6 +26,8 @@ READ_TIME: Final = f"{HIDDEN}read_time"
 """Event times (µs) of rows that are read again."""
 READ_NUMBER: Final = f"{HIDDEN}read_number"
 """int64, their numbers."""
+READ_PLACE: Final = tuple(f"{HIDDEN}read_{what}" for what in ("part", "offset", "sub"))
+"""int64, the positions with which they are stored: a number is another row's once rows before it are deleted."""
 _PAGE_ROWS: Final = 1 << 16
 
 
@@ -145,6 +147,7 @@ class ReadBack(Source):
     time: str | None
     max_rows_per_epoch: int | None = None
     page_rows: int = _PAGE_ROWS
+    fingerprint = READ_PLACE
     steady = True
 
     def describe(self) -> str:
@@ -191,12 +194,14 @@ class ReadBack(Source):
         return [(n, cut, min(self.page_rows, last - n)) for n, cut in zip(numbers, cuts, strict=True)]
 
     def page(self, first: int, cut: tuple[int, ...], rows: int, below: int) -> pa.Table:
-        """Rows from a position on, with their numbers and event times."""
+        """Rows from a position on, with their event times, positions and numbers."""
         found = self.rows.page(self.schema, cut, rows, below)
         numbers = pa.array(range(first, first + found.num_rows), pa.int64())
         table = found.select(self.schema.names)
         if self.time is not None:
             table = table.append_column(READ_TIME, found.column(TIME))
+        for name, stored in zip(READ_PLACE, (PART, OFFSET, SUB), strict=True):
+            table = table.append_column(name, found.column(stored))
         return table.append_column(READ_NUMBER, numbers)
 
     def records(self, after: Mapping[str, int]) -> pa.Table | None:

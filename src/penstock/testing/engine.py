@@ -125,7 +125,8 @@ class LocalBackend:
         columns = self._hidden(source, ordinal, good)
         names = {part_number(ordinal, name): str(name) for name in good.column(PARTITION).unique().to_pylist()}
         offset = columns[OFFSET]
-        chunks = chunks_of(columns[PART], offset // CHUNK_ROWS, offset, columns[TIME], names.__getitem__)
+        fingerprint = [good.column(name).to_numpy() for name in source.connector.fingerprint]
+        chunks = chunks_of(columns[PART], offset // CHUNK_ROWS, offset, columns[TIME], names.__getitem__, fingerprint)
         ahead = 0
         if source.ahead_us is not None and in_question(state, chunks, source.ahead_us)[1]:
             seen = [columns[name] for name in _SEEN]

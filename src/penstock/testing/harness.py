@@ -192,7 +192,7 @@ class Harness:
             partitions = pa.array([partition] * table.num_rows)
             offsets = pa.array(range(start, start + table.num_rows), pa.int64())  # type: ignore[assignment]
         own = [node.connector.time] if node.time is not None and node.time == node.connector.time else []
-        own += [MALFORMED] if MALFORMED in table.column_names else []
+        own += [name for name in (MALFORMED, *node.connector.fingerprint) if name in table.column_names]
         table = table.select([*node.schema.names, *own]).append_column(PARTITION, partitions).append_column(OFFSET, offsets)
         self._engine.pending.setdefault(source, []).append(table)
 

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from penstock.flow.plan import SourceNode
-from penstock.sources.read_back import READ_NUMBER, READ_TIME, ReadBack
+from penstock.sources.read_back import READ_NUMBER, READ_PLACE, READ_TIME, ReadBack
 from penstock.spark.columns import spark_schema
 from penstock.spark.internals.python_sources import ReadLimit, SupportsTriggerAvailableNow, refuse_where_not_told
 from penstock.spark.sources.reader import Reader
@@ -29,7 +29,7 @@ _numbers: Final = itertools.count()
 class ReadBackReader(Reader):
     """See `penstock.read_back`."""
 
-    needs = (READ_NUMBER,)
+    needs = (*READ_PLACE, READ_NUMBER)
 
     @staticmethod
     def check(source: SourceNode) -> None:
@@ -67,7 +67,7 @@ def data_source(name: str, rows: Any) -> type[DataSource]:
 
 
 def _columns(rows: ReadBack) -> pa.Schema:
-    hidden = (*((READ_TIME,) if rows.time else ()), READ_NUMBER)
+    hidden = (*((READ_TIME,) if rows.time else ()), *READ_PLACE, READ_NUMBER)
     return pa.schema([*rows.schema, *(pa.field(name, pa.int64()) for name in hidden)])
 
 

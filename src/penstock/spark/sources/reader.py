@@ -57,7 +57,7 @@ _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 BAD: Final = "__ps_bad"
 CORRUPT: Final = MALFORMED
 """Column with the text of a record that could not be parsed, of streams that have such."""
-_FOUND: Final = ("least", "greatest", "last", "rows")
+_FOUND: Final = ("least", "greatest", "last", "rows", "print")
 
 
 class Reader:
@@ -399,14 +399,18 @@ class Reader:
         # To group by numbers is faster; the name of a partition that is a number follows from it.
         by_text = self._name_of_partition(rows)
         name = [] if by_text is None else [f"{by_text} as __ps_name"]
-        groups = rows.selectExpr(
-            *name, PART, f"shiftright({OFFSET}, {CHUNK_BITS}) as {CHUNK}", f"if({BAD}, null, {TIME}) as time", OFFSET, BAD
-        ).groupBy(*(["__ps_name"] if name else []), PART, CHUNK)
+        told = ", ".join((OFFSET, TIME, *self._source.connector.fingerprint))
+        print_ = f"if({BAD}, null, xxhash64({told}))" if self.steady else "cast(null as bigint)"
+        more = (f"if({BAD}, null, {TIME}) as time", f"{print_} as print")
+        groups = rows.selectExpr(*name, PART, f"shiftright({OFFSET}, {CHUNK_BITS}) as {CHUNK}", *more, OFFSET, BAD).groupBy(
+            *(["__ps_name"] if name else []), PART, CHUNK
+        )
         found = groups.agg(
             F.expr("min(time) as least"),
             F.expr("max(time) as greatest"),
             F.expr(f"max({OFFSET}) as last"),
             F.expr(f"count_if(not {BAD}) as rows"),
+            F.expr("bit_xor(print) as print"),
             F.expr(f"count_if({BAD}) as bad"),
         ).collect()
         chunks = tuple(
