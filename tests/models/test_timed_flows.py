@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.operators.base import Context, KeyedState
 from penstock.operators.timed_calls import TimedCalls, Timers
 from penstock.operators.timed_process import TimedProcess, Turns
+from penstock.state import recent_changes
 from penstock.state.worker import WorkerState
 from penstock.types import MAX_TIME, MIN_TIME
 from penstock.worker import collect_state
@@ -96,6 +97,16 @@ def test_timers_when_their_keys_are_put_on_hold_again_and_again_fire_as_in_one_s
 def test_timers_when_anything_happens_fire_as_in_one_sequential_pass(data):
     recipe = data.draw(timed_flows())
     check(recipe, data.draw(drawing.records(recipe, most=45)), data.draw(drawing.courses))
+
+
+@examples(8)
+@given(data=st.data())
+def test_timers_in_a_local_store_that_has_every_epoch_fire_as_in_one_sequential_pass(data):
+    recipe, course = data.draw(timed_flows()), data.draw(drawing.courses)
+    course.lmdb, course.workers = True, min(course.workers, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recent_changes, "HELD_DELTAS", 0)
+        check(recipe, data.draw(drawing.records(recipe, most=45)), course)
 
 
 # ------------------------------------------------------------------------------------------------------------- broken variants

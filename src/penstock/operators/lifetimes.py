@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -93,10 +93,12 @@ class Heads:
     def of(stored: Sequence[bytes | None], entry: Ints) -> Heads:
         """The heads of the values of some entries, which have one each."""
         whole = _LAYOUT.itemsize
-        heads: list[Any] = [stored[e][:whole] for e in entry.tolist()]
-        if min(map(len, heads), default=whole) < whole:
-            heads = [head.ljust(whole, b"\0") for head in heads]
-        found = np.frombuffer(b"".join(heads), _LAYOUT)
+        values: Any = stored if len(entry) == len(stored) else [stored[e] for e in entry.tolist()]
+        heads = [value[:whole] for value in values]
+        raw = b"".join(heads)
+        if len(raw) < whole * len(heads):
+            raw = b"".join([head.ljust(whole, b"\0") for head in heads])
+        found = np.frombuffer(raw, _LAYOUT)
         used, at, timed = _in_order(found["used"]), _in_order(found["timer"]), (found["flags"] & _TIMER) != 0
         return Heads(entry, used, found["flags"], np.where(timed, at, MAX_TIME), np.where(timed, whole, _HEAD))
 
@@ -125,13 +127,20 @@ def living(
     begins = rows.order.time[found.starts[:-1]]
     held: list[bytes | None] = [None] * len(stored)
     doubt = np.zeros(len(stored), bool)
-    known = np.fromiter((value is not None for value in stored), bool, len(stored)) & found.first
+    # No stored value is empty.
+    known = (
+        found.first if all(stored) else np.fromiter((value is not None for value in stored), bool, len(stored)) & found.first
+    )
     if context.missing > MIN_TIME:
         doubt = found.first & ~known & (begins < context.missing + ttl_us)
     heads = Heads.of(stored, np.flatnonzero(known))
     lives_on = begins[heads.entry] - heads.used < ttl_us
-    for e, size in zip(heads.entry[lives_on].tolist(), heads.size[lives_on].tolist(), strict=True):
-        held[e] = stored[e][size:]
+    if len(heads.entry) == len(stored) > 0 and lives_on.all() and (heads.size == heads.size[0]).all():
+        size = int(heads.size[0])
+        held = [value[size:] for value in cast("Sequence[bytes]", stored)]
+    else:
+        for e, size in zip(heads.entry[lives_on].tolist(), heads.size[lives_on].tolist(), strict=True):
+            held[e] = cast("bytes", stored[e])[size:]
     doubt[heads.entry[lives_on]] = (heads.flags[lives_on] & _DOUBT) != 0
     context.unsure |= bool((doubt & (found.until >= context.needed)).any())
     return held, doubt, heads

@@ -18,7 +18,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ import lmdb
 
 from penstock.errors import StateError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _DATA: Final = "data.mdb"
 _FILES: Final = (_DATA, "lock.mdb", "owner.json")
 _OWNER: Final = "owner.json"
@@ -42,10 +42,13 @@ class Environment:
 
     Attributes:
         env: The LMDB environment.
-        state: key → timer (8 bytes, big-endian) ‖ value.
-        timers: operator byte ‖ timer (8 bytes, in order) ‖ key → nothing; an index over `state`.
+        state: key → timer (8 bytes, big-endian) ‖ time in the index (likewise) ‖ value.
+        timers: operator byte ‖ time (8 bytes, in order) ‖ key → nothing; an index over `state`. An entry is found there at its timer or earlier:
+            a timer that is put off, as most are, leaves the index as it is until that time has come.
         meta: One record: the state's owner and version.
         inode: Shows whether the file of that name is still the open one.
+        asked: By operator, up to when this process asked for its due entries.
+        moved: Entries that it found in the index before their timers since the store was last written.
     """
 
     env: Any
@@ -53,6 +56,8 @@ class Environment:
     timers: Any
     meta: Any
     inode: tuple[int, int]
+    asked: dict[int, int] = field(default_factory=dict)
+    moved: set[bytes] = field(default_factory=set)
 
 
 # LMDB forbids opening an environment twice in a process. The process id keeps a forked child from using or closing its parent's.

@@ -41,15 +41,16 @@ from penstock.state.environment import (
     remove_environment,
     unusable,
 )
-from penstock.state.overlay import Due, Ints, Layered, Overlay
+from penstock.state.overlay import TIMER_BYTES, Due, Ints, Layered, Overlay
 from penstock.state.recent_changes import Layer
 from penstock.state.worker import WorkerState, order_bytes, timer_bytes
-from penstock.types import MAX_TIME
+from penstock.types import MAX_TIME, MIN_TIME
 
 MAP_SIZE: Final = 64 << 30
 _META_KEY: Final = b"store"
 _INDEX_ROWS: Final = 1 << 20
 _ATTEMPTS: Final = 5
+_HEAD: Final = 16  # of a stored entry: its timer, and the time under which the index has it
 _NO_ENTRY: Final = MAX_TIME.to_bytes(8, "big")
 _T = TypeVar("_T")
 
@@ -277,9 +278,9 @@ class _LmdbSnapshot:
         with self._reading():
             found = self._txn.cursor(self._env.state).getmulti(keys)
         if len(found) == len(keys):
-            return [raw[8:] for _, raw in found]
+            return [raw[_HEAD:] for _, raw in found]
         values = dict(found)
-        return [raw[8:] if (raw := values.get(key)) is not None else None for key in keys]
+        return [raw[_HEAD:] if (raw := values.get(key)) is not None else None for key in keys]
 
     def get_timed(self, keys: Sequence[bytes], due: Due | None = None) -> tuple[list[bytes | None], Ints]:
         del due
@@ -290,8 +291,8 @@ class _LmdbSnapshot:
         else:
             there = dict(found)
             raws = [there.get(key, _NO_ENTRY) for key in keys]
-        timers = np.frombuffer(b"".join([raw[:8] for raw in raws]), ">i8").astype(np.int64)
-        return [None if raw is _NO_ENTRY else raw[8:] for raw in raws], timers
+        timers = _times(raws, 0)
+        return [None if raw is _NO_ENTRY else raw[_HEAD:] for raw in raws], timers
 
     def entries(self, prefix: bytes) -> list[tuple[bytes, bytes, int]]:
         found = []
@@ -300,7 +301,7 @@ class _LmdbSnapshot:
                 for key, raw in cursor.iternext():
                     if not key.startswith(prefix):
                         break
-                    found.append((key, raw[8:], int.from_bytes(raw[:8], "big", signed=True)))
+                    found.append((key, raw[_HEAD:], int.from_bytes(raw[:8], "big", signed=True)))
         return found
 
     def measure(self, start: int, stop: int, entries: int) -> tuple[list[tuple[int, int]], int]:
@@ -314,7 +315,7 @@ class _LmdbSnapshot:
                         if seen >= entries or found >= stop:
                             break
                         at = found
-                    sizes[at] = sizes.get(at, 0) + len(key) + len(raw)
+                    sizes[at] = sizes.get(at, 0) + len(key) + len(raw) - _HEAD + TIMER_BYTES
                     seen += 1
                 else:
                     found = stop
@@ -336,7 +337,15 @@ class _LmdbSnapshot:
             found = dict(self._txn.cursor(self._env.state).getmulti(keys)) if keys else {}
             if len(found) != len(keys):
                 raise lmdb.CorruptedError("the index of timers names an absent entry")
-        return [(int.from_bytes(found[key][:8], "big", signed=True), key, found[key][8:]) for key in keys]
+        raws = [found[key] for key in keys]
+        timers = _times(raws, 0)
+        reached = timers < upto_us
+        if upto_us < MAX_TIME:
+            asked, moved = self._env.asked, np.flatnonzero(~reached)
+            asked[operator] = max(upto_us, asked.get(operator, MIN_TIME))
+            self._env.moved.update(keys[i] for i in moved.tolist())
+        now = np.flatnonzero(reached)
+        return sorted((t, keys[i], raws[i][_HEAD:]) for t, i in zip(timers[now].tolist(), now.tolist(), strict=True))
 
     def close(self) -> None:
         self._txn.abort()
@@ -357,6 +366,7 @@ def _load(env: Environment, txn: Any, fs: pafs.FileSystem, root: str, base: File
     """Empty the store and fill it from a base."""
     txn.drop(env.timers, delete=False)
     txn.drop(env.state, delete=False)
+    env.asked, env.moved = {}, set()
     if base is None:
         return
     cursor = txn.cursor(env.state)
@@ -364,7 +374,7 @@ def _load(env: Environment, txn: Any, fs: pafs.FileSystem, root: str, base: File
     rows = added = waiting = 0
     for batch in read_batches(fs, root, base):
         key, value, timer = batch.columns
-        added += cursor.putmulti(_state_items(key, value, timer), append=True)[1]
+        added += cursor.putmulti(_state_items(key, value, timer, timer), append=True)[1]
         index.append(_index_keys(key, timer))
         rows, waiting = rows + batch.num_rows, waiting + len(index[-1])
         if waiting >= _INDEX_ROWS:
@@ -388,30 +398,58 @@ def _apply_changes(env: Environment, txn: Any, changes: pa.RecordBatch) -> None:
     """Apply the rows of a delta."""
     columns: list[Any] = changes.columns
     key, value, timer = columns
-    live = value.is_valid()
-    gone: list[bytes] = key.filter(pc.invert(live)).to_pylist()
+    live, timers = value.is_valid(), timer.to_numpy()
+    indexed = np.full(len(key), MAX_TIME)  # under which time the index has each of them
     cursor = txn.cursor(env.state)
-    before: set[bytes] = set()
     if txn.stat(env.timers)["entries"]:
         # Only a store with timers reads what it overwrites.
-        old = cursor.getmulti(key.to_pylist())
-        old_timers = np.frombuffer(b"".join(raw[:8] for _, raw in old), ">i8")
-        before = set(
-            _index_keys(pa.array([name for name, _ in old], pa.binary()), pa.array(old_timers.astype(np.int64))).to_pylist()
-        )
-    if gone:
-        key, value, timer = key.filter(live), value.filter(live), timer.filter(live)
-    after = set(_index_keys(key, timer).to_pylist())
-    cursor.putmulti(_state_items(key, value, timer))
-    for name in gone:
-        txn.delete(name, db=env.state)
-    for name in sorted(before - after):
+        names = key.to_pylist()
+        _move_index(env, txn, cursor, names)
+        old = cursor.getmulti(names)
+        there = dict(old)
+        at = np.arange(len(names)) if len(there) == len(names) else np.flatnonzero([name in there for name in names])
+        indexed[at] = _times([raw for _, raw in old], 8)
+    alive = live.to_numpy(zero_copy_only=False)
+    stays = alive & (indexed <= timers) & (indexed >= _passed(env, key))
+    gone, fresh = pa.array((indexed < MAX_TIME) & ~stays), pa.array(alive & ~stays)
+    for name in _index_keys(key.filter(gone), pa.array(indexed).filter(gone)).to_pylist():
         txn.delete(name, db=env.timers)
-    txn.cursor(env.timers).putmulti((name, b"") for name in sorted(after - before))
+    _put_index(env, txn, [_index_keys(key.filter(fresh), timer.filter(fresh))])
+    for name in key.filter(pc.invert(live)).to_pylist():
+        txn.delete(name, db=env.state)
+    now = [key, value, timer, pa.array(np.where(stays, indexed, timers))]
+    cursor.putmulti(_state_items(*(now if alive.all() else [column.filter(live) for column in now])))
 
 
-def _state_items(key: Any, value: Any, timer: Any) -> Iterator[tuple[bytes, bytes]]:
-    stored = concat(timer_bytes(timer.to_numpy()), value)
+def _move_index(env: Environment, txn: Any, cursor: Any, changed: Sequence[bytes]) -> None:
+    """Put entries whose place in the index was reached, and whose timer was not, where they belong; those that change anyway are left."""
+    names, env.moved = sorted(env.moved.difference(changed)), set()
+    found = cursor.getmulti(names) if names else []
+    timers, indexed = _times([raw for _, raw in found], 0), _times([raw for _, raw in found], 8)
+    key = pa.array([name for name, _ in found], pa.binary())
+    moves = (indexed < timers) & (indexed < _passed(env, key))
+    for name in _index_keys(key.filter(pa.array(moves)), pa.array(indexed[moves])).to_pylist():
+        txn.delete(name, db=env.timers)
+    _put_index(env, txn, [_index_keys(key.filter(pa.array(moves)), pa.array(timers[moves]))])
+    cursor.putmulti((found[i][0], found[i][1][:8] * 2 + found[i][1][_HEAD:]) for i in np.flatnonzero(moves).tolist())
+
+
+def _passed(env: Environment, key: Any) -> Ints:
+    """Up to when the index was asked for the operator of each key: what it has before that is found each time."""
+    asked = np.full(256, MIN_TIME)
+    asked[list(env.asked)] = list(env.asked.values())
+    operators = np.frombuffer(b"".join(pc.binary_slice(key, 2, 3).to_pylist()), np.uint8)
+    passed: Ints = asked[operators]
+    return passed
+
+
+def _times(raws: Sequence[bytes], at: int) -> Ints:
+    """The timers of stored entries (at 0), or the times under which the index has them (at 8)."""
+    return np.frombuffer(b"".join([raw[at : at + 8] for raw in raws]), ">i8").astype(np.int64)
+
+
+def _state_items(key: Any, value: Any, timer: Any, indexed: Any) -> Iterator[tuple[bytes, bytes]]:
+    stored = concat(timer_bytes(timer.to_numpy()), timer_bytes(indexed.to_numpy()), value)
     return zip(key.to_pylist(), stored.to_pylist(), strict=True)
 
 
