@@ -145,3 +145,10 @@ def test_search_when_state_that_goes_on_is_given_the_records_of_the_replay_finds
     monkeypatch.setattr(Recovery, "rests", lambda *_: False)
     with pytest.raises((AssertionError, PenstockError)):
         sum(check(seed, str(tmp_path), kept=True) for seed in range(100, 120))
+
+
+def test_search_when_less_lateness_lets_a_replay_run_ahead_of_the_mark_finds_a_difference(tmp_path, monkeypatch):
+    """A replay with less lateness would pass the frontier of the mark before it comes to its stop, and rows that no sink holds would be given to none."""
+    monkeypatch.setattr(Recovery, "before_stop", lambda _, states: states)
+    with pytest.raises(AssertionError, match=r"lateness=5, .* → .*lateness=0, .* missing"):
+        check(7, str(tmp_path))

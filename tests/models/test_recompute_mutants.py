@@ -155,6 +155,38 @@ def search_silent() -> None:
     search_idle({"close_after_us": 20 * r.SECOND, "idle_after": "30 seconds"})
 
 
+SILENCES: Sequence[Mapping[str, Any]] = (
+    {},
+    {"idle_after": "30 seconds"},
+    {"close_after_us": 4 * r.SECOND},
+    {"close_after_us": 20 * r.SECOND, "idle_after": "30 seconds"},
+)
+
+
+def search_changed_silence(seeds: Sequence[int] = range(LIVES)) -> None:
+    """What makes a partition idle, or a source silent, is declared otherwise from the second start on: what was late until a mark stays so for all outputs."""
+    for seed in seeds:
+        dice = random.Random(seed)
+        before, after = (replace(SOURCE, partitions=(0, 1) if seed % 2 else (), **about) for about in dice.sample(SILENCES, 2))
+        recipe, data = a_flow(before), a_log(dice, 50, 0.8)
+        life = Life(recipe, data, dice, rescales=False, jumps=True, silences=True)
+
+        def edit(log: list[tuple[str, Any]], life: Life = life, after: r.Source = after) -> list[tuple[str, Any]]:
+            other = a_flow(after)
+            life.sinks = {
+                new: life.sinks[old] for old, new in zip(life.recipe.sinks, other.sinks, strict=True) if old in life.sinks
+            }
+            life.recipe, life.sources, life.copies, life.kept = other, {"a": after}, [], []
+            return log
+
+        life.edit = edit
+        lived = life.run()
+        if lived.refusal:
+            assert lived.refusal.endswith(TOO_SMALL), lived.refusal
+            continue
+        compare_idle(lived, life.recipe, data)
+
+
 def search_ahead() -> None:
     """Records lie too far ahead: a replay that begins in the middle puts the same ones aside, and gives them once."""
     for seed in range(LIVES):
@@ -309,3 +341,13 @@ def test_search_when_recomputing_is_broken_finds_a_difference(monkeypatch, mutan
 )
 def test_search_when_recomputing_is_whole_finds_none(find):
     find()
+
+
+@pytest.mark.slow
+def test_flow_whose_silence_is_declared_otherwise_gives_each_record_on_time_or_late_to_all_outputs():
+    search_changed_silence(range(8))
+
+
+@pytest.mark.soak
+def test_three_hundred_flows_whose_silence_is_declared_otherwise_give_each_record_on_time_or_late_to_all_outputs():
+    search_changed_silence(range(100, 400))
