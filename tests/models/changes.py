@@ -100,6 +100,7 @@ class Oracle(oracle.Oracle):
         frontiers: By region, how far it had processed then (µs).
         clock: As in the other oracle.
         trail: Likewise.
+        held: By region and key (hash), how far a key that was on hold then had been processed.
     """
 
     def __init__(
@@ -111,9 +112,10 @@ class Oracle(oracle.Oracle):
         frontiers: Mapping[str, int],
         clock: judging.Clock = MappingProxyType({}),
         trail: Trail | None = None,
+        held: Mapping[tuple[str, int], int] = MappingProxyType({}),
     ) -> None:
         super().__init__(recipe, records, markers, clock, trail)
-        self._frontiers, self._stop = frontiers, stop
+        self._frontiers, self._stop, self._held = frontiers, stop, held
         self._late_read = {
             (name, record["p"], record["o"]) for name, rows in records.items() for epoch, record in rows if epoch > stop
         }
@@ -187,7 +189,8 @@ class Oracle(oracle.Oracle):
 
     def _mapped(self, node: Changed, group: list[oracle.Row]) -> list[oracle.Row]:
         versions: list[Any] = [node.kind(node.of, **params) for params in (node.before, node.after)]  # type: ignore[arg-type]
-        edge = self._frontiers[oracle.region_of(node.of).name]
+        region = oracle.region_of(node.of).name
+        edge = self._held.get((region, oracle.hash_of(group[0].key)), self._frontiers[region])
         names = [v.fn if isinstance(v, r.Map) else v.operator for v in versions]
         if names[0] == "previous":
             return self._previous(versions, group, edge)
@@ -303,6 +306,7 @@ class Outcome:
         trail: Likewise.
         numbers: By epoch of the records, the checkpoint's.
         outcomes: By kind and name of a part, what the start says of it.
+        held: As the oracles need it.
     """
 
     refusal: str
@@ -315,6 +319,7 @@ class Outcome:
     clock: dict[int, tuple[int, bool, bool]] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
     outcomes: dict[tuple[str, str], str] = field(default_factory=dict)
+    held: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
 class Running:
@@ -409,8 +414,12 @@ def made_again(flow: Any, workers: int, folder: str, before: Any, limits: Any, *
         yield harness
 
 
-def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: int, silent: int = 0) -> Outcome:
-    """Run the first version up to an epoch and some `silent` ones, and the second from there; if that is refused, the first one goes on."""
+def run(
+    recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: int, silent: int = 0, *, holding: bool = False
+) -> Outcome:
+    """Run the first version up to an epoch and some `silent` ones, and the second from there, maybe with keys on hold (`holding`); if that is refused,
+    the first one goes on.
+    """
     running = Running(recipe, data, course)
     last = max((epoch for rows in data.values() for epoch, _ in rows), default=0)
     refusal, notices = "", []
@@ -419,11 +428,11 @@ def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: in
             running.epochs(harness, range(stop + 1), last + 1)
             for _ in range(silent):
                 drawing.survive(harness, course, [], 5 * running.passes())
-            while any(region.control.held for region in harness.record.regions.values()):
-                drawing.survive(
-                    harness, course, harness.copy()
-                )  # rows of keys on hold are processed whenever the copy is ready
+            while not holding and any(region.control.held for region in harness.record.regions.values()):
+                drawing.survive(harness, course, harness.copy())
             frontiers = {name: region.frontier for name, region in harness.record.regions.items()}
+            control = {name: region.control for name, region in harness.record.regions.items()}
+            held = {(n, h.key): trail.epochs[h.since].frontiers[n] for n, c in control.items() for h in c.held}
             kept, stopped = harness.record.to_bytes(), harness.record.epoch
             outcomes = said(running, harness, folder)
         try:
@@ -437,7 +446,9 @@ def run(recipe: r.Recipe, data: oracle.Records, course: drawing.Course, stop: in
                 assert harness.notices == []
                 _to_the_end(running, harness, stop, last)
         contents = running.contents()
-    return Outcome(refusal, contents, running.markers, frontiers, trail, stopped, notices, clock, running.numbers, outcomes)
+    return Outcome(
+        refusal, contents, running.markers, frontiers, trail, stopped, notices, clock, running.numbers, outcomes, held
+    )
 
 
 def said(running: Running, harness: Harness, folder: str) -> dict[tuple[str, str], str]:

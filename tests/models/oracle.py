@@ -103,7 +103,7 @@ class Oracle:
             return rows
         timed = all(source.timed for source in self._recipe.sources())
         left = self._trail.left_in
-        return [replace(row, met=left(region.name, _hash(row.key), row.time, row.met, timed=timed)) for row in rows]
+        return [replace(row, met=left(region.name, hash_of(row.key), row.time, row.met, timed=timed)) for row in rows]
 
     def made_rows(self, node: r.Node) -> list[Row]:
         if isinstance(node, r.Source):
@@ -181,7 +181,7 @@ class Oracle:
         return judging.judged(source, self._records[source.name], self._clock)
 
     def _at_frontier(self, node: r.Node, key: tuple[Any, ...], time: int, data: Mapping[str, Any], sub: int = 0) -> Row:
-        return Row(0, time, self._markers.get(node, 0), _hash(key), (sub,), data, key)
+        return Row(0, time, self._markers.get(node, 0), hash_of(key), (sub,), data, key)
 
     def _totals(self, node: r.Totals, group: list[Row]) -> list[Row]:
         key = group[0].key
@@ -457,7 +457,7 @@ def columns(node: Any) -> list[str]:
     return before
 
 
-def _hash(key: tuple[Any, ...]) -> int:
+def hash_of(key: tuple[Any, ...]) -> int:
     """Rows that the frontier triggers at one time are ordered by their key's hash."""
     types = {int: pa.int64(), float: pa.float64()}
     kinds = [types.get(type(value), pa.string()) for value in key]

@@ -21,8 +21,8 @@ AMBIGUOUS = ("nothing says which is which", "would take them now")
 COUNTED: Counter = Counter()
 
 
-def check(data, change: drawing_changes.Change | None = None) -> None:
-    """Run a flow with a change, any or the given one, and compare."""
+def check(data, change: drawing_changes.Change | None = None, *, holding: bool = False) -> None:
+    """Run a flow with a change, any or the given one, and compare. `holding`: keys are on hold when it changes."""
     if change is None:
         change = data.draw(drawing_changes.changes(data.draw(drawing.recipes(changing=True))))
     if change is None:
@@ -34,9 +34,12 @@ def check(data, change: drawing_changes.Change | None = None) -> None:
     course = replace(course, steering=steering, back=None, jumps=data.draw(st.integers(0, 99)))
     last = max((epoch for rows in records.values() for epoch, _ in rows), default=0)
     stop = data.draw(st.integers(0, last))
+    if holding:
+        steering[stop] = [("scale", None, data.draw(st.integers(1, 8)))]
+        course = replace(course, steering=steering, limits=(40, 60), copy_every=99)
     closes = any(x.close_after_us for s in change.recipe.sources() for x in (s, s.then) if x)
     silent = data.draw(st.integers(0, 2)) if closes else 0
-    outcome = changes.run(change.recipe, records, course, stop, silent)
+    outcome = changes.run(change.recipe, records, course, stop, silent, holding=holding)
     for part, must in change.says.items():
         assert outcome.outcomes[part] == must, f"{change.what}: {part} {outcome.outcomes[part]}"
     records = {name: [(outcome.numbers[epoch], record) for epoch, record in rows] for name, rows in records.items()}
@@ -52,10 +55,18 @@ def check(data, change: drawing_changes.Change | None = None) -> None:
     else:
         assert change.must == "goes on", f"{change.what} was not refused"
         both = changes.Oracle(
-            change.recipe, records, outcome.markers, outcome.stopped, outcome.frontiers, outcome.clock, outcome.trail
+            change.recipe,
+            records,
+            outcome.markers,
+            outcome.stopped,
+            outcome.frontiers,
+            outcome.clock,
+            outcome.trail,
+            outcome.held,
         )
         wanted = {node: both.rows(node) for node in outcome.contents}
         COUNTED["goes on"] += 1
+        COUNTED["with keys on hold"] += bool(outcome.held)
     for node, found in outcome.contents.items():
         what = f"{change.what} after epoch {stop}: {type(node).__name__} {node}"
         compare(what, found, changes.plain(row.data for row in wanted[node]))

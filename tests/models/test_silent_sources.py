@@ -55,7 +55,7 @@ def check(recipe: r.Recipe, data: oracle.Records, course: drawing.Course) -> Non
 
 
 @pytest.mark.slow
-@examples(100)
+@examples(90)
 @given(data=st.data())
 def test_results_of_sources_that_close_equal_one_sequential_pass_that_knows_the_clock(data):
     recipe = data.draw(flows())
@@ -76,6 +76,23 @@ def test_silence_when_a_flow_has_gone_back_counts_anew():
         harness.push("a", r.table(source, [row(1, 10)]))
         harness.finish()
     assert [len(built.sinks[node].rows()) for node in (source, late)] == [2, 0]
+
+
+def test_idleness_when_a_flow_has_gone_back_counts_anew():
+    source = r.Source("a", lateness_us=2 * r.SECOND, partitions=(0, 1), idle_after="10 seconds")
+    recipe = r.Recipe([source, late := r.Late(source)], [source, late])
+    built = r.build(recipe, "idle and gone back", lambda name, _: ps.memory(name))
+    with drawing.Harness(built.flow) as harness:
+        harness.push("a", r.table(source, [row(0, 10), row(0, 10, p=1)]))
+        harness.epoch()
+        harness.snapshot("before")
+        harness.epoch(advance_us=1000 * r.SECOND)
+        harness.load("before")
+        harness.push("a", r.table(source, [row(1, 50)]))
+        harness.epoch()  # a partition that is idle in it does not hold the frontier
+        harness.push("a", r.table(source, [row(1, 20, p=1)]))
+        harness.finish()
+    assert [len(built.sinks[node].rows()) for node in (source, late)] == [4, 0]
 
 
 def a_flow() -> r.Recipe:
