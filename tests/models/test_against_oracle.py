@@ -34,7 +34,7 @@ HELD = {
 
 
 def examples(n: int) -> settings:
-    """So many examples in the default profile, in proportion in others. A failure is made smaller, but not explained."""
+    """So many examples for each hundred of the profile. A failure is made smaller, but not explained."""
     return settings(
         max_examples=max(1, n * settings.default.max_examples // 100),
         suppress_health_check=list(HealthCheck),
