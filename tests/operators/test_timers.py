@@ -298,3 +298,18 @@ def test_event_of_the_last_moment_of_all_fires_no_timer_that_was_not_set():
         harness.finish()
     assert len(seen) == 2
     assert list(sink.rows()) == []
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["of one class", "of two classes"])
+def test_timer_without_a_zone_costs_no_second_call_of_the_function(mixed):
+    calls = []
+
+    def naive(key, event, state):
+        calls.append(event.v)
+        at = event.at.replace(tzinfo=None) + minutes(2)
+        return None, 1, pd.Timestamp(at) if mixed and event.v % 2 else at
+
+    fires = lambda key, state, at: ((key, "fired", at), state)  # noqa: E731
+    found = Timed().run(naive, fires, [(0, "a"), (1, "a"), (5, "a"), (5, "b")], [(6, "a"), (20, "b")])
+    assert sorted(found) == [("fired", 3), ("fired", 7), ("fired", 8)]
+    assert len(calls) == len(set(calls)) >= 5
