@@ -26,6 +26,7 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 _njit: Any = numba.njit  # its types leave out _nrt
+_FORM: Final = "named by content"  # of the files; what is kept in another form may be wrong, and is compiled anew
 inlined: Final = _njit(inline="always", _nrt=False)
 """For what is called for every event: to hand on an arena's arrays costs more than what most calls do."""
 
@@ -39,7 +40,7 @@ def jit(function: Callable[..., Any]) -> Any:
         numba.config.CACHE_DIR = str(_own_folder())  # type: ignore[attr-defined]
         compiled.enable_caching()
     kept = compiled._cache._cache_file  # noqa: SLF001  (numba has no other way to say what code depends on)
-    kept._source_stamp = kept._source_stamp, _imported(function, set())  # noqa: SLF001
+    kept._source_stamp = _FORM, kept._source_stamp, _imported(function, set())  # noqa: SLF001
     kept.save = partial(_save, kept)
     return compiled
 
