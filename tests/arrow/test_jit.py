@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from numba.core.caching import IndexDataCacheFile
+
+from penstock.arrow.jit import jit
 
 KERNEL = "from penstock.arrow.jit import jit\nfrom {0} import f, K\n\n\n@jit\ndef run(x):\n    return f(x) + K\n"
 INLINED = "from penstock.arrow.jit import inlined\n{1}\nK = {2}\n\n\n@inlined\ndef f(x):\n    return {0}\n"
@@ -98,3 +102,14 @@ def test_kernel_when_two_processes_save_two_signatures_at_once_has_the_code_of_e
     )  # fmt: skip
     assert done.stdout.split() == ["1.25", "1.5", "2.5", "3.75"], done.stderr
     assert len(list(tmp_path.glob("cache/*/*.nbc"))) == 2
+
+
+def test_kernel_when_numba_keeps_code_in_another_way_is_compiled_by_each_process(monkeypatch):
+    monkeypatch.delattr(IndexDataCacheFile, "_save_index")
+    kernel = jit(half)
+    assert (kernel(3), kernel(2.5)) == (1.5, 1.25)
+    assert not list(Path(__file__).parent.glob("__pycache__/test_jit.half-*"))
+
+
+def half(x):
+    return x / 2

@@ -33,16 +33,29 @@ inlined: Final = _njit(inline="always", _nrt=False)
 
 def jit(function: Callable[..., Any]) -> Any:
     """Compile a kernel at its first call, and keep it for other processes."""
-    compiled = _njit(cache=False, nogil=True, boundscheck=False, _nrt=False)(function)
+    compiled = _compiled(function)
     try:
         compiled.enable_caching()
     except RuntimeError:  # numba found no folder
         numba.config.CACHE_DIR = str(_own_folder())  # type: ignore[attr-defined]
         compiled.enable_caching()
-    kept = compiled._cache._cache_file  # noqa: SLF001  (numba has no other way to say what code depends on)
-    kept._source_stamp = _FORM, kept._source_stamp, _imported(function, set())  # noqa: SLF001
-    kept.save = partial(_save, kept)
+    try:
+        _keep_rightly(compiled._cache._cache_file, function)  # noqa: SLF001  (numba has no other way to say what code depends on)
+    except AttributeError:  # another numba: each process compiles for itself
+        return _compiled(function)
     return compiled
+
+
+def _compiled(function: Callable[..., Any]) -> Any:
+    return _njit(cache=False, nogil=True, boundscheck=False, _nrt=False)(function)
+
+
+def _keep_rightly(kept: Any, function: Callable[..., Any]) -> None:
+    """Have a kernel's files go by all that it consists of. Raises `AttributeError`: numba keeps it in another way."""
+    kept._source_stamp = _FORM, kept._source_stamp, _imported(function, set())  # noqa: SLF001
+    for needed in ("save", "_data_name_pattern", "_load_index", "_save_data", "_save_index"):
+        getattr(kept, needed)
+    kept.save = partial(_save, kept)
 
 
 def _save(kept: Any, key: Any, data: Any) -> None:
