@@ -393,7 +393,7 @@ class Running:
                 self.shuffle.shuffle(here)
                 if here:
                     harness.push(name, r.table(sources[name], here))
-            steered = drawing.steer(harness, self.course, epoch, timed=True)
+            steered = drawing.steer(harness, self.course, epoch, back=True)
             ends = self.course.drain_last and epoch == last
             self.numbers[epoch] = harness.record.epoch + 1
             drawing.survive(harness, self.course, [*steered, "end"] if ends else steered, self.passes())

@@ -405,7 +405,7 @@ def run(
 
     shuffle = random.Random(course.seed)
     sources = {s.name: s for s in recipe.sources()}
-    timed = all(s.timed for s in sources.values())
+    back = goes_back(recipe)
     step, hold = course.limits
     limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
     time = random.Random(course.jumps)
@@ -421,10 +421,10 @@ def run(
                 for part in (here[: len(here) // 3], here[len(here) // 3 :]):
                     if part:
                         harness.push(name, r.table(sources[name], part))
-            steered = steer(harness, course, epoch, timed=timed)
+            steered = steer(harness, course, epoch, back=back)
             more_us = 1_000_000 if course.jumps is None else time.choice(JUMPS_US)
             survive(harness, course, [*steered, "end"] if course.drain_last and epoch == last else steered, more_us)
-        if course.back and timed and course.back[0] <= last < course.back[1] and not harness.record.finished:
+        if course.back and back and course.back[0] <= last < course.back[1] and not harness.record.finished:
             survive(harness, course, _load(harness, -1))
         survive(harness, course, ["end"])
         for _ in range(MOST_EPOCHS):
@@ -437,12 +437,19 @@ def run(
     return Ran(contents, built.markers(), trail)
 
 
-def steer(harness: Harness, course: Course, epoch: int, *, timed: bool) -> list[Any]:
-    """The commands of an epoch; a key that does not exist yet is not moved.
+def goes_back(recipe: r.Recipe) -> bool:
+    """Whether a flow may go back to a snapshot.
 
-    Without event time results depend on the epoch in which a record comes, so such a flow does not go back: it would read what
-    came since in one epoch.
+    Without event time results depend on the epoch in which a record comes: such a flow would read what came since in one epoch.
+    Rows of a table that is updated stay until what is read again replaces them, which it does not where it looks in another table.
     """
+    updated = any(isinstance(n, r.Totals) and n.emit == "update" for n in recipe.nodes)
+    other = any(isinstance(n, r.Lookup) and n.again is not None for n in recipe.nodes)
+    return all(s.timed for s in recipe.sources()) and not (updated and other)
+
+
+def steer(harness: Harness, course: Course, epoch: int, *, back: bool) -> list[Any]:
+    """The commands of an epoch; a key that does not exist yet is not moved. `back`: whether the flow may go back."""
     out: list[Any] = harness.copy() if epoch % course.copy_every == 0 else []
     regions = harness.record.regions
     names = list(regions)
@@ -454,7 +461,7 @@ def steer(harness: Harness, course: Course, epoch: int, *, timed: bool) -> list[
             out.append({"command": "snapshot", "name": there[-1]})
             continue
         if kind == "load":
-            if timed and there:
+            if back and there:
                 out.append({"command": "load", "name": there[which % len(there)]})
             continue
         if not names:

@@ -44,7 +44,6 @@ def run_in_versions(
     """
     name, seen, shuffle = f"divided{next(NUMBERS)}", itertools.count(), random.Random(course.seed)
     sources = {s.name: s for s in recipe.sources()}
-    timed = all(s.timed for s in sources.values())
     last = max((epoch for rows in data.values() for epoch, _ in rows), default=0)
     step, hold = course.limits
     limits = Limits(first_bytes=step, least_bytes=step, most_bytes=2 * step, hold_bytes=hold, measure_entries=20)
@@ -72,7 +71,7 @@ def run_in_versions(
                         shuffle.shuffle(here)
                         if here:
                             harness.push(source, r.table(sources[source], here))
-                    drawing.survive(harness, course, drawing.steer(harness, course, epoch, timed=timed))
+                    drawing.survive(harness, course, drawing.steer(harness, course, epoch, back=drawing.goes_back(recipe)))
                 if end == last + 1:
                     to_the_end(harness)
                 while any(region.control.held for region in harness.record.regions.values()):

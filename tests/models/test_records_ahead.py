@@ -94,7 +94,9 @@ def test_recomputation_with_another_ahead_that_changes_how_far_a_partition_was_i
     if seconds == 1:
         again.epoch()
     else:
-        with pytest.raises(RecoveryError, match=r"or other times, as also with another ahead=\. No sink was given anything"):
+        with pytest.raises(
+            RecoveryError, match=r"or other positions or times, as also with another ahead=\. No sink was given anything"
+        ):
             again.epoch()
     assert [sink.rows() for sink in sinks] == before
 
