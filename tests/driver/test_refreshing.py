@@ -216,50 +216,46 @@ def test_records_that_are_read_again_after_going_back_to_a_snapshot_meet_the_row
     assert {r["x"]: r["cities"] for r in changing.rows()} == {0: "A", 1: "AD", 2: "ADD", 12: "ADDD", 13: "ADDDE"}
 
 
+def storing(path, folder, **options):
+    """A flow that stores in `folder` which cities each key has met."""
+    made = ps.Flow("storing")
+    looked = made.source("s", ps.files("none", "k string, x int, at timestamp"), time="at", **options).lookup(
+        path, "k", refresh=0
+    )
+    out = ps.sql(f"sqlite:///{folder}/out.db", "out")
+    looked.key_by("k").stateful_map(seen, "x int, cities string", "cities string").sink(out, name="out")
+    return made
+
+
+def stored(folder):
+    with sqlite3.connect(folder / "out.db") as connection:
+        return dict(connection.execute("SELECT x, cities FROM out").fetchall())
+
+
 def test_recomputation_meets_the_rows_of_its_start_until_it_is_over(changing, path, tmp_path):
-    out = ps.sql(f"sqlite:///{tmp_path}/out.db", "out")
-
-    def flow():
-        made = ps.Flow("recomputed")
-        source = made.source("s", ps.files("none", "k string, x int, at timestamp"), time="at")
-        looked = source.lookup(path, "k", refresh=0)
-        looked.key_by("k").stateful_map(seen, "x int, cities string", "cities string").sink(out, name="out")
-        return made
-
     records = [{"k": "a", "x": x, "at": row(x)["at"]} for x in range(6)]
-    with Harness(flow(), checkpoint=tmp_path / "first") as harness:
+    with Harness(storing(path, tmp_path), checkpoint=tmp_path / "first") as harness:
         for city in ("A", "B"):
             write(path, a=city)
             harness.push("s", [records.pop(0), records.pop(0)])
             harness.epoch()
     write(path, a="C")
     records = [{"k": "a", "x": x, "at": row(x)["at"]} for x in range(6)]
-    with Harness(flow(), checkpoint=tmp_path / "second", recover="recompute", most=1) as harness:
+    with Harness(storing(path, tmp_path), checkpoint=tmp_path / "second", recover="recompute", most=1) as harness:
         assert "Records that are read again meet the rows that the table of lookup(k) has at this start." in harness.notices
         for n in range(6):
             harness.push("s", [records[n]])
             harness.epoch()
             write(path, a="D")
         harness.finish()
-    with sqlite3.connect(tmp_path / "out.db") as connection:
-        stored = dict(connection.execute("SELECT x, cities FROM out").fetchall())
     # The sink held x = 0 to 2; the frontier of the last record before the crash had not passed x = 3.
-    assert stored == {0: "A", 1: "AA", 2: "AAB", 3: "CCCC", 4: "CCCCD", 5: "CCCCDD"}
+    assert stored(tmp_path) == {0: "A", 1: "AA", 2: "AAB", 3: "CCCC", 4: "CCCCD", 5: "CCCCDD"}
 
 
 def test_recomputation_that_begins_with_older_state_meets_the_rows_of_its_start_too(changing, path, tmp_path):
     """A checkpoint restored from a copy has the rows of the copy's time."""
-    out = ps.sql(f"sqlite:///{tmp_path}/out.db", "out")
-
-    def flow():
-        made = ps.Flow("restored")
-        source = made.source("s", ps.files("none", "k string, x int, at timestamp"), time="at")
-        looked = source.lookup(path, "k", refresh=0)
-        looked.key_by("k").stateful_map(seen, "x int, cities string", "cities string").sink(out, name="out")
-        return made
-
     records = [{"k": "a", "x": x, "at": row(x)["at"]} for x in range(6)]
-    with Harness(flow(), checkpoint=tmp_path / "checkpoint") as harness:
+    with Harness(storing(path, tmp_path), checkpoint=tmp_path / "checkpoint") as harness:
         for n, city in enumerate("ABB"):
             write(path, a=city)
             harness.push("s", [records[n]])
@@ -267,26 +263,18 @@ def test_recomputation_that_begins_with_older_state_meets_the_rows_of_its_start_
             if n == 0:
                 shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
     write(path, a="C")
-    with Harness(flow(), checkpoint=tmp_path / "copy", recover="recompute", most=1) as harness:
+    with Harness(storing(path, tmp_path), checkpoint=tmp_path / "copy", recover="recompute", most=1) as harness:
         for record in records:
             harness.push("s", [record])
             harness.epoch()
         harness.finish()
-    with sqlite3.connect(tmp_path / "out.db") as connection:
-        stored = dict(connection.execute("SELECT x, cities FROM out").fetchall())
     # The sink held x = 0 and 1; the record that waited in the copy has met A.
-    assert stored == {0: "A", 1: "AB", 2: "ACC", 3: "ACCC", 4: "ACCCC", 5: "ACCCCC"}
+    assert stored(tmp_path) == {0: "A", 1: "AB", 2: "ACC", 3: "ACCC", 4: "ACCCC", 5: "ACCCCC"}
 
 
 def test_recomputation_that_is_killed_in_its_first_epoch_goes_on_with_the_rows_of_that(changing, path, tmp_path):
-    made = ps.Flow("killed")
-    source = made.source("s", ps.files("none", "k string, x int, at timestamp"), time="at", lateness="1 hour")
-    out = ps.sql(f"sqlite:///{tmp_path}/out.db", "out")
-    source.lookup(path, "k", refresh=0).key_by("k").stateful_map(seen, "x int, cities string", "cities string").sink(
-        out, name="out"
-    )
     records = [{"k": "a", "x": x, "at": row(x)["at"]} for x in range(3)]
-    with Harness(made, checkpoint=tmp_path / "first") as harness:
+    with Harness(storing(path, tmp_path, lateness="1 hour"), checkpoint=tmp_path / "first") as harness:
         harness.push("s", records[:2])
         harness.epoch()
     write(path, a="B")
@@ -297,7 +285,8 @@ def test_recomputation_that_is_killed_in_its_first_epoch_goes_on_with_the_rows_o
             crash[0] = ""
             raise Crash
 
-    with Harness(made, checkpoint=tmp_path / "second", recover="recompute", most=1, on_step=step) as harness:
+    again = storing(path, tmp_path, lateness="1 hour")
+    with Harness(again, checkpoint=tmp_path / "second", recover="recompute", most=1, on_step=step) as harness:
         crash[0] = "commit"
         for record in records:
             harness.push("s", [record])
@@ -310,9 +299,7 @@ def test_recomputation_that_is_killed_in_its_first_epoch_goes_on_with_the_rows_o
         assert harness.record.recovery is None or not harness.record.recovery.active
         write(path, a="D")
         harness.finish()
-    with sqlite3.connect(tmp_path / "out.db") as connection:
-        stored = dict(connection.execute("SELECT x, cities FROM out").fetchall())
-    assert stored == {0: "B", 1: "BB", 2: "BBD"}
+    assert stored(tmp_path) == {0: "B", 1: "BB", 2: "BBD"}
 
 
 def seen(key, event, state):
