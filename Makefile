@@ -92,7 +92,7 @@ bench: $(STAMP)  ## Measure, and write JSON with machine and commit
 bench-rescale: $(STAMP)  ## Measure the latency of a live rescale (several minutes)
 	$(PY) benchmarks/rescale.py
 
-bench-timers: $(STAMP)  ## Measure what a time to live and timers add to stateful_map (several minutes)
+bench-timers: $(STAMP)  ## Measure what a time to live and timers add to stateful_map (some twenty minutes)
 	$(PY) benchmarks/timers.py
 
 bench-lookup: $(STAMP)  ## Measure what a lookup adds to a flow (some ten minutes)

@@ -31,9 +31,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from cpu import cpu_s  # type: ignore[import-not-found]  # beside this script
 from py4j.java_gateway import GatewayClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's custom)
@@ -200,17 +200,6 @@ CASES: dict[str, Callable[[SparkSession, Path, Path], Any]] = {
 
 
 # -- what is measured
-
-
-def cpu_s() -> float:
-    """CPU time of this process, of Java and of Spark's Python workers so far."""
-    total = 0.0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        try:
-            total += sum(process.cpu_times()[:4])
-        except psutil.NoSuchProcess:
-            continue
-    return total
 
 
 @contextmanager

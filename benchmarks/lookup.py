@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from cpu import cpu_s  # type: ignore[import-not-found]  # beside this script
 
 import penstock as ps
 from penstock.spark.session.local import session
@@ -52,22 +53,6 @@ def declared(source: Any, rows: int) -> ps.Flow:
     return flow
 
 
-def cpu() -> float:
-    """CPU seconds of this process and all below it, those that have ended included."""
-    ticks, of = os.sysconf("SC_CLK_TCK"), {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(") ")[2].split()
-        except OSError:
-            continue
-        of[int(stat.parent.name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    mine, grown = {os.getpid()}, True
-    while grown:
-        below = {pid for pid, (parent, _) in of.items() if parent in mine} - mine
-        mine, grown = mine | below, bool(below)
-    return sum(of[pid][1] for pid in mine if pid in of) / ticks
-
-
 def in_process(rows: int, folder: Path) -> None:
     with Harness(declared(ps.files(folder, COLUMNS), rows), workers=2) as harness:
         for epoch in range(EPOCHS):
@@ -86,11 +71,11 @@ def measured(run: Any, folder: Path) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {name: [] for name in TABLES}
     for turn in range(ROUNDS + 1):
         for name, rows in TABLES.items():
-            before, began = cpu(), time.monotonic()
+            before, began = cpu_s(), time.monotonic()
             run(rows, folder)
             if turn:
-                found[name].append(cpu() - before)
-            print(f"{run.__name__:12} {name:14} CPU {cpu() - before:6.1f} s, {time.monotonic() - began:6.1f} s", flush=True)
+                found[name].append(cpu_s() - before)
+            print(f"{run.__name__:12} {name:14} CPU {cpu_s() - before:6.1f} s, {time.monotonic() - began:6.1f} s", flush=True)
     return found
 
 

@@ -27,9 +27,9 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from cpu import cpu_s  # type: ignore[import-not-found]  # beside this script
 from pyspark.sql import SparkSession
 
 import penstock as ps
@@ -60,17 +60,6 @@ def flow_of(folder: Path, sink: Path, files: int, window: str) -> ps.Flow:
     windows = events.key_by("k").window(ps.tumbling(window)).aggregate(n=ps.count(), total=ps.sum("v"))
     windows.sink(ps.parquet(sink), name="windows")
     return flow
-
-
-def cpu_s() -> float:
-    """CPU time of this process, of Java and of Spark's Python workers so far, with those that have ended."""
-    me, total = psutil.Process(), 0.0
-    for process in (me, *me.children(recursive=True)):
-        try:
-            total += sum(process.cpu_times()[:4])
-        except psutil.Error:
-            continue
-    return total
 
 
 def run(spark: SparkSession, flow: ps.Flow, work: Path, **options: Any) -> dict[str, Any]:

@@ -1,9 +1,12 @@
 """What a time to live and timers add to `stateful_map`, as ratios of CPU time measured in one run.
 
-    python benchmarks/timers.py           all, several minutes
+    python benchmarks/timers.py           all, some twenty minutes
     python benchmarks/timers.py 40000     with so many events per epoch
+    python benchmarks/timers.py spark     over Spark only
 
-Epochs of one worker in this process, state in LMDB as Spark's tasks have it. The steps take turns, epoch by epoch, so that whatever else the machine
+Over Spark: whole runs of a flow in turns, the first of each not counted; the CPU time of this process, of Java and of Spark's Python workers.
+
+In this process: epochs of one worker, state in LMDB as Spark's tasks have it. The steps take turns, epoch by epoch, so that whatever else the machine
 does meets all of them. The figure is the CPU time of the process per epoch over all epochs of a round, the least of the rounds: of 5 events per key
 the store is written in every fourth epoch only, which a median of epochs would leave out. So a round has four.
 
@@ -21,6 +24,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +32,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from cpu import cpu_s  # type: ignore[import-not-found]  # beside this script
 
 import penstock as ps
+from penstock.spark.session.local import session
 from penstock.spark.sources.file_times import CHUNK_BITS
 from penstock.testing import Harness, engine
 
-EPOCHS, WARM_UP, ROUNDS = 4, 4, 8
+EPOCHS, WARM_UP, ROUNDS, SPARK_ROUNDS = 4, 4, 8, 5
 SECONDS_PER_EPOCH = 60
 SCHEMA = pa.schema(
     [("p", pa.int64()), ("o", pa.int64()), ("k", pa.int64()), ("v", pa.float64()), ("at", pa.timestamp("us", "UTC"))]
@@ -124,10 +131,42 @@ def measure(rows: int, keys: int) -> dict[str, float]:
     return {name: min(sum(t[a : a + EPOCHS]) / EPOCHS for a in rounds) for name, t in took.items()}
 
 
+def over_spark() -> dict[str, list[float]]:
+    """CPU seconds of each run of each step."""
+    found: dict[str, list[float]] = {name: [] for name in STEPS if "typed" not in name}
+    rows, keys = 500_000, 100_000
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as work:
+        for epoch in range(EPOCHS):
+            pq.write_table(records(epoch, rows, keys), f"{work}/{epoch}.parquet")
+            os.utime(f"{work}/{epoch}.parquet", (1_700_000_000 + epoch,) * 2)
+        for turn in range(SPARK_ROUNDS + 1):
+            for name, seconds in found.items():
+                flow = ps.Flow("timers")
+                files = ps.files(work, "p long, o long, k long, v double, at timestamp", max_files_per_epoch=1)
+                flow.source("s", files, time="at").key_by("k").stateful_map(schema=OUT, **STEPS[name]).sink(ps.noop())
+                before = cpu_s()
+                with tempfile.TemporaryDirectory() as checkpoint:
+                    flow.start(
+                        session(), checkpoint=checkpoint, workers=2, trigger="available_now", drain=False
+                    ).await_termination()
+                if turn:
+                    seconds.append(cpu_s() - before)
+                print(f"{name:44} {cpu_s() - before:6.1f} s", flush=True)
+    return found
+
+
 def main() -> None:
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    only = sys.argv[1:]
+    rows = 100_000 if only in ([], ["spark"]) else int(only[0])
     found: dict[str, Any] = {}
-    for keys in (rows // 5, rows // 100):
+    if only in ([], ["spark"]):
+        runs = over_spark()
+        floor = float(np.median(runs["stateful_map"]))
+        found["over Spark, 500,000 events per epoch, 100,000 keys"] = {
+            "CPU seconds of a run": {n: [round(s, 1) for s in seconds] for n, seconds in runs.items()},
+            "ratio": {n: round(float(np.median(seconds)) / floor, 3) for n, seconds in runs.items()},
+        }
+    for keys in () if only == ["spark"] else (rows // 5, rows // 100):
         seconds = measure(rows, keys)
         ratios = {
             name: round(s / seconds["stateful_map, state typed" if "typed" in name else "stateful_map"], 3)
@@ -139,9 +178,11 @@ def main() -> None:
         }
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     about = {"commit": commit, "python": platform.python_version(), "cpus": os.cpu_count()}
-    text = json.dumps(about | found, indent=2)
+    results = Path(__file__).parent / "results" / "timers.json"
+    kept = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}  # of what did not run this time
+    text = json.dumps(kept | {name: about | figures for name, figures in found.items()}, indent=2)
     print(text)
-    (Path(__file__).parent / "results" / "timers.json").write_text(text + "\n", encoding="utf-8")
+    results.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -29,7 +30,8 @@ def run_python(code: str, cwd, python=sys.executable, **environment) -> subproce
     """Run code as a user's script, by a python that is called by its path."""
     (cwd / "script.py").write_text(textwrap.dedent(SESSION) + textwrap.dedent(code))
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    env |= {"PATH": os.pathsep.join(p for p in env["PATH"].split(os.pathsep) if shutil.which("penstock", path=p) is None)}
+    paths = [str(Path(sys.base_prefix) / "bin"), *env["PATH"].split(os.pathsep)]  # a user's functions run in the first python3
+    env |= {"PATH": os.pathsep.join(p for p in paths if shutil.which("penstock", path=p) is None)}
     return subprocess.run([python, "script.py"], capture_output=True, text=True, check=False, cwd=cwd, env=env | environment)
 
 
