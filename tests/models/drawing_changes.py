@@ -68,7 +68,7 @@ def params_of(node: Any) -> dict[str, Any]:
 @st.composite
 def changes(draw: Any, recipe: r.Recipe) -> Change | None:
     """Any change of a recipe; None: there is none that fits it."""
-    ways = [_insert_stateless, _change_stateless, _change_function, _insert_distinct, _drop_distinct, _other_aggregates]
+    ways = [_insert_stateless, _change_stateless, change_function, _insert_distinct, _drop_distinct, _other_aggregates]
     ways += [change_process, change_options]
     for way in draw(st.permutations([*ways, mean_something_else])):
         found: Change | None = way(draw, recipe)
@@ -126,7 +126,7 @@ def _change_stateless(draw: Any, recipe: r.Recipe) -> Change | None:
     return Change(_rewired(recipe, node, changed, instead=True), f"{node.condition} becomes {after}", "goes on")
 
 
-def _change_function(draw: Any, recipe: r.Recipe) -> Change | None:
+def change_function(draw: Any, recipe: r.Recipe) -> Change | None:
     node = _some(draw, [n for n in recipe.nodes if isinstance(n, r.Map)])
     if node is None:
         return None

@@ -35,7 +35,8 @@ def check(data, change: drawing_changes.Change | None = None, *, holding: bool =
     last = max((epoch for rows in records.values() for epoch, _ in rows), default=0)
     stop = data.draw(st.integers(0, last))
     if holding:
-        steering[stop] = [("scale", None, data.draw(st.integers(1, 8)))]
+        # Keys that were put on hold some epochs before have rows in their queues, and timers that are due.
+        steering[max(0, stop - data.draw(st.integers(0, 4)))] = [("scale", None, data.draw(st.integers(1, 8)))]
         course = replace(course, steering=steering, limits=(40, 60), copy_every=99)
     closes = any(x.close_after_us for s in change.recipe.sources() for x in (s, s.then) if x)
     silent = data.draw(st.integers(0, 2)) if closes else 0
