@@ -18,6 +18,7 @@ import oracle
 import pytest
 import recipes as r
 from recomputing import Store
+from table_versions import Again
 from test_against_oracle import compare
 from test_recompute import check
 
@@ -40,12 +41,21 @@ KINDS = (
 )  # fmt: skip
 
 
-def a_flow(dice: random.Random, kinds: tuple[str, ...]) -> r.Recipe:
-    """Sessions, deduplication, one behind the other, or a function whose state has a time to live, and what reads them."""
+def a_flow(dice: random.Random, kinds: tuple[str, ...], again: Again | None = None) -> r.Recipe:
+    """Sessions, deduplication, one behind the other, or a function whose state has a time to live, and what reads them.
+
+    `again`: how a table is read again that stands before them.
+    """
     source = r.Source("a", lateness_us=dice.choice([0, 2]) * r.SECOND, partitions=(0, 1))
-    last = keyed = r.KeyBy(source, ("k",), "first")
-    nodes: list[r.Node] = [source, keyed]
+    nodes: list[r.Node] = [source]
     sinks: list[r.Node] = [source]
+    if again is not None:
+        sinks = nodes = [
+            source,
+            r.Lookup(source, "k", "t", (("a", 1), ("b", 2), ("c", 3)), dice.choice(["left", "inner"]), again=again),
+        ]
+    last = keyed = r.KeyBy(nodes[-1], ("k",), "first")
+    nodes = [*nodes, keyed]
     kind = dice.choice(kinds)
     if "distinct" in kind:
         last = r.Distinct(keyed, dice.choice([(), ("v",)]), dice.choice([2, 3, 5]) * r.SECOND)
@@ -53,6 +63,8 @@ def a_flow(dice: random.Random, kinds: tuple[str, ...]) -> r.Recipe:
         keyed = r.KeyBy(last, ("k",), "middle")
     if "sessions" in kind:
         columns = (("v", "sum", "v"), ("j", "max", "j"), ("x", "max", "x"), ("s", "max", "s"))
+        if again is not None:
+            columns = (*columns, ("t", "sum", "t"))
         last = r.Totals(keyed, columns, r.Window("session", dice.choice([2, 3]) * r.SECOND))
         nodes, sinks = [*nodes, *([keyed] if keyed not in nodes else []), last], [*sinks, last]
     if "operator" in kind:
@@ -129,8 +141,8 @@ def live(recipe: r.Recipe, data: oracle.Records, dice: random.Random) -> None:
         compare(type(node).__name__, oracle.multiset(made.rows()), expected.content(node))
 
 
-def search(monkeypatch: pytest.MonkeyPatch, seeds: range, kinds: tuple[str, ...] = KINDS) -> None:
-    """Raise for the first difference."""
+def counting(patch: pytest.MonkeyPatch) -> None:
+    """Count where recomputations begin."""
     recovery_of = recompute.recovery_of
 
     def counted(*args: Any, **about: Any) -> Any:
@@ -140,8 +152,13 @@ def search(monkeypatch: pytest.MonkeyPatch, seeds: range, kinds: tuple[str, ...]
             COUNTED["anew"] += about["reach"] > recompute.FIRST_REACH
         return start
 
+    patch.setattr(recompute, "recovery_of", counted)
+
+
+def search(monkeypatch: pytest.MonkeyPatch, seeds: range, kinds: tuple[str, ...] = KINDS) -> None:
+    """Raise for the first difference."""
     with monkeypatch.context() as patch:
-        patch.setattr(recompute, "recovery_of", counted)
+        counting(patch)
         for seed in seeds:
             dice = random.Random(seed)
             patch.setattr(recompute, "FIRST_REACH", dice.choice([1, 1, 2, 4]))
