@@ -9,6 +9,7 @@ Read next: `test_recompute_chains`, `test_recompute_changed_recipes`.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 import recipes as r
@@ -25,8 +26,10 @@ from penstock.operators.session import SessionStep
 from penstock.operators.stateful_map import StatefulMap
 from penstock.operators.timed_process import TimedProcess
 
+OPERATORS = ("operator", "operator, read")
 
-def search(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
+
+def search(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int], kinds: tuple[str, ...] = KINDS) -> None:
     """Raise for the first difference."""
     with monkeypatch.context() as patch:
         counting(patch)
@@ -34,7 +37,7 @@ def search(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
             dice = random.Random(seed)
             patch.setattr(recompute, "FIRST_REACH", dice.choice([1, 1, 2, 4]))
             again = Again(dice.choice([0, 0, 5]) * r.SECOND, dice.choice([2, 3]), dice.random() < 0.3)
-            change = Change(a_flow(dice, KINDS, again), f"nothing, {seed}", "goes on")
+            change = Change(a_flow(dice, kinds, again), f"nothing, {seed}", "goes on")
             test_recompute_changed_recipes.check(change, a_log(dice), seed)
 
 
@@ -46,6 +49,12 @@ def test_flow_of_chains_behind_a_table_that_changes_is_computed_anew_with_the_ta
     assert COUNTED["in the middle"] > 3, COUNTED
     assert COUNTED["anew"] > 3, COUNTED
     assert test_recompute_changed_recipes.COUNTED["recomputed"] > 3
+
+
+@pytest.mark.parametrize(("seed", "kinds"), [(1404, KINDS), (1778, KINDS), (117, OPERATORS), (443, OPERATORS)])
+def test_older_records_that_a_replay_reads_do_not_hide_that_newer_ones_are_missing(monkeypatch, seed, kinds):
+    """Of records that overtake one another a replay reads some that are older than the oldest time it has whole."""
+    search(monkeypatch, [seed], kinds)
 
 
 @pytest.mark.soak

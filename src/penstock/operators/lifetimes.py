@@ -131,8 +131,8 @@ def living(
     known = (
         found.first if all(stored) else np.fromiter((value is not None for value in stored), bool, len(stored)) & found.first
     )
-    if context.missing > MIN_TIME:
-        doubt = found.first & ~known & (begins < context.missing + ttl_us)
+    if context.missing > MIN_TIME:  # also where an older state or burst has ended: the records between are perhaps missing
+        doubt = begins < context.missing + ttl_us
     heads = Heads.of(stored, np.flatnonzero(known))
     lives_on = begins[heads.entry] - heads.used < ttl_us
     if len(heads.entry) == len(stored) > 0 and lives_on.all() and (heads.size == heads.size[0]).all():

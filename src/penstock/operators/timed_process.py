@@ -263,10 +263,11 @@ class Turns:
     def _give(self, keys: Ints, row: Ints, ends: Ints) -> Iterator[Emitted]:
         """The next rows of some keys, up to a timer, another that they may set, and the end of their burst."""
         assert self._rows is not None
-        over = keys[row >= ends]
-        if len(over):
+        ended = row >= ends
+        if ended.any():
+            over, edge = keys[ended], self.context.missing + (self._ttl or 0)
             self.forget(over.tolist())
-            self.doubt[over] = False
+            self.doubt[over] = row[ended] < edge  # records between the last row and this one are perhaps missing
         whole = self._rows
         begin, stop = self._at.copy(), self._at.copy()
         stop[keys] = (
