@@ -458,3 +458,15 @@ def test_store_when_several_processes_open_and_remove_it_at_once_then_none_fails
     with ProcessPoolExecutor(3, get_context("spawn")) as processes:
         list(processes.map(_open_and_remove, [local] * 3))
     assert not Path(local).exists()
+
+
+def _move_and_remove(local):
+    for _ in range(400):
+        with environment.moving(local):
+            environment.remove_environment(local)
+
+
+def test_moving_when_several_processes_remove_the_directory_meanwhile_then_none_fails(local):
+    with ProcessPoolExecutor(3, get_context("spawn")) as processes:
+        list(processes.map(_move_and_remove, [local] * 3))
+    assert not Path(local).exists()

@@ -163,7 +163,8 @@ def moving(directory: str) -> contextlib.ExitStack:
     path = Path(os.path.realpath(directory))
     try:
         while True:
-            path.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # `exist_ok` raises too if another process removes it at this moment
+                path.mkdir(parents=True)
             with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as held:
                 fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
                 held.callback(os.close, fd)
