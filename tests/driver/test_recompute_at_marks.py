@@ -9,6 +9,9 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.checkpoint.folder import Checkpoint
+from penstock.driver.commands import Commander
+from penstock.errors import RecoveryError
 from penstock.sources.base import Source
 from penstock.testing import Harness
 from penstock.testing.harness import Crash
@@ -81,3 +84,37 @@ def test_checkpoint_when_it_is_a_copy_of_before_the_sinks_were_claimed_again_is_
         harness.push("events", ROWS[6:])
         harness.finish()
     assert [v for *_, v in held(tmp_path / "db", "some")[0]] == list(range(4, 12))
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_log_when_a_run_over_what_there_is_has_read_it_and_it_is_too_short_then_it_says_so_unless_it_was_stopped(
+    tmp_path, stopped
+):
+    with Harness(flow_of(tmp_path / "out", windows=True)) as harness:
+        harness.push("events", ROWS[:9])
+        harness.epoch()
+    before = held(tmp_path / "out", "windows", "some")
+
+    def stop(name):
+        if stopped and name.startswith("commit"):
+            Commander(Checkpoint(str(tmp_path / "c"))).stop()
+
+    flow, about = flow_of(tmp_path / "out", windows=True), {"checkpoint": str(tmp_path / "c"), "recover": "recompute"}
+    with Harness(flow, on_step=stop, **about) as harness:
+        harness.push("events", ROWS[:8])
+        if stopped:
+            assert harness.available(drain=False).recovery.active
+        else:
+            with pytest.raises(
+                RecoveryError, match="'0' of source 'events' ends at position 7, and the mark stands at 8; the log is shorter"
+            ):
+                harness.available(drain=False)
+    assert held(tmp_path / "out", "windows", "some") == before
+    with Harness(flow_of(tmp_path / "out", windows=True), **about) as harness:
+        harness.push("events", ROWS)
+        assert not harness.available(drain=False).recovery.active
+        harness.finish()
+    with Harness(flow_of(tmp_path / "clean", windows=True)) as harness:
+        harness.push("events", ROWS)
+        harness.finish()
+    assert held(tmp_path / "out", "windows", "some") == held(tmp_path / "clean", "windows", "some")

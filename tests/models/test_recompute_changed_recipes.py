@@ -35,7 +35,7 @@ from penstock.types import MIN_TIME, Mark
 
 NUMBERS = itertools.count()
 COUNTED: Counter[str] = Counter()
-MIDWAY = ("let it give more", "as also with another ahead=")
+MIDWAY = ("let it give more", "another ahead= would do that too")
 """Refused after the first mark, whose sink has been given rows."""
 WAITING = {"concat", "fold"}
 """Aggregates whose rows wait for the frontier."""

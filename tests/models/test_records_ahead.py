@@ -95,7 +95,8 @@ def test_recomputation_with_another_ahead_that_changes_how_far_a_partition_was_i
         again.epoch()
     else:
         with pytest.raises(
-            RecoveryError, match=r"or other positions or times, as also with another ahead=\. No sink was given anything"
+            RecoveryError,
+            match=r"\(as many, with other positions or times\); another ahead= would do that too\. No sink was given anything",
         ):
             again.epoch()
     assert [sink.rows() for sink in sinks] == before

@@ -141,10 +141,13 @@ class Recovery:
                 now = state.partitions.get(key, PartitionState(end.part))
                 known = not there.files and None not in (now.print, end.print)
                 if (now.rows, now.latest) != (end.rows, end.latest) or (known and now.print != end.print):
-                    start = self.starts.get(f"{name}/{key}", -1)
+                    start, more = self.starts.get(f"{name}/{key}", -1), now.rows - end.rows
+                    what = (
+                        f"{abs(more):,} {'more' if more > 0 else 'fewer'}" if more else "as many, with other positions or times"
+                    )
                     return Refusal(
                         f"partition {key!r} of source {name!r} has other records after position {start} and up to {end.offset} than those from which the "
-                        f"sinks' rows came: {now.rows - end.rows:+,} of them, or other positions or times, as also with another ahead="
+                        f"sinks' rows came ({what}); another ahead= would do that too"
                     )
         return None
 

@@ -96,6 +96,15 @@ class Loop:
         except (OSError, PenstockError):  # where nothing can be written now, the next start says that there is no end
             return
 
+    def _refuse_short_log(self) -> None:
+        """All there is has been read: refuse it if a replay has not come by the marks."""
+        recovery = self.last.recovery
+        if recovery is not None and recovery.active and not recovery.reached(self.last.sources):
+            raise RecoveryError(
+                f"Flow {self.flow.plan.name!r} has read all there is and has not come by the marks of its sinks: {recovery.missing(self.last.sources)}; the log "
+                "is shorter than the one from which their rows came. The sinks with these marks were given nothing."
+            )
+
     def _refuse_finished(self, *, following: bool) -> None:
         unread = _said_of(self.engine.unread(self.last))
         if unread or following:
@@ -154,6 +163,8 @@ class Loop:
         supervise(self, bounded=bounded, drain=drain, leaving=lambda: self.leaving)
         if self.driver.ended_for_another:
             self._refuse_finished(following=False)
+        if bounded and not self.cut and not self.leaving and not self.where()[0].stopped:
+            self._refuse_short_log()
 
     def where(self) -> tuple[Ends, bool]:
         """Where the flow is, as far as it concerns this start, and whether a rollback is pending."""
@@ -170,12 +181,7 @@ class Loop:
     def end(self) -> None:
         """Submit the command that ends the input."""
         self.checkpoint.check_owner(self.settings.run)
-        recovery = self.last.recovery
-        if recovery is not None and recovery.active and not recovery.reached(self.last.sources):
-            raise RecoveryError(
-                f"Flow {self.flow.plan.name!r} has read all there is and has not come by the marks of its sinks: {recovery.missing(self.last.sources)}; the log "
-                "is shorter than the one from which their rows came. No sink was given anything by this recomputation."
-            )
+        self._refuse_short_log()
         self.submit(End(self.settings.run))
 
     def copy(self) -> None:
