@@ -20,7 +20,7 @@ def kept(key, event, state):
 @pytest.mark.parametrize(
     ("begin", "wanted", "limits", "least_steps"),
     [
-        (2, 5, Limits(first_bytes=2_000, least_bytes=2_000, most_bytes=40_000, measure_entries=200), 6),
+        (2, 5, Limits(first_bytes=2_000, least_bytes=2_000, most_bytes=40_000, measure_entries=200, budget_us=1 << 40), 6),
         (4, 1, Limits(first_bytes=4_000, least_bytes=4_000, most_bytes=8_000, measure_entries=1000), 6),
         (1, 3, Limits(first_bytes=1 << 20, most_items=100), 6),
         (1, 2, Limits(first_bytes=1_000, least_bytes=1_000, budget_us=1 << 40), 5),
