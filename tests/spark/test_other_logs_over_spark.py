@@ -34,7 +34,11 @@ def entries(first, last):
 class Streams:
     """Two Redis streams."""
 
-    refusals: ClassVar = {"dated anew": "as many, with other positions or times", "deleted": "1 fewer", "trimmed": "8 fewer"}
+    refusals: ClassVar = {
+        "dated anew": "as many, with other positions or times",
+        "deleted": r"after position 1070-1 and up to 1098-1 .*\(1 fewer\)",
+        "trimmed": "8 fewer",
+    }
 
     def __init__(self, url, folder):
         self.url, self.name, self.client = url, f"other log {next(NUMBERS)}", connect(url)

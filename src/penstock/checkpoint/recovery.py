@@ -8,7 +8,7 @@ Read next: `penstock.driver.recovery`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,6 +16,13 @@ from penstock.progress.source_state import PartitionState, SourceState, floor_at
 from penstock.types import Refusal
 
 _FAR: Final = (1 << 63) - 1
+Told = Callable[[str, int], str]
+"""What a position of a source is called, for people."""
+
+
+def _number(_: str, position: int) -> str:
+    """A position as its number."""
+    return str(position)
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ class Recovery:
         """Whether sources are where the next stop is."""
         return bool(self.stops) and all(_reached(states[n], there) for n, there in self.stops[0].sources.items())
 
-    def difference(self, states: Mapping[str, SourceState]) -> Refusal | None:
+    def difference(self, states: Mapping[str, SourceState], told: Told = _number) -> Refusal | None:
         """Why the log that led to the next stop is not the one from which the sink's rows came; None: it is, as far as can be told."""
         for name, there in self.stops[0].sources.items():
             state = states[name]
@@ -146,27 +153,27 @@ class Recovery:
                         f"{abs(more):,} {'more' if more > 0 else 'fewer'}" if more else "as many, with other positions or times"
                     )
                     return Refusal(
-                        f"partition {key!r} of source {name!r} has other records after position {start} and up to {end.offset} than those from which the "
+                        f"partition {key!r} of source {name!r} has other records after position {told(name, start)} and up to {told(name, end.offset)} than those from which the "
                         f"sinks' rows came ({what}); another ahead= would do that too"
                     )
         return None
 
-    def missing(self, states: Mapping[str, SourceState]) -> str:
+    def missing(self, states: Mapping[str, SourceState], told: Told = _number) -> str:
         """Where the sources are and where the next stop is, for people."""
-        told = []
+        found = []
         for name, there in self.stops[0].sources.items():
             state = states.get(name, SourceState())
             if there.files > state.files:
-                told.append(f"source {name!r} has {state.files:,} files of {there.files:,}")
+                found.append(f"source {name!r} has {state.files:,} files of {there.files:,}")
             for key, end in there.partitions.items():
                 known = state.partitions.get(key, PartitionState(end.part))
                 if not there.files and known.offset < end.offset:
-                    told.append(
-                        f"partition {key!r} of source {name!r} ends at position {known.offset}, and the mark stands at {end.offset}"
+                    found.append(
+                        f"partition {key!r} of source {name!r} ends at position {told(name, known.offset)}, and the mark stands at {told(name, end.offset)}"
                     )
-        return "; ".join(told)
+        return "; ".join(found)
 
-    def overrun(self, states: Mapping[str, SourceState], left: Mapping[str, bool]) -> Refusal | None:
+    def overrun(self, states: Mapping[str, SourceState], left: Mapping[str, bool], told: Told = _number) -> Refusal | None:
         """Why the next stop cannot be reached any more: a partition has records behind it, and lacks the last one before it."""
         for name, there in self.stops[0].sources.items():
             lacks = [
@@ -174,7 +181,7 @@ class Recovery:
             ]
             if left.get(name) and lacks and len(there.partitions) == 1:
                 return Refusal(
-                    f"partition {lacks[0]!r} of source {name!r} has no record at position {there.partitions[lacks[0]].offset}, at which the sinks' mark "
+                    f"partition {lacks[0]!r} of source {name!r} has no record at position {told(name, there.partitions[lacks[0]].offset)}, at which the sinks' mark "
                     "stands, and has later ones"
                 )
         return None

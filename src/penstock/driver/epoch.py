@@ -223,7 +223,7 @@ class EpochDriver:
             decision.judgements[source.name] = judged
         if recovery is not None:
             stopped = recovery.stops[0] if recovery.reached(decision.sources) else None
-            decision.sources, decision.recovery = advanced(self._flow.plan.name, self.last, decision.sources, left, now_us)
+            decision.sources, decision.recovery = advanced(self._flow.plan, self.last, decision.sources, left, now_us)
             for name, state in decision.sources.items():
                 decision.judgements[name].state = state
             if stopped is not None and stopped.finished:

@@ -101,7 +101,7 @@ class Loop:
         recovery = self.last.recovery
         if recovery is not None and recovery.active and not recovery.reached(self.last.sources):
             raise RecoveryError(
-                f"Flow {self.flow.plan.name!r} has read all there is and has not come by the marks of its sinks: {recovery.missing(self.last.sources)}; the log "
+                f"Flow {self.flow.plan.name!r} has read all there is and has not come by the marks of its sinks: {recovery.missing(self.last.sources, self.flow.plan.position_name)}; the log "
                 "is shorter than the one from which their rows came. The sinks with these marks were given nothing."
             )
 

@@ -52,12 +52,12 @@ def extend_trail(state: SourceState, before: SourceState, scan: Scan) -> None:
 
 
 def advanced(
-    flow: str, last: EpochRecord, states: dict[str, SourceState], left: Mapping[str, bool], now_us: int
+    plan: p.Plan, last: EpochRecord, states: dict[str, SourceState], left: Mapping[str, bool], now_us: int
 ) -> tuple[dict[str, SourceState], Recovery]:
     """A replay's part of what an epoch decides: whether it has come to a stop, and what was decided there.
 
     Args:
-        flow: The flow's name.
+        plan: The flow.
         last: The record before the epoch; it has a recovery.
         states: The sources after what the epoch reads.
         left: By source, whether there are records behind its bounds.
@@ -73,16 +73,22 @@ def advanced(
     assert recovery is not None
     passed = recovery.reached(states)
     read = sum(s.rows - last.sources.get(n, SourceState()).rows for n, s in states.items())
-    refused = recovery.difference(states) if passed else recovery.overrun(states, left) if recovery.active else None
+    refused = (
+        recovery.difference(states, plan.position_name)
+        if passed
+        else recovery.overrun(states, left, plan.position_name)
+        if recovery.active
+        else None
+    )
     stalls = any(left.values()) and not (passed or read)
     if refused is None and recovery.active and stalls and recovery.stalled >= MOST_STALLED:
         refused = Refusal(
-            f"{recovery.missing(states)}; records from before the mark are gone, or the source gives too few per epoch to come by the marks of all sinks: "
+            f"{recovery.missing(states, plan.position_name)}; records from before the mark are gone, or the source gives too few per epoch to come by the marks of all sinks: "
             "put them back, or let it give more"
         )
     if refused is not None:
         raise RecoveryError(
-            f"Flow {flow!r} cannot go on with its recomputation: {refused.sentence}. No sink was given anything in this epoch."
+            f"Flow {plan.name!r} cannot go on with its recomputation: {refused.sentence}. No sink was given anything in this epoch."
         )
     after = recovery.after(passed=passed, again=any(left.values()), stalls=stalls, rows=read, now_us=now_us)
     return recovery.at_stop(states, now_us) if passed else recovery.before_stop(states), after

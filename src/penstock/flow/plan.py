@@ -276,6 +276,10 @@ class Plan:
         """Names of the sources that rows of a node come from."""
         return {n.name for n in upstream_of(SourceNode, node)}
 
+    def position_name(self, source: str, offset: int) -> str:
+        """What a position of a source is called, for people."""
+        return next((s.connector.position_name(offset) for s in self.sources if s.name == source), str(offset))
+
     def __repr__(self) -> str:
         return f"<Plan of {self.describe()}>"
 

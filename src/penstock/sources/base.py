@@ -79,7 +79,11 @@ class Source:
 
     def place(self, partition: Any, offset: int) -> str:
         """Where a record is, for people."""
-        return f"{partition} @ {offset}"
+        return f"{partition} @ {self.position_name(offset)}"
+
+    def position_name(self, offset: int) -> str:
+        """What a position in a partition is called, for people."""
+        return str(offset)
 
     def folder(self) -> str | None:
         """The folder that it reads; None: it reads none."""

@@ -140,8 +140,8 @@ class RedisStreams(Source):
     def describe(self) -> str:
         return "Redis streams"
 
-    def place(self, partition: Any, offset: int) -> str:
-        return f"{partition} @ {written(of_offset(offset))}"
+    def position_name(self, offset: int) -> str:
+        return written(of_offset(offset))
 
     def meaning(self) -> dict[str, str]:
         read = "all" if self.partition is None else str(self.partition)
