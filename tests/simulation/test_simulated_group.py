@@ -50,7 +50,8 @@ def search(first, schedules, world, large):
     chunks = [range(at, min(at + CHUNK, first + schedules)) for at in range(first, first + schedules, CHUNK)]
     seen = Counter()
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=spawn, initializer=gc.freeze) as pool:  # modules are set aside: no collection visits them
+    # Modules are set aside: no collection visits them.
+    with ProcessPoolExecutor(2, mp_context=spawn, initializer=gc.freeze) as pool:
         for those, wrong in pool.map(play, chunks, repeat(world), repeat(large)):
             assert wrong is None, wrong
             seen += those
