@@ -57,7 +57,7 @@ $(DOCS_STAMP): $(STAMP) $(DOCS_LOCK)
 docs: $(DOCS_STAMP)  ## Build the documents and the API reference as pages: build/site/index.html
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs $(JOBS) --conf-dir docs/site --doctree-dir build/doctrees . build/site
 
-$(ARCHIVE): $(STAMP)
+$(ARCHIVE): $(STAMP) tests/archive.py
 	$(PY) tests/archive.py
 	@touch $@  # a Java that cannot make one leaves none: an empty one is no archive, and no reason to try again
 

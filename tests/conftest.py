@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
 from typing import TYPE_CHECKING
@@ -34,6 +35,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
 os.environ["PENSTOCK_UI"] = "false"  # `penstock run` would start a web server each time
 os.fsync = lambda _: None  # nothing here loses power, and on a busy disk it takes most of the time
+
+
+def pytest_collection_finish():
+    """Set aside what lives as long as the process: modules and thousands of tests, which each full collection would visit anew."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -34,14 +34,14 @@ def faulty(faults, once):
     return fn
 
 
-def killing_executors(once, checkpoint):
-    """The flow's function; it kills its executor once in each phase of a rescale, and of a key's hold."""
+def killing_executors(inner, once, checkpoint):
+    """The flow's function `inner`; it kills its executor once in each phase of a rescale, and of a key's hold."""
 
     def fn(key, event, state):
         hold = killed_flow.hold_now(checkpoint)
         where = phase_now(checkpoint) if hold is None else "ending" if hold == "released" else "held"
         kill_executor_once(Path(once, f"killed-{where}"))
-        return killed_flow.keyed(key, event, state)
+        return inner(key, event, state)
 
     return fn
 
@@ -114,7 +114,7 @@ def main(
     spark = session(master, "failing", **{**killed_flow.SETTINGS, **(conf or {})})
     fn = faulty(faults, once) if faults else killed_flow.keyed
     if kill_executors:
-        fn = killing_executors(once, checkpoint)
+        fn = killing_executors(fn, once, checkpoint)
         killed_flow.copy_slowly(1.5, lambda: kill_executor_once(Path(once, "killed-copying")))
     flow = killed_flow.flow_of(folder, killed_flow.sinks_in(urls), fn=fn)
     before = sleep_before(*([sleep_at] if isinstance(sleep_at, str) else sleep_at)) if sleep_at else None

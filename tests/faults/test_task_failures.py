@@ -81,16 +81,26 @@ def place(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------------ tasks and executors
 
 
-@seeds(11)
+def once_each(files):
+    """Faults of tasks: one function raises, one Python worker is killed; both once."""
+    late = {row[2] for row in killed_flow.expected(files)["late"]}  # never reach the function
+    raising, killing = (str(next(r["v"] for r in rows if r["v"] not in late)) for rows in files[-2:])
+    return {raising: "raise", killing: "kill worker"}
+
+
+def happened(place):
+    """The values at which there was a fault."""
+    return {p.name.removeprefix("fault-") for p in place.folder.glob("fault-*")}
+
+
+@pytest.mark.soak  # on a cluster below
+@pytest.mark.parametrize("seed", [11, *range(1_011, 1_015)])
 def test_task_when_it_fails_at_its_first_attempt_is_run_again_and_rows_come_once(place, seed):
     place.add(killed_flow.records(seed, 3))
-    late = {row[2] for row in killed_flow.expected(place.files)["late"]}  # never reach the function
-    raising, killing = (str(next(r["v"] for r in rows if r["v"] not in late)) for rows in place.files[:2])
-    # One function raises, one Python worker is killed; both once.
-    faults = {raising: "raise", killing: "kill worker"}
+    faults = once_each(place.files)
     ended = place.child(master="local[2,3]", faults=faults, once=str(place.folder))
     assert ended.code == 0, ended
-    assert {p.name for p in place.folder.glob("fault-*")} == {f"fault-{raising}", f"fault-{killing}"}
+    assert happened(place) == faults.keys()
     place.check()
 
 
@@ -102,12 +112,14 @@ def cluster(tmp_path):
 
 
 @seeds(4, 2)
-def test_executor_when_it_is_killed_in_every_phase_of_a_rescale_is_replaced_and_rows_come_once(place, cluster, seed):
+def test_task_and_executor_when_they_fail_in_every_phase_of_a_rescale_are_replaced_and_rows_come_once(place, cluster, seed):
     place.add(killed_flow.records(seed, 6))
+    faults = once_each(place.files)
     conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
-    more = {"workers": 1, "scales": {"1": 4}, "kill_executors": True, "once": str(place.folder)}
+    more = {"workers": 1, "scales": {"1": 4}, "kill_executors": True, "faults": faults, "once": str(place.folder)}
     ended = place.child(master=cluster, conf=conf, **more)
     assert ended.code == 0, ended
+    assert happened(place) == faults.keys()
     # In an epoch like any other, in one in which bins are measured, in one in which they move; and with a key on hold: in the job
     # that copies its state, in an epoch meanwhile, and in that which ends the hold.
     killed = {p.name.removeprefix("killed-") for p in place.folder.glob("killed-*")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import subprocess
@@ -48,7 +49,9 @@ def search(first, schedules, world, large):
     """Play them on two cores."""
     chunks = [range(at, min(at + CHUNK, first + schedules)) for at in range(first, first + schedules, CHUNK)]
     seen = Counter()
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    # Modules are set aside: no collection visits them.
+    with ProcessPoolExecutor(2, mp_context=spawn, initializer=gc.freeze) as pool:
         for those, wrong in pool.map(play, chunks, repeat(world), repeat(large)):
             assert wrong is None, wrong
             seen += those
