@@ -22,9 +22,9 @@ import pytest
 import recipes as r
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from recomputing import Store
+from recomputing import After, Store
 from test_against_oracle import compare, examples
-from trails import Trail, trailed
+from trails import trailed
 
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
@@ -37,56 +37,6 @@ NUMBERS = itertools.count()
 COUNTED: Counter[str] = Counter()
 MIDWAY = ("let it give more", "as also with another ahead=")
 """Refused after the first mark, whose sink has been given rows."""
-WAITING = {"concat", "fold"}
-"""Aggregates whose rows wait for the frontier."""
-
-
-class After(changes.Oracle):
-    """What a version gives over the whole log, and which of it lies behind a mark.
-
-    Args:
-        recipe: The version.
-        records: All records.
-        markers: As in the other oracle.
-        mark: The mark; None: there is none.
-        trail: Of the epochs since it began anew.
-    """
-
-    def __init__(
-        self, recipe: r.Recipe, records: oracle.Records, markers: Mapping[r.Node, int], mark: Mark | None, trail: Trail
-    ) -> None:
-        there = {} if mark is None else Waypoints.from_text(mark.trail).sources
-        parts = {name: {int(p): k.offset for p, k in state.partitions.items()} for name, state in there.items()}
-        behind = {n: [(int(x["o"] > parts.get(n, {}).get(x["p"], -1)), x) for _, x in rows] for n, rows in records.items()}
-        frontiers = {}
-        for node in recipe.nodes:
-            if isinstance(node, r.KeyBy):
-                joins = [n.other for n in recipe.nodes if isinstance(n, r.Join) and oracle.region_of(n) is node]
-                read = [n.name for n in drawing_changes.upstream([node, *joins]) if isinstance(n, r.Source)]
-                frontiers[node.name] = min(there[n].frontier if n in there else MIN_TIME for n in read)
-        super().__init__(recipe, behind, markers, 0, frontiers, trail=trail)
-
-    def expected(self, node: r.Node, old: Counter[Any]) -> Counter[Any]:
-        """What a sink holds in the end that held `old` at the mark."""
-        if isinstance(node, r.KeyBy):  # its rows leave the region, as those of the step behind it do
-            return old + oracle.multiset(row.data for row in self.rows(node) if self.second_out(node, row))
-        updates = isinstance(node, r.Totals) and node.emit == "update"
-        if not updates:
-            return old + oracle.multiset(row.data for row, after in self.tagged(node) if after)
-        waits = bool(WAITING & {kind for _, kind, _ in node.aggregates})
-        edge = self._frontiers[oracle.region_of(node).name]
-        new = [row for row, after in self.tagged(node.of) if (row.time >= edge if waits else after)]
-        names = [*oracle.region_of(node).keys, *(() if node.window is None else ("window_start", "window_end"))]
-        touched = set()
-        for row in new:
-            windows = [()] if node.window is None else oracle.spans(node.window, row.time)
-            touched |= {(*row.key, *map(r.moment, window)) for window in windows}
-
-        def key(data: Any) -> Any:
-            return tuple(oracle.one_value(dict(data)[n]) for n in names)
-
-        kept = Counter({row: n for row, n in old.items() if key(row) not in touched})
-        return kept + oracle.multiset(row.data for row in self.rows(node) if key(row.data) in touched)
 
 
 class Switch:
@@ -183,17 +133,14 @@ class Switch:
         """Keep what the sinks hold: from here on the flow begins anew."""
         self.marks, self.stored = self.held(), self.contents()
 
-    def after(self, folder: str, trail: Trail) -> str:
+    def after(self, folder: str) -> str:
         """The second version, in as many starts as it takes, to its end; gives its checkpoint, or nothing: it goes on with the one that there was."""
         dice, crashes = self.dice, self.dice.choice([0, 0, 1, 2])
-        checkpoint, begun = f"{folder}/0" if self.kept else f"{folder}/1", 0
+        checkpoint = f"{folder}/0" if self.kept else f"{folder}/1"
         for number in range(2, 99):
             self.crash_at = dice.randrange(1, dice.choice([20, 60])) if number - 2 < crashes else 0
             try:
                 with self.started(1, checkpoint) as harness:
-                    if trail.tables and trail.begun > begun:  # rows that are in the sinks may have met other tables
-                        begun = trail.begun
-                        self.keep()
                     if harness.record.recovery is None and checkpoint.endswith("/0"):
                         return ""
                     assert harness.record.recovery is not None
@@ -237,8 +184,8 @@ def check(change: drawing_changes.Change, records: oracle.Records, seed: int) ->
             return
         refusal = ""
         try:
-            with trailed(made) as trail:
-                checkpoint = switch.after(folder, trail)
+            with trailed(made, switch.keep) as trail:
+                checkpoint = switch.after(folder)
         except (RecoveryError, ChangedFlowError) as error:
             refusal = str(error)
             checkpoint = ""
