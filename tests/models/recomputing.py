@@ -64,6 +64,22 @@ class After(changes.Oracle):
                 read = [n.name for n in drawing_changes.upstream([node, *joins]) if isinstance(n, r.Source)]
                 frontiers[node.name] = min(there[n].frontier if n in there else MIN_TIME for n in read)
         super().__init__(recipe, behind, markers, 0, frontiers, trail=trail)
+        self._went_on = trail.resting
+        other = trail.resting and trail.tables
+        self._resting = After(recipe, records, markers, mark, trail.of_resting()) if other else None
+
+    def _of(self, node: r.Node) -> After | None:
+        """What knows the rows of a region whose state goes on."""
+        region = node if isinstance(node, r.KeyBy) else oracle.region_left(node)
+        return self._resting if region is not None and region.name in self._went_on else None
+
+    def rows(self, node: r.Node) -> list[oracle.Row]:
+        other = self._of(node)
+        return super().rows(node) if other is None else other.rows(node)
+
+    def tagged(self, node: r.Node) -> list[tuple[oracle.Row, bool]]:
+        other = self._of(node)
+        return super().tagged(node) if other is None else other.tagged(node)
 
     def expected(self, node: r.Node, old: Counter[Any]) -> Counter[Any]:
         """What a sink holds in the end that held `old` at the mark."""
@@ -173,7 +189,10 @@ class Life:
 
     def run(self) -> Lived:
         """Live it to the end, or to a refusal."""
-        with tempfile.TemporaryDirectory(prefix="penstock-recompute-") as self.folder, trailed(self.recipe, self._begins) as self.trail:
+        with (
+            tempfile.TemporaryDirectory(prefix="penstock-recompute-") as self.folder,
+            trailed(self.recipe, self._begins) as self.trail,
+        ):
             return self._run()
 
     def expected(self, data: oracle.Records) -> dict[r.Node, Counter[Any]]:

@@ -163,11 +163,10 @@ def markers_of(nodes: Iterable[r.Node], checkpoint: str) -> dict[r.Node, int]:
     }
 
 
-def check(change: drawing_changes.Change, records: oracle.Records, seed: int) -> None:
+def check(change: drawing_changes.Change, records: oracle.Records, seed: int, *, kept: bool = False) -> None:
+    """Run a flow with a change, and compare. `kept`: the checkpoint is surely still there at the switch."""
     dice = random.Random(seed)
-    kept = change.must == "refused" and dice.random() < 0.5
-    if any(isinstance(n, r.Lookup) and n.again is not None for n in change.recipe.nodes):
-        kept = False  # the state of regions that go on has met tables of before
+    kept = kept or (change.must == "refused" and dice.random() < 0.5)
     switch = Switch(change.recipe, records, dice, kept=kept)
     (_, _, known, streams), (made, _, known_after, streams_after) = (switch.declared(version) for version in (0, 1))
     if any(
@@ -176,16 +175,17 @@ def check(change: drawing_changes.Change, records: oracle.Records, seed: int) ->
     ):
         COUNTED["another table"] += 1
         return
-    with tempfile.TemporaryDirectory(prefix="penstock-switched-") as folder:
+    with tempfile.TemporaryDirectory(prefix="penstock-switched-") as folder, trailed(change.recipe, switch.keep) as trail:
         switch.before(f"{folder}/0")
         switch.keep()
+        if not kept:
+            trail.restore(None)
         if not any(switch.marks.values()):
             COUNTED["nothing given out"] += 1
             return
         refusal = ""
         try:
-            with trailed(made, switch.keep) as trail:
-                checkpoint = switch.after(folder)
+            checkpoint = switch.after(folder)
         except (RecoveryError, ChangedFlowError) as error:
             refusal = str(error)
             checkpoint = ""
@@ -202,6 +202,7 @@ def check(change: drawing_changes.Change, records: oracle.Records, seed: int) ->
     COUNTED["recomputed"] += 1
     COUNTED["a step that means something else"] += change.must == "refused"
     COUNTED["checkpoint kept"] += switch.kept
+    COUNTED["regions that go on behind a table that changes"] += bool(trail.resting and trail.tables)
     for node, found in switch.contents().items():
         after = known_after.get(node)
         mark, wanted = switch.marks[node], switch.stored[node]
@@ -224,6 +225,43 @@ def draw(data: Any) -> None:
         COUNTED["nothing to change"] += 1
         return  # what is late by the clock the oracle does not know
     check(change, data.draw(drawing.records(change.recipe, most=30)), data.draw(st.integers(0, 1 << 32)))
+
+
+def with_a_region_beside(recipe: r.Recipe) -> r.Recipe:
+    """The flow with one region more, right behind a table that changes: where another region changes, the state of this one goes on."""
+    column, lookup = next(iter(recipe.refreshed().items()))
+    keyed = r.KeyBy(lookup, ("j",), "beside")
+    columns = (("v", "sum", column), ("extra", "collect", column), ("k", "max", "k"))
+    totals = [r.Totals(keyed, columns, window) for window in (drawing.WINDOWS[0], drawing.WINDOWS[3])]
+    counted = r.Map(keyed, "count")
+    return r.Recipe([*recipe.nodes, keyed, *totals, counted], [*recipe.sinks, *totals, counted], recipe.tied)
+
+
+def draw_beside(data: Any) -> None:
+    """Change a flow in which the state of a region goes on, which has met tables of before."""
+    recipe = data.draw(
+        drawing.recipes(steps=3, changing=True).filter(lambda x: x.refreshed() and any(map(oracle.region_left, x.nodes)))
+    )
+    change = drawing_changes.mean_something_else(data.draw, recipe)
+    if change is None:
+        COUNTED["nothing to change"] += 1
+    else:
+        change.recipe = with_a_region_beside(change.recipe)
+        check(change, data.draw(drawing.records(change.recipe, most=30)), data.draw(st.integers(0, 1 << 32)), kept=True)
+
+
+@pytest.mark.slow
+@examples(8)
+@given(data=st.data())
+def test_regions_that_go_on_where_another_one_is_computed_anew_have_met_the_tables_of_before(data):
+    draw_beside(data)
+
+
+@pytest.mark.soak
+@settings(suppress_health_check=list(HealthCheck), max_examples=3_000)
+@given(data=st.data())
+def test_three_thousand_flows_with_regions_that_go_on_where_another_one_is_computed_anew_have_met_the_tables_of_before(data):
+    draw_beside(data)
 
 
 @pytest.mark.slow

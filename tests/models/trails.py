@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -50,13 +50,16 @@ class Trail:
     Attributes:
         epochs: By number.
         tables: The lookups whose tables are read again, by the name of their column.
+        resting: The regions whose state goes on in the last recomputation.
         begins: Called when a recomputation has begun, if there are such tables: rows that are in the sinks may have met others.
     """
 
     recipe: r.Recipe
     epochs: dict[int, Kept] = field(default_factory=dict)
     tables: dict[str, r.Lookup] = field(default_factory=dict)
+    resting: frozenset[str] = frozenset()
     begins: Callable[[], None] = lambda: None
+    _before: dict[int, Kept] = field(default_factory=dict)
     _names: dict[str, tuple[str, Rows]] = field(default_factory=dict)
     _one: dict[tuple[str, Rows], Rows] = field(default_factory=dict)
     _attempts: dict[str, int] = field(default_factory=dict)
@@ -83,6 +86,8 @@ class Trail:
         if begins:
             if self.tables:
                 self.begins()
+            self.resting = frozenset(record.recovery.resting)  # type: ignore[union-attr]
+            self._before |= self.epochs
             self.epochs = {
                 e: kept
                 for e, kept in self.epochs.items()
@@ -116,7 +121,11 @@ class Trail:
     def restore(self, copied: tuple[dict[int, Kept], Mapping[str, Rows]] | None) -> None:
         """Go on with a copy of the checkpoint; None: with an empty one."""
         epochs, self._stay = copied or ({}, {})
-        self.epochs = dict(epochs)
+        self.epochs, self._before = dict(epochs), {}
+
+    def of_resting(self) -> Trail:
+        """That of regions whose state goes on: what was read before a recomputation is not read again."""
+        return replace(self, epochs={**self._before, **self.epochs}, resting=frozenset())
 
     def table(self, column: str, epoch: int) -> Rows:
         """The table that a lookup has met in an epoch; before the first one that has read records, that of it."""
