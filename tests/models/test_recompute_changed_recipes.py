@@ -11,7 +11,7 @@ import random
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import changes
@@ -29,9 +29,8 @@ from trails import trailed
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
 from penstock.errors import ChangedFlowError, RecoveryError
-from penstock.progress.trail import Trail as Waypoints
 from penstock.testing import Crash, Harness
-from penstock.types import MIN_TIME, Mark
+from penstock.types import Mark
 
 NUMBERS = itertools.count()
 COUNTED: Counter[str] = Counter()

@@ -19,6 +19,7 @@ from table_versions import Rows, fingerprint
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
+from penstock.driver.refreshing import RefreshedTables
 
 END = (1 << 63) - 1
 """The frontier of a region whose input has ended."""
@@ -174,3 +175,28 @@ def trailed(recipe: r.Recipe, begins: Callable[[], None] = lambda: None) -> Iter
 
     with patch.object(Checkpoint, "commit", commit):
         yield trail
+
+
+@contextlib.contextmanager
+def clocks() -> Iterator[dict[int, tuple[int, bool, bool]]]:
+    """The clock of epochs meanwhile: by epoch, what it showed (µs) and whether another run had the epoch before, as checkpoints keep it.
+
+    They keep none while no source goes by it; the last attempt at an epoch counts then.
+    """
+    found: dict[int, tuple[int, bool, bool]] = {}
+    noted: set[int] = set()
+    whole, begun = Checkpoint.decided, RefreshedTables.used
+
+    def decided(self: Checkpoint, epoch: int, given_now: Any, run: Any) -> Any:
+        kept = whole(self, epoch, given_now, run)
+        found[epoch] = kept["now_us"], kept["resumed"], False
+        noted.add(epoch)
+        return kept
+
+    def used(self: RefreshedTables, epoch: int, now_us: int, **more: Any) -> Any:
+        if epoch not in noted:
+            found[epoch] = now_us, False, False
+        return begun(self, epoch, now_us, **more)
+
+    with patch.object(Checkpoint, "decided", decided), patch.object(RefreshedTables, "used", used):
+        yield found
