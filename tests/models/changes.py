@@ -101,7 +101,7 @@ class Oracle(oracle.Oracle):
         recipe: The recipe.
         records: All records; those of an epoch up to `stop` are read by the first version.
         markers: As in the other oracle.
-        stop: The last epoch of the first version.
+        stop: The last epoch of the first version that counts.
         frontiers: By region, how far it had processed then (µs).
         clock: As in the other oracle.
         trail: Likewise.

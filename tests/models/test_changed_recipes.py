@@ -1,5 +1,7 @@
 """Any flow, changed in any way between two runs: refused and left as it was, or what the code before the stop and the code after it give.
 
+It may go back to snapshots, from the code after the stop to one of the code before it too: what is read again counts as read after the stop.
+
 Read next: `changes`.
 """
 

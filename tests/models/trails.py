@@ -51,7 +51,7 @@ class Trail:
     Attributes:
         epochs: By number.
         tables: The lookups whose tables are read again, by the name of their column.
-        resting: The regions whose state goes on in the last recomputation.
+        resting: The regions whose state has gone on through all recomputations.
         begins: Called when a recomputation has begun, if there are such tables: rows that are in the sinks may have met others.
     """
 
@@ -87,7 +87,7 @@ class Trail:
         if begins:
             if self.tables:
                 self.begins()
-            self.resting = frozenset(record.recovery.resting)  # type: ignore[union-attr]
+            self.resting = (self.resting & record.regions.keys()) | record.recovery.resting.keys()  # type: ignore[union-attr]
             self._before |= self.epochs
             self.epochs = {
                 e: kept
