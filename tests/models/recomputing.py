@@ -91,11 +91,11 @@ class After(changes.Oracle):
         waits = bool(WAITING & {kind for _, kind, _ in node.aggregates})
         edge = self._frontiers[oracle.region_of(node).name]
         new = [row for row, after in self.tagged(node.of) if (row.time >= edge if waits else after)]
-        names = [*oracle.region_of(node).keys, *(() if node.window is None else ("window_start", "window_end"))]
+        names = [*oracle.region_of(node).keys, *(() if node.window is None else ("window_start",))]
         touched = set()
         for row in new:
             windows = [()] if node.window is None else oracle.spans(node.window, row.time)
-            touched |= {(*row.key, *map(r.moment, window)) for window in windows}
+            touched |= {(*row.key, *map(r.moment, window[:1])) for window in windows}
 
         def key(data: Any) -> Any:
             return tuple(oracle.one_value(dict(data)[n]) for n in names)
