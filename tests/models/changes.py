@@ -28,16 +28,16 @@ import recipes as r
 from deadlines import deadlines
 from own_operators import further
 from spelled import micros
-from trails import Trail, trailed
+from trails import Trail, clocks, trailed
 
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.compile import compile_flow
-from penstock.driver.refreshing import RefreshedTables
 from penstock.driver.takeover import compare
 from penstock.errors import ChangedFlowError
 from penstock.protocol.rescale import Limits
 from penstock.testing import Crash, Harness
+from penstock.testing.engine import LocalEngine
 
 NUMBERS = itertools.count()
 Params = Mapping[str, Any]
@@ -58,6 +58,11 @@ class Changed(r.Node):
     kind: type[r.Node]
     before: Params | None
     after: Params | None
+
+
+def first(node: r.Node) -> Any:
+    """A step as it is in the first version."""
+    return node.kind(node.of, **node.before) if isinstance(node, Changed) and node.before is not None else node
 
 
 def project(recipe: r.Recipe, version: int) -> tuple[r.Recipe, dict[r.Node, r.Node]]:
@@ -96,7 +101,7 @@ class Oracle(oracle.Oracle):
         recipe: The recipe.
         records: All records; those of an epoch up to `stop` are read by the first version.
         markers: As in the other oracle.
-        stop: The last epoch of the first version.
+        stop: The last epoch of the first version that counts.
         frontiers: By region, how far it had processed then (µs).
         clock: As in the other oracle.
         trail: Likewise.
@@ -299,12 +304,11 @@ class Outcome:
         refusal: Why the second version was refused; the first one then went on.
         contents: By node of the recipe, rows of all its sinks.
         markers: As the oracles need them.
-        frontiers: By region, how far it had processed at the stop.
-        stopped: The last epoch of the first version, as the checkpoint counts.
+        frontiers: By region, how far it had processed at the end of `stopped`.
+        stopped: The last epoch of the first version that counts: the flow may have gone back since.
         notices: What the second run said.
         clock: As the oracles need it.
         trail: Likewise.
-        numbers: By epoch of the records, the checkpoint's.
         outcomes: By kind and name of a part, what the start says of it.
         held: As the oracles need it.
     """
@@ -312,12 +316,11 @@ class Outcome:
     refusal: str
     contents: dict[r.Node, Counter[Any]]
     markers: dict[r.Node, int]
-    frontiers: dict[str, int]
+    frontiers: Mapping[str, int]
     trail: Trail
     stopped: int
     notices: list[str] = field(default_factory=list)
     clock: dict[int, tuple[int, bool, bool]] = field(default_factory=dict)
-    numbers: dict[int, int] = field(default_factory=dict)
     outcomes: dict[tuple[str, str], str] = field(default_factory=dict)
     held: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -329,7 +332,7 @@ class Running:
         self.recipe, self.data, self.course = recipe, data, course
         self.name = f"changing model {next(NUMBERS)}"
         self.tables: dict[r.Node, set[str]] = {}
-        self.numbers: dict[int, int] = {}
+        self.same_tables = True
         self.jumps = random.Random(course.jumps)
         self.markers: dict[r.Node, int] = {}
         self.shuffle = random.Random(course.seed)
@@ -350,6 +353,7 @@ class Running:
         for node in made.nodes:
             streams[node] = self.declared(flow, node, streams)
         back = {known[node]: node for node in reversed(self.recipe.sinks) if node in known}
+        before, here = {t for tables in self.tables.values() for t in tables}, set()
         for i, base in enumerate(self.recipe.sinks):
             node = known.get(base)
             if node is None:
@@ -358,6 +362,8 @@ class Running:
                 table = f"{self.name} {i} {streams[node].schema}"
                 streams[node].sink(ps.memory(table), name=f"out{i}")
                 self.tables.setdefault(base, set()).add(table)
+                here.add(table)
+        self.same_tables = before <= here
         return flow, known, streams
 
     def mark(self, known: dict[r.Node, r.Node], nodes: Iterable[r.Node], checkpoint: str) -> None:
@@ -393,14 +399,28 @@ class Running:
                 self.shuffle.shuffle(here)
                 if here:
                     harness.push(name, r.table(sources[name], here))
-            steered = drawing.steer(harness, self.course, epoch, back=True)
+            steered = drawing.steer(harness, self.course, epoch, back=self.same_tables)
             ends = self.course.drain_last and epoch == last
-            self.numbers[epoch] = harness.record.epoch + 1
             drawing.survive(harness, self.course, [*steered, "end"] if ends else steered, self.passes())
 
     def passes(self) -> int:
         """How much time passes before the next epoch (µs)."""
         return r.SECOND if self.course.jumps is None else self.jumps.choice(drawing.JUMPS_US)
+
+
+@contextlib.contextmanager
+def one_log() -> Iterator[None]:
+    """What was read can be read again, as that of a source, by the harnesses that follow."""
+    begun, engines = LocalEngine.__init__, []
+
+    def following(self: LocalEngine, *args: Any, **more: Any) -> None:
+        begun(self, *args, **more)
+        if engines:
+            self.log, self.pending = engines[-1].log, engines[-1].pending
+        engines.append(self)
+
+    with patch.object(LocalEngine, "__init__", following):
+        yield
 
 
 @contextlib.contextmanager
@@ -423,16 +443,14 @@ def run(
     running = Running(recipe, data, course)
     last = max((epoch for rows in data.values() for epoch, _ in rows), default=0)
     refusal, notices = "", []
-    with tempfile.TemporaryDirectory(prefix="penstock-changes-") as folder, clocks() as clock, trailed(recipe) as trail:
+    folders = tempfile.TemporaryDirectory(prefix="penstock-changes-")
+    with folders as folder, one_log(), clocks() as clock, trailed(recipe) as trail:
         with running.version(0, folder) as harness:
             running.epochs(harness, range(stop + 1), last + 1)
             for _ in range(silent):
                 drawing.survive(harness, course, [], 5 * running.passes())
             while not holding and any(region.control.held for region in harness.record.regions.values()):
                 drawing.survive(harness, course, harness.copy())
-            frontiers = {name: region.frontier for name, region in harness.record.regions.items()}
-            control = {name: region.control for name, region in harness.record.regions.items()}
-            held = {(n, h.key): trail.epochs[h.since].frontiers[n] for n, c in control.items() for h in c.held}
             kept, stopped = harness.record.to_bytes(), harness.record.epoch
             outcomes = said(running, harness, folder)
         try:
@@ -446,9 +464,10 @@ def run(
                 assert harness.notices == []
                 _to_the_end(running, harness, stop, last)
         contents = running.contents()
-    return Outcome(
-        refusal, contents, running.markers, frontiers, trail, stopped, notices, clock, running.numbers, outcomes, held
-    )
+    stopped = max(epoch for epoch in trail.epochs if epoch <= stopped)
+    frontiers = trail.epochs[stopped].frontiers
+    held = {(name, key): trail.epochs[since].frontiers[name] for (name, key), since in trail.epochs[stopped].held.items()}
+    return Outcome(refusal, contents, running.markers, frontiers, trail, stopped, notices, trail.clock(clock), outcomes, held)
 
 
 def said(running: Running, harness: Harness, folder: str) -> dict[tuple[str, str], str]:
@@ -456,31 +475,6 @@ def said(running: Running, harness: Harness, folder: str) -> dict[tuple[str, str
     flow, _, _ = running.declare(1)
     compiled = compile_flow(flow.plan(), lambda node, _: node.schema, lambda *_: None)
     return {(v.kind, v.name): v.outcome.value for v in compare(compiled, harness.record, folder)[1].verdicts}
-
-
-@contextlib.contextmanager
-def clocks() -> Iterator[dict[int, tuple[int, bool, bool]]]:
-    """The clock of epochs meanwhile: by epoch, what it showed (µs) and whether another run had the epoch before, as checkpoints keep it.
-
-    They keep none while no source goes by it; the last attempt at an epoch counts then.
-    """
-    found: dict[int, tuple[int, bool, bool]] = {}
-    noted: set[int] = set()
-    whole, begun = Checkpoint.decided, RefreshedTables.used
-
-    def decided(self: Checkpoint, epoch: int, given_now: Any, run: Any) -> Any:
-        kept = whole(self, epoch, given_now, run)
-        found[epoch] = kept["now_us"], kept["resumed"], False
-        noted.add(epoch)
-        return kept
-
-    def used(self: RefreshedTables, epoch: int, now_us: int, **more: Any) -> Any:
-        if epoch not in noted:
-            found[epoch] = now_us, False, False
-        return begun(self, epoch, now_us, **more)
-
-    with patch.object(Checkpoint, "decided", decided), patch.object(RefreshedTables, "used", used):
-        yield found
 
 
 def plain(rows: Any) -> Counter[Any]:

@@ -444,8 +444,7 @@ def goes_back(recipe: r.Recipe) -> bool:
     Rows of a table that is updated stay until what is read again replaces them, which it does not where it looks in another table.
     """
     updated = any(isinstance(n, r.Totals) and n.emit == "update" for n in recipe.nodes)
-    other = any(isinstance(n, r.Lookup) and n.again is not None for n in recipe.nodes)
-    return all(s.timed for s in recipe.sources()) and not (updated and other)
+    return all(s.timed for s in recipe.sources()) and not (updated and recipe.refreshed())
 
 
 def steer(harness: Harness, course: Course, epoch: int, *, back: bool) -> list[Any]:

@@ -66,11 +66,12 @@ def _floors(
     heard: dict[int, int] = {}
     was_idle: set[int] = set()
     frontier, quiet, gone_on = None, None, False
+    first = min((epoch for epoch in clock if epoch > stop), default=NEVER)
     for epoch, (now, resumed, anew) in sorted(clock.items()):
         options = at_epoch(source, epoch, stop)
         came = [(x["p"], micros(x["at"]), x["o"]) for e, x in records if e == epoch and x["at"] is not None]
         parts = {part for part, _, _ in came}
-        if epoch == stop + 1 and options.lateness_us > source.lateness_us:
+        if epoch == first and options.lateness_us > source.lateness_us:
             floors |= {p: max(floors.get(p, t), t) for p, t in _behind(greatest, source).items()}
         quiet = now if came or resumed or quiet is None else quiet
         heard = {p: now if p in parts or anew else heard.get(p, now) for p in source.partitions}

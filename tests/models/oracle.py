@@ -152,6 +152,10 @@ class Oracle:
 
             def process(node: r.Process, group: list[Row]) -> list[Row]:
                 return deadlines(node, group, latest, lambda at, data, n: self._at_frontier(node, group[0].key, at, data, n))
+        elif node.operator in r.PLAIN_OPERATORS:
+
+            def process(node: r.Process, group: list[Row]) -> list[Row]:
+                return mapped(r.Map(node.of, node.operator, None, ttl_us=node.ttl_us), group)
         else:
             process = {"previous": previous}.get(node.operator, self._tally)
         return [out for group in by_key(rows) for out in process(node, group)]

@@ -226,6 +226,10 @@ class Recipe:
     def sources(self) -> list[Source]:
         return [n for n in self.nodes if isinstance(n, Source)]
 
+    def refreshed(self) -> dict[str, Lookup]:
+        """The lookups whose tables are read again, by the name of their column."""
+        return {n.column: n for n in self.nodes if isinstance(n, Lookup) and n.again is not None}
+
 
 STATELESS = (Where, Columns, Standard, Repeat, Lookup)
 

@@ -2,6 +2,9 @@
 
 The log is kept as a list. A start that recomputes is given it from the beginning; any other one goes on behind the positions that it knows.
 
+Where a table is read again, rows that are in the sinks have met other tables than a recomputation meets. What a sink holds is then what it held where the
+last recomputation began, and what comes after its mark of then. Which one is the last is a matter of the checkpoint: a copy of it goes with what is known of it.
+
 Read next: `test_recompute`.
 """
 
@@ -16,16 +19,89 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import changes
+import drawing_changes
 import oracle
 import recipes as r
+from trails import Trail, trailed
 
 from penstock.errors import RecoveryError
+from penstock.progress.trail import Trail as Waypoints
 from penstock.protocol.rescale import Limits
 from penstock.sinks.memory import MemorySink
 from penstock.testing import Crash, Harness
+from penstock.types import MIN_TIME, Mark
 
 NUMBERS = itertools.count()
 MOST_STARTS = 6
+
+
+WAITING = {"concat", "fold"}
+"""Aggregates whose rows wait for the frontier."""
+
+
+class After(changes.Oracle):
+    """What a version gives over the whole log, and which of it lies behind a mark.
+
+    Args:
+        recipe: The version.
+        records: All records.
+        markers: As in the other oracle.
+        mark: The mark; None: there is none.
+        trail: Of the epochs since it began anew.
+    """
+
+    def __init__(
+        self, recipe: r.Recipe, records: oracle.Records, markers: Mapping[r.Node, int], mark: Mark | None, trail: Trail
+    ) -> None:
+        there = {} if mark is None else Waypoints.from_text(mark.trail).sources
+        parts = {name: {int(p): k.offset for p, k in state.partitions.items()} for name, state in there.items()}
+        behind = {n: [(int(x["o"] > parts.get(n, {}).get(x["p"], -1)), x) for _, x in rows] for n, rows in records.items()}
+        frontiers = {}
+        for node in recipe.nodes:
+            if isinstance(node, r.KeyBy):
+                joins = [n.other for n in recipe.nodes if isinstance(n, r.Join) and oracle.region_of(n) is node]
+                read = [n.name for n in drawing_changes.upstream([node, *joins]) if isinstance(n, r.Source)]
+                frontiers[node.name] = min(there[n].frontier if n in there else MIN_TIME for n in read)
+        super().__init__(recipe, behind, markers, 0, frontiers, trail=trail)
+        self._went_on = trail.resting
+        other = trail.resting and trail.tables
+        self._resting = After(recipe, records, markers, mark, trail.of_resting()) if other else None
+
+    def _of(self, node: r.Node) -> After | None:
+        """What knows the rows of a region whose state goes on."""
+        region = node if isinstance(node, r.KeyBy) else oracle.region_left(node)
+        return self._resting if region is not None and region.name in self._went_on else None
+
+    def rows(self, node: r.Node) -> list[oracle.Row]:
+        other = self._of(node)
+        return super().rows(node) if other is None else other.rows(node)
+
+    def tagged(self, node: r.Node) -> list[tuple[oracle.Row, bool]]:
+        other = self._of(node)
+        return super().tagged(node) if other is None else other.tagged(node)
+
+    def expected(self, node: r.Node, old: Counter[Any]) -> Counter[Any]:
+        """What a sink holds in the end that held `old` at the mark."""
+        if isinstance(node, r.KeyBy):  # its rows leave the region, as those of the step behind it do
+            return old + oracle.multiset(row.data for row in self.rows(node) if self.second_out(node, row))
+        updates = isinstance(node, r.Totals) and node.emit == "update"
+        if not updates:
+            return old + oracle.multiset(row.data for row, after in self.tagged(node) if after)
+        waits = bool(WAITING & {kind for _, kind, _ in node.aggregates})
+        edge = self._frontiers[oracle.region_of(node).name]
+        new = [row for row, after in self.tagged(node.of) if (row.time >= edge if waits else after)]
+        names = [*oracle.region_of(node).keys, *(() if node.window is None else ("window_start",))]
+        touched = set()
+        for row in new:
+            windows = [()] if node.window is None else oracle.spans(node.window, row.time)
+            touched |= {(*row.key, *map(r.moment, window[:1])) for window in windows}
+
+        def key(data: Any) -> Any:
+            return tuple(oracle.one_value(dict(data)[n]) for n in names)
+
+        kept = Counter({row: n for row, n in old.items() if key(row) not in touched})
+        return kept + oracle.multiset(row.data for row in self.rows(node) if key(row.data) in touched)
 
 
 class Store(MemorySink):
@@ -103,6 +179,9 @@ class Life:
         self.sinks: dict[r.Node, Store] = {}
         self.copies: list[dict[r.Node, Any]] = []
         self.kept: list[str] = []
+        self.trail = Trail(recipe)
+        self.began: tuple[dict[r.Node, Mark | None], dict[r.Node, Counter[Any]]] = ({}, {})
+        self.pasts: dict[str, Any] = {}
         self.steps, self.crash_at = 0, 0
         self.small = dice.random() < 0.2
         self.lived = Lived({}, {})
@@ -110,8 +189,24 @@ class Life:
 
     def run(self) -> Lived:
         """Live it to the end, or to a refusal."""
-        with tempfile.TemporaryDirectory(prefix="penstock-recompute-") as self.folder:
+        with (
+            tempfile.TemporaryDirectory(prefix="penstock-recompute-") as self.folder,
+            trailed(self.recipe, self._begins) as self.trail,
+        ):
             return self._run()
+
+    def expected(self, data: oracle.Records) -> dict[r.Node, Counter[Any]]:
+        """By node, what its sink holds in the end, given its records."""
+        markers = self.lived.markers
+        if not self.trail.tables:
+            whole = oracle.Oracle(self.recipe, data, markers)
+            return {node: whole.content(node) for node in self.sinks}
+        marks, held = self.began
+        found = {node: After(self.recipe, data, markers, marks.get(node), self.trail) for node in self.sinks}
+        return {node: after.expected(node, held.get(node, Counter())) for node, after in found.items()}
+
+    def _begins(self) -> None:
+        self.began = dict(zip(self.sinks, self.marks(), strict=True)), self.contents()
 
     def _run(self) -> Lived:
         dice, harness = self.dice, None
@@ -239,6 +334,7 @@ class Life:
         if self.dice.random() < 0.5:
             self.kept.append(self._new())
             shutil.copytree(harness.checkpoint, self.kept[-1], ignore=shutil.ignore_patterns("local"))
+            self.pasts[self.kept[-1]] = self.trail.copy(), self.began
 
     def _disaster(self, folder: str) -> str:
         """What is lost between two starts; gives the checkpoint that is left."""
@@ -249,9 +345,16 @@ class Life:
                 self.sinks[node].restore(copied[node])
         fate = dice.random()
         if fate < 0.55:
+            self._back_to(None, ({}, {}))
             return self._new()
         if fate < 0.75 and self.kept:
-            new = self._new()
-            shutil.copytree(dice.choice(self.kept), new)
+            new, kept = self._new(), dice.choice(self.kept)
+            shutil.copytree(kept, new)
+            self._back_to(*self.pasts[kept])
             return new
         return folder
+
+    def _back_to(self, trail: Any, began: Any) -> None:
+        """What is known of the checkpoint that is left."""
+        self.trail.restore(trail)
+        self.began = began

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_against_oracle import always_the_same
 
-from penstock.driver import region_succession, takeover
+from penstock.driver import opener, region_succession, takeover
 from penstock.errors import PenstockError
 from penstock.operators.aggregates.codec import Codec
+from penstock.sinks.memory import MemorySink
 from penstock.worker import waiting_rows
 
 
@@ -103,6 +104,20 @@ def aggregates_that_are_new_count_from_the_beginning(patch):
     patch.setattr(Codec, "_of_generation", first)
 
 
+def rows_since_a_snapshot_stay(patch):
+    patch.setattr(MemorySink, "rewind", lambda *_: None)
+
+
+def what_was_read_since_a_snapshot_is_not_read_again(patch):
+    roll_back = opener.roll_back
+
+    def forgetful(checkpoint, plan, found, engine, **about):
+        kept = replace(found.kept, sources=found.intent.sources)
+        return roll_back(checkpoint, plan, replace(found, kept=kept), engine, **about)
+
+    patch.setattr(opener, "roll_back", forgetful)
+
+
 MUTANTS = {
     state_found_by_place: "the key",
     waiting_rows_by_place: "the source",
@@ -117,3 +132,12 @@ def test_search_when_taking_over_is_broken_finds_a_difference(monkeypatch, mutan
     mutant(monkeypatch)
     with pytest.raises((AssertionError, PenstockError, pa.ArrowInvalid, TypeError, ValueError)):
         search(MUTANTS[mutant])
+
+
+@pytest.mark.parametrize(
+    "mutant", [rows_since_a_snapshot_stay, what_was_read_since_a_snapshot_is_not_read_again], ids=lambda m: m.__name__
+)
+def test_search_when_going_back_to_the_code_of_before_is_broken_finds_a_difference(monkeypatch, mutant):
+    mutant(monkeypatch)
+    with pytest.raises((AssertionError, PenstockError, StopIteration)):
+        search("the key")

@@ -1,5 +1,7 @@
 """Any flow, changed in any way between two runs: refused and left as it was, or what the code before the stop and the code after it give.
 
+It may go back to snapshots, from the code after the stop to one of the code before it too: what is read again counts as read after the stop.
+
 Read next: `changes`.
 """
 
@@ -29,21 +31,33 @@ def check(data, change: drawing_changes.Change | None = None, *, holding: bool =
         COUNTED["nothing to change"] += 1
         return
     records = data.draw(drawing.records(change.recipe, most=24))
-    course = data.draw(drawing.courses)
-    steering = {epoch: [c for c in commands if c[0] in ("scale", "move")] for epoch, commands in course.steering.items()}
-    course = replace(course, steering=steering, back=None, jumps=data.draw(st.integers(0, 99)))
+    course = replace(data.draw(drawing.courses), jumps=data.draw(st.integers(0, 99)))
+    if holding or any(getattr(changes.first(n), "emit", "") == "update" for n in change.recipe.nodes):
+        # Rows of a table that is updated stay until what is read again replaces them, which other code need not do.
+        steering = {epoch: [c for c in commands if c[0] in ("scale", "move")] for epoch, commands in course.steering.items()}
+        course = replace(course, steering=steering, back=None)
     last = max((epoch for rows in records.values() for epoch, _ in rows), default=0)
     stop = data.draw(st.integers(0, last))
+    if course.back:  # from the second version to a snapshot of the first one
+        course = replace(course, back=(max(0, stop - course.back[0]), stop + course.back[1]))
     if holding:
         # Keys that were put on hold some epochs before have rows in their queues, and timers that are due.
-        steering[max(0, stop - data.draw(st.integers(0, 4)))] = [("scale", None, data.draw(st.integers(1, 8)))]
+        steering = course.steering | {
+            max(0, stop - data.draw(st.integers(0, 4))): [("scale", None, data.draw(st.integers(1, 8)))]
+        }
         course = replace(course, steering=steering, limits=(40, 60), copy_every=99)
     closes = any(x.close_after_us for s in change.recipe.sources() for x in (s, s.then) if x)
     silent = data.draw(st.integers(0, 2)) if closes else 0
     outcome = changes.run(change.recipe, records, course, stop, silent, holding=holding)
     for part, must in change.says.items():
         assert outcome.outcomes[part] == must, f"{change.what}: {part} {outcome.outcomes[part]}"
-    records = {name: [(outcome.numbers[epoch], record) for epoch, record in rows] for name, rows in records.items()}
+    records = outcome.trail.records(records)
+    epochs = outcome.trail.epochs
+    COUNTED["gone back"] += any(kept.back_us is not None for kept in epochs.values())
+    COUNTED["gone back to the other version"] += epochs[min(e for e in epochs if e > outcome.stopped)].back_us is not None
+    if outcome.held and not holding:  # which then count for steps of any kind
+        COUNTED["gone back to keys on hold"] += 1
+        return
     if outcome.refusal:
         assert change.must == "refused" or any(words in outcome.refusal for words in AMBIGUOUS), (
             f"{change.what}: {outcome.refusal}"

@@ -18,13 +18,12 @@ import judging
 import oracle
 import pytest
 import recipes as r
-from changes import clocks
 from hypothesis import given
 from hypothesis import strategies as st
 from test_against_oracle import compare, examples
 from test_records_ahead import AHEAD
 from test_silent_sources import CLOSING
-from trails import trailed
+from trails import clocks, trailed
 
 import penstock as ps
 from penstock.errors import FencedError

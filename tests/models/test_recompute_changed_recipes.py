@@ -11,7 +11,7 @@ import random
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import changes
@@ -22,71 +22,20 @@ import pytest
 import recipes as r
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from recomputing import Store
+from recomputing import After, Store
 from test_against_oracle import compare, examples
-from trails import Trail, trailed
+from trails import trailed
 
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
 from penstock.errors import ChangedFlowError, RecoveryError
-from penstock.progress.trail import Trail as Waypoints
 from penstock.testing import Crash, Harness
-from penstock.types import MIN_TIME, Mark
+from penstock.types import Mark
 
 NUMBERS = itertools.count()
 COUNTED: Counter[str] = Counter()
 MIDWAY = ("let it give more", "another ahead= would do that too")
 """Refused after the first mark, whose sink has been given rows."""
-WAITING = {"concat", "fold"}
-"""Aggregates whose rows wait for the frontier."""
-
-
-class After(changes.Oracle):
-    """What a version gives over the whole log, and which of it lies behind a mark.
-
-    Args:
-        recipe: The version.
-        records: All records.
-        markers: As in the other oracle.
-        mark: The mark; None: there is none.
-        trail: Of the epochs since it began anew.
-    """
-
-    def __init__(
-        self, recipe: r.Recipe, records: oracle.Records, markers: Mapping[r.Node, int], mark: Mark | None, trail: Trail
-    ) -> None:
-        there = {} if mark is None else Waypoints.from_text(mark.trail).sources
-        parts = {name: {int(p): k.offset for p, k in state.partitions.items()} for name, state in there.items()}
-        behind = {n: [(int(x["o"] > parts.get(n, {}).get(x["p"], -1)), x) for _, x in rows] for n, rows in records.items()}
-        frontiers = {}
-        for node in recipe.nodes:
-            if isinstance(node, r.KeyBy):
-                joins = [n.other for n in recipe.nodes if isinstance(n, r.Join) and oracle.region_of(n) is node]
-                read = [n.name for n in drawing_changes.upstream([node, *joins]) if isinstance(n, r.Source)]
-                frontiers[node.name] = min(there[n].frontier if n in there else MIN_TIME for n in read)
-        super().__init__(recipe, behind, markers, 0, frontiers, trail=trail)
-
-    def expected(self, node: r.Node, old: Counter[Any]) -> Counter[Any]:
-        """What a sink holds in the end that held `old` at the mark."""
-        if isinstance(node, r.KeyBy):  # its rows leave the region, as those of the step behind it do
-            return old + oracle.multiset(row.data for row in self.rows(node) if self.second_out(node, row))
-        updates = isinstance(node, r.Totals) and node.emit == "update"
-        if not updates:
-            return old + oracle.multiset(row.data for row, after in self.tagged(node) if after)
-        waits = bool(WAITING & {kind for _, kind, _ in node.aggregates})
-        edge = self._frontiers[oracle.region_of(node).name]
-        new = [row for row, after in self.tagged(node.of) if (row.time >= edge if waits else after)]
-        names = [*oracle.region_of(node).keys, *(() if node.window is None else ("window_start", "window_end"))]
-        touched = set()
-        for row in new:
-            windows = [()] if node.window is None else oracle.spans(node.window, row.time)
-            touched |= {(*row.key, *map(r.moment, window)) for window in windows}
-
-        def key(data: Any) -> Any:
-            return tuple(oracle.one_value(dict(data)[n]) for n in names)
-
-        kept = Counter({row: n for row, n in old.items() if key(row) not in touched})
-        return kept + oracle.multiset(row.data for row in self.rows(node) if key(row.data) in touched)
 
 
 class Switch:
@@ -183,17 +132,14 @@ class Switch:
         """Keep what the sinks hold: from here on the flow begins anew."""
         self.marks, self.stored = self.held(), self.contents()
 
-    def after(self, folder: str, trail: Trail) -> str:
+    def after(self, folder: str) -> str:
         """The second version, in as many starts as it takes, to its end; gives its checkpoint, or nothing: it goes on with the one that there was."""
         dice, crashes = self.dice, self.dice.choice([0, 0, 1, 2])
-        checkpoint, begun = f"{folder}/0" if self.kept else f"{folder}/1", 0
+        checkpoint = f"{folder}/0" if self.kept else f"{folder}/1"
         for number in range(2, 99):
             self.crash_at = dice.randrange(1, dice.choice([20, 60])) if number - 2 < crashes else 0
             try:
                 with self.started(1, checkpoint) as harness:
-                    if trail.tables and trail.begun > begun:  # rows that are in the sinks may have met other tables
-                        begun = trail.begun
-                        self.keep()
                     if harness.record.recovery is None and checkpoint.endswith("/0"):
                         return ""
                     assert harness.record.recovery is not None
@@ -216,11 +162,10 @@ def markers_of(nodes: Iterable[r.Node], checkpoint: str) -> dict[r.Node, int]:
     }
 
 
-def check(change: drawing_changes.Change, records: oracle.Records, seed: int) -> None:
+def check(change: drawing_changes.Change, records: oracle.Records, seed: int, *, kept: bool = False) -> None:
+    """Run a flow with a change, and compare. `kept`: the checkpoint is surely still there at the switch."""
     dice = random.Random(seed)
-    kept = change.must == "refused" and dice.random() < 0.5
-    if any(isinstance(n, r.Lookup) and n.again is not None for n in change.recipe.nodes):
-        kept = False  # the state of regions that go on has met tables of before
+    kept = kept or (change.must == "refused" and dice.random() < 0.5)
     switch = Switch(change.recipe, records, dice, kept=kept)
     (_, _, known, streams), (made, _, known_after, streams_after) = (switch.declared(version) for version in (0, 1))
     if any(
@@ -229,16 +174,17 @@ def check(change: drawing_changes.Change, records: oracle.Records, seed: int) ->
     ):
         COUNTED["another table"] += 1
         return
-    with tempfile.TemporaryDirectory(prefix="penstock-switched-") as folder:
+    with tempfile.TemporaryDirectory(prefix="penstock-switched-") as folder, trailed(change.recipe, switch.keep) as trail:
         switch.before(f"{folder}/0")
         switch.keep()
+        if not kept:
+            trail.restore(None)
         if not any(switch.marks.values()):
             COUNTED["nothing given out"] += 1
             return
         refusal = ""
         try:
-            with trailed(made) as trail:
-                checkpoint = switch.after(folder, trail)
+            checkpoint = switch.after(folder)
         except (RecoveryError, ChangedFlowError) as error:
             refusal = str(error)
             checkpoint = ""
@@ -255,6 +201,7 @@ def check(change: drawing_changes.Change, records: oracle.Records, seed: int) ->
     COUNTED["recomputed"] += 1
     COUNTED["a step that means something else"] += change.must == "refused"
     COUNTED["checkpoint kept"] += switch.kept
+    COUNTED["regions that go on behind a table that changes"] += bool(trail.resting and trail.tables)
     for node, found in switch.contents().items():
         after = known_after.get(node)
         mark, wanted = switch.marks[node], switch.stored[node]
@@ -277,6 +224,43 @@ def draw(data: Any) -> None:
         COUNTED["nothing to change"] += 1
         return  # what is late by the clock the oracle does not know
     check(change, data.draw(drawing.records(change.recipe, most=30)), data.draw(st.integers(0, 1 << 32)))
+
+
+def with_a_region_beside(recipe: r.Recipe) -> r.Recipe:
+    """The flow with one region more, right behind a table that changes: where another region changes, the state of this one goes on."""
+    column, lookup = next(iter(recipe.refreshed().items()))
+    keyed = r.KeyBy(lookup, ("j",), "beside")
+    columns = (("v", "sum", column), ("extra", "collect", column), ("k", "max", "k"))
+    totals = [r.Totals(keyed, columns, window) for window in (drawing.WINDOWS[0], drawing.WINDOWS[3])]
+    counted = r.Map(keyed, "count")
+    return r.Recipe([*recipe.nodes, keyed, *totals, counted], [*recipe.sinks, *totals, counted], recipe.tied)
+
+
+def draw_beside(data: Any) -> None:
+    """Change a flow in which the state of a region goes on, which has met tables of before."""
+    recipe = data.draw(
+        drawing.recipes(steps=3, changing=True).filter(lambda x: x.refreshed() and any(map(oracle.region_left, x.nodes)))
+    )
+    change = drawing_changes.mean_something_else(data.draw, recipe)
+    if change is None:
+        COUNTED["nothing to change"] += 1
+    else:
+        change.recipe = with_a_region_beside(change.recipe)
+        check(change, data.draw(drawing.records(change.recipe, most=30)), data.draw(st.integers(0, 1 << 32)), kept=True)
+
+
+@pytest.mark.slow
+@examples(8)
+@given(data=st.data())
+def test_regions_that_go_on_where_another_one_is_computed_anew_have_met_the_tables_of_before(data):
+    draw_beside(data)
+
+
+@pytest.mark.soak
+@settings(suppress_health_check=list(HealthCheck), max_examples=3_000)
+@given(data=st.data())
+def test_three_thousand_flows_with_regions_that_go_on_where_another_one_is_computed_anew_have_met_the_tables_of_before(data):
+    draw_beside(data)
 
 
 @pytest.mark.slow

@@ -13,11 +13,16 @@ from collections.abc import Iterable
 
 import pytest
 import recipes as r
+import test_recompute
 import test_recompute_changed_recipes
 from drawing_changes import Change
+from hypothesis import given
+from hypothesis import strategies as st
 from table_versions import Again
+from test_against_oracle import always_the_same
 from test_recompute_chains import COUNTED, KINDS, a_flow, a_log, counting
 
+from penstock.checkpoint.recovery import Recovery
 from penstock.driver import recompute
 from penstock.driver.refreshing import RefreshedTables
 from penstock.errors import PenstockError
@@ -70,6 +75,36 @@ def tables_go_on_changing(patch: pytest.MonkeyPatch) -> None:
 def states_are_taken_to_be_sure(patch: pytest.MonkeyPatch) -> None:
     for step in (SessionStep, Deduplicate, StatefulMap, TimedProcess):
         patch.setattr(step, "sure", lambda *_: True)
+
+
+def rows_meet_the_table_of_the_declaration(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RefreshedTables, "steps", lambda *_: {})
+
+
+def regions_that_go_on_run_from_the_beginning(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Recovery, "rests", lambda *_: False)
+
+
+SEARCHES = {
+    tables_go_on_changing: test_recompute.check_refreshed,
+    rows_meet_the_table_of_the_declaration: test_recompute.check_refreshed,
+    regions_that_go_on_run_from_the_beginning: test_recompute_changed_recipes.draw_beside,
+}
+"""By broken variant, the search in flows of any kind that finds it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", SEARCHES, ids=lambda m: m.__name__)
+def test_search_in_any_flow_when_a_recomputation_behind_a_table_is_broken_finds_a_difference(monkeypatch, mutant):
+    mutant(monkeypatch)
+
+    @always_the_same(40)
+    @given(st.data())
+    def differ(data):
+        SEARCHES[mutant](data)
+
+    with pytest.raises((AssertionError, PenstockError)):
+        differ()
 
 
 @pytest.mark.slow

@@ -8,12 +8,12 @@ import drawing
 import oracle
 import pytest
 import recipes as r
-from changes import clocks
 from hypothesis import given
 from hypothesis import strategies as st
 from recomputing import Store
 from test_against_oracle import always_the_same, compare, examples
 from test_silent_sources import CLOSING, courses
+from trails import clocks
 
 from penstock.errors import PenstockError, RecoveryError
 from penstock.progress import ahead

@@ -12,10 +12,10 @@ import drawing
 import oracle
 import pytest
 import recipes as r
-from changes import clocks
 from hypothesis import given
 from hypothesis import strategies as st
 from test_against_oracle import always_the_same, compare, examples, row
+from trails import clocks
 
 import penstock as ps
 from penstock.driver import epoch as epoch_module

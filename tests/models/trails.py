@@ -8,8 +8,8 @@ Read next: `oracle`, `table_versions`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +19,7 @@ from table_versions import Rows, fingerprint
 
 from penstock.checkpoint.folder import Checkpoint
 from penstock.checkpoint.record import EpochRecord
+from penstock.driver.refreshing import RefreshedTables
 
 END = (1 << 63) - 1
 """The frontier of a region whose input has ended."""
@@ -50,20 +51,23 @@ class Trail:
     Attributes:
         epochs: By number.
         tables: The lookups whose tables are read again, by the name of their column.
-        begun: How many recomputations have begun.
+        resting: The regions whose state has gone on through all recomputations.
+        begins: Called when a recomputation has begun, if there are such tables: rows that are in the sinks may have met others.
     """
 
     recipe: r.Recipe
     epochs: dict[int, Kept] = field(default_factory=dict)
     tables: dict[str, r.Lookup] = field(default_factory=dict)
-    begun: int = 0
+    resting: frozenset[str] = frozenset()
+    begins: Callable[[], None] = lambda: None
+    _before: dict[int, Kept] = field(default_factory=dict)
     _names: dict[str, tuple[str, Rows]] = field(default_factory=dict)
     _one: dict[tuple[str, Rows], Rows] = field(default_factory=dict)
     _attempts: dict[str, int] = field(default_factory=dict)
     _stay: Mapping[str, Rows] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tables = {n.column: n for n in self.recipe.nodes if isinstance(n, r.Lookup) and n.again is not None}
+        self.tables = self.recipe.refreshed()
         for column, node in self.tables.items():
             for rows in node.again.becomes(node.rows):
                 name = fingerprint(node.on, column, rows, narrow=node.narrow)
@@ -81,7 +85,10 @@ class Trail:
         met = dict(self._names[read.version.rpartition("-r")[0]] for read in record.tables.values())
         begins = record.recovery is not None and not record.tables
         if begins:
-            self.begun += 1
+            if self.tables:
+                self.begins()
+            self.resting = (self.resting & record.regions.keys()) | record.recovery.resting.keys()  # type: ignore[union-attr]
+            self._before |= self.epochs
             self.epochs = {
                 e: kept
                 for e, kept in self.epochs.items()
@@ -107,6 +114,19 @@ class Trail:
             assert rows in [None if x is None else self._one[column, x] for x in found], (
                 f"{column} has {rows}, but {found} was found"
             )
+
+    def copy(self) -> tuple[dict[int, Kept], Mapping[str, Rows]]:
+        """What belongs to a copy of the checkpoint."""
+        return dict(self.epochs), self._stay
+
+    def restore(self, copied: tuple[dict[int, Kept], Mapping[str, Rows]] | None) -> None:
+        """Go on with a copy of the checkpoint; None: with an empty one."""
+        epochs, self._stay = copied or ({}, {})
+        self.epochs, self._before = dict(epochs), {}
+
+    def of_resting(self) -> Trail:
+        """That of regions whose state goes on: what was read before a recomputation is not read again."""
+        return replace(self, epochs={**self._before, **self.epochs}, resting=frozenset())
 
     def table(self, column: str, epoch: int) -> Rows:
         """The table that a lookup has met in an epoch; before the first one that has read records, that of it."""
@@ -145,9 +165,9 @@ class Trail:
 
 
 @contextlib.contextmanager
-def trailed(recipe: r.Recipe) -> Iterator[Trail]:
-    """The trail of what runs meanwhile, on one checkpoint."""
-    trail, whole = Trail(recipe), Checkpoint.commit
+def trailed(recipe: r.Recipe, begins: Callable[[], None] = lambda: None) -> Iterator[Trail]:
+    """The trail of what runs meanwhile, on one checkpoint; `begins` is called when a recomputation has begun."""
+    trail, whole = Trail(recipe, begins=begins), Checkpoint.commit
 
     def commit(self: Checkpoint, record: EpochRecord, run: int) -> None:
         whole(self, record, run)
@@ -155,3 +175,28 @@ def trailed(recipe: r.Recipe) -> Iterator[Trail]:
 
     with patch.object(Checkpoint, "commit", commit):
         yield trail
+
+
+@contextlib.contextmanager
+def clocks() -> Iterator[dict[int, tuple[int, bool, bool]]]:
+    """The clock of epochs meanwhile: by epoch, what it showed (µs) and whether another run had the epoch before, as checkpoints keep it.
+
+    They keep none while no source goes by it; the last attempt at an epoch counts then.
+    """
+    found: dict[int, tuple[int, bool, bool]] = {}
+    noted: set[int] = set()
+    whole, begun = Checkpoint.decided, RefreshedTables.used
+
+    def decided(self: Checkpoint, epoch: int, given_now: Any, run: Any) -> Any:
+        kept = whole(self, epoch, given_now, run)
+        found[epoch] = kept["now_us"], kept["resumed"], False
+        noted.add(epoch)
+        return kept
+
+    def used(self: RefreshedTables, epoch: int, now_us: int, **more: Any) -> Any:
+        if epoch not in noted:
+            found[epoch] = now_us, False, False
+        return begun(self, epoch, now_us, **more)
+
+    with patch.object(Checkpoint, "decided", decided), patch.object(RefreshedTables, "used", used):
+        yield found
