@@ -219,11 +219,23 @@ def _why(
         if given is not None and durable and (mark is None or mark.epoch < given):
             holds = "nothing" if mark is None else f"only epoch {mark.epoch}"
             return f"Output {name!r} was given the rows of epoch {given}, and its sink holds {holds}."
+        if mark is not None and not_given(last, mark, name):
+            return (
+                f"Output {name!r} holds rows up to epoch {mark.epoch}, and checkpoint {checkpoint.uri}, which was computing state anew, has given it none "
+                f"since epoch {given}."
+            )
     ahead = next((name for name, m in marks.items() if m is not None and m.epoch > last.epoch), "")
     if ahead and not begun:
         return f"Output {ahead!r} holds rows of epoch {last.epoch + 1}, and checkpoint {checkpoint.uri} no longer knows the input of that epoch."
     lost = checkpoint.lost_state(last)
     return f"The state file {lost} of checkpoint {checkpoint.uri} is missing." if lost else ""
+
+
+def not_given(last: EpochRecord, mark: Mark, output: str) -> bool:
+    """Whether a sink holds an epoch in which the checkpoint gave it nothing, as state was computed anew: the checkpoint was restored from a copy."""
+    given = last.outputs.get(output)
+    suppressed = last.recovery is not None and not last.recovery.gives(output)
+    return given is not None and given < mark.epoch and (suppressed or mark.epoch <= last.epoch)
 
 
 def resting_regions(plan: p.Plan, report: Report | None, last: EpochRecord) -> tuple[str, ...]:
@@ -428,4 +440,4 @@ def first_record(
     )
 
 
-__all__ = ["Needed", "Recompute", "adopt", "first_record", "known_run", "needed", "planned", "recompute_of"]
+__all__ = ["Needed", "Recompute", "adopt", "first_record", "known_run", "needed", "not_given", "planned", "recompute_of"]
