@@ -152,7 +152,7 @@ def search(monkeypatch: pytest.MonkeyPatch, seeds: Iterable[int], kinds: tuple[s
             recipe = Flow(dice, kinds).recipe
             log = a_log(dice, recipe)
             if dice.random() < 0.8:
-                live(recipe, log, dice, least=sum(map(len, log.values())) * 2 // 3, most=10)
+                live(recipe, log, dice, least=sum(map(len, log.values())) * 2 // 3, most=dice.choice([8, 24]))
             else:
                 check(recipe, log, seed)
 
