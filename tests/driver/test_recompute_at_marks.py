@@ -84,8 +84,8 @@ def test_checkpoint_when_it_is_a_copy_of_before_the_sinks_were_claimed_again_is_
     assert [v for *_, v in held(tmp_path / "db", "some")[0]] == list(range(4, 12))
 
 
-def restored_while_computing_anew(tmp_path):
-    """A copy of a checkpoint that was computing state anew, and sinks that another checkpoint has given more meanwhile, in epochs of lesser numbers."""
+def restored(tmp_path, *, while_computing_anew):
+    """Sinks that another checkpoint has given more since a checkpoint was copied, in epochs of numbers that are not greater. Gives the copy's name."""
 
     def run(name, *pieces):
         with Harness(flow_of(tmp_path / "db", windows=True), checkpoint=str(tmp_path / name), recover="recompute") as harness:
@@ -96,30 +96,39 @@ def restored_while_computing_anew(tmp_path):
 
     assert run("first", ROWS[:4]).epoch == 0
     shutil.copy(tmp_path / "db", tmp_path / "db of before")
-    run("first", *([row] for row in ROWS[4:9]))
-    record = run("second", *([row] for row in ROWS[:4]))
-    assert record.recovery.active
+    copied = run("first", *([row] for row in ROWS[4:9]))
+    if while_computing_anew:
+        copied = run("second", *([row] for row in ROWS[:4]))
+        assert copied.recovery.active
     shutil.copy(tmp_path / "db of before", tmp_path / "db")
-    assert 5 < run("third", *(ROWS[at : at + 2] for at in range(0, 10, 2))).epoch <= record.epoch
+    pieces = (
+        [ROWS[:4], ROWS[4:6], *([row] for row in ROWS[6:10])]
+        if while_computing_anew
+        else [ROWS[:4], *([row] for row in ROWS[4:7])]
+    )
+    assert 5 <= run("third", *pieces).epoch <= copied.epoch
+    return "second" if while_computing_anew else "first"
 
 
-def test_copy_of_a_checkpoint_that_was_computing_anew_when_the_sinks_hold_epochs_of_another_computes_anew_from_their_marks(
-    tmp_path,
+@pytest.mark.parametrize("while_computing_anew", [True, False])
+def test_copy_of_a_checkpoint_when_the_sinks_hold_epochs_of_another_computes_anew_from_their_marks(
+    tmp_path, while_computing_anew
 ):
-    restored_while_computing_anew(tmp_path)
+    name = restored(tmp_path, while_computing_anew=while_computing_anew)
     with Harness(flow_of(tmp_path / "clean", windows=True)) as harness:
         harness.push("events", ROWS)
         harness.finish()
-    with Harness(flow_of(tmp_path / "db", windows=True), checkpoint=str(tmp_path / "second"), recover="recompute") as harness:
-        assert any("has given it none since epoch 5" in notice for notice in harness.notices)
+    with Harness(flow_of(tmp_path / "db", windows=True), checkpoint=str(tmp_path / name), recover="recompute") as harness:
+        assert any("of another checkpoint" in notice for notice in harness.notices)
         harness.push("events", ROWS)
         harness.finish()
     assert held(tmp_path / "db", "windows", "some") == held(tmp_path / "clean", "windows", "some")
 
 
-def test_copy_of_a_checkpoint_that_was_computing_anew_when_the_sinks_hold_epochs_of_another_is_refused_without_recompute(
-    tmp_path,
+@pytest.mark.parametrize("while_computing_anew", [True, False])
+def test_copy_of_a_checkpoint_when_the_sinks_hold_epochs_of_another_is_refused_without_recompute(
+    tmp_path, while_computing_anew
 ):
-    restored_while_computing_anew(tmp_path)
-    with pytest.raises(SinkAheadError, match="was computing state anew, has given it none since epoch 5"):
-        Harness(flow_of(tmp_path / "db", windows=True), checkpoint=str(tmp_path / "second"))
+    name = restored(tmp_path, while_computing_anew=while_computing_anew)
+    with pytest.raises(SinkAheadError, match="of another checkpoint"):
+        Harness(flow_of(tmp_path / "db", windows=True), checkpoint=str(tmp_path / name))

@@ -15,7 +15,7 @@ from penstock.driver.compile import CompiledFlow, small_epochs, undivided
 from penstock.driver.engine import Engine
 from penstock.driver.epoch import Settings
 from penstock.driver.last_end import MARK, last_end
-from penstock.driver.recompute import Needed, Recompute, adopt, first_record, known_run, needed, not_given, planned
+from penstock.driver.recompute import Needed, Recompute, adopt, first_record, known_run, needed, of_another, planned
 from penstock.driver.recovery import Start
 from penstock.driver.refreshing import today
 from penstock.driver.rollback import ahead, commit_intent, roll_back, rollback_refusal
@@ -245,10 +245,10 @@ def _check_mark(output: p.Output, mark: Mark | None, last: EpochRecord) -> None:
             f"Output {output.name!r} was given the rows of epoch {given}, but its sink {output.sink!r} holds "
             f'{"nothing" if mark is None else f"only epoch {mark.epoch}"}; restore the sink, or start with recover="recompute".'
         )
-    if output.sink.durable and mark is not None and not_given(last, mark, output.name):
+    if output.sink.durable and mark is not None and of_another(last, mark, output.name):
         raise SinkAheadError(
-            f"Output {output.name!r} holds rows up to epoch {mark.epoch}, but its checkpoint, which was computing state anew, has given it none since epoch "
-            f'{given}; use the checkpoint that gave them, or start with recover="recompute".'
+            f"Output {output.name!r} holds rows up to epoch {mark.epoch} of another checkpoint, and was given those up to epoch {given} from this one; use "
+            'the checkpoint that gave them, or start with recover="recompute".'
         )
 
 

@@ -219,10 +219,10 @@ def _why(
         if given is not None and durable and (mark is None or mark.epoch < given):
             holds = "nothing" if mark is None else f"only epoch {mark.epoch}"
             return f"Output {name!r} was given the rows of epoch {given}, and its sink holds {holds}."
-        if mark is not None and not_given(last, mark, name):
+        if mark is not None and of_another(last, mark, name):
             return (
-                f"Output {name!r} holds rows up to epoch {mark.epoch}, and checkpoint {checkpoint.uri}, which was computing state anew, has given it none "
-                f"since epoch {given}."
+                f"Output {name!r} holds rows up to epoch {mark.epoch} of another checkpoint than {checkpoint.uri}, from which it was given those up to epoch "
+                f"{given}."
             )
     ahead = next((name for name, m in marks.items() if m is not None and m.epoch > last.epoch), "")
     if ahead and not begun:
@@ -231,11 +231,20 @@ def _why(
     return f"The state file {lost} of checkpoint {checkpoint.uri} is missing." if lost else ""
 
 
-def not_given(last: EpochRecord, mark: Mark, output: str) -> bool:
-    """Whether a sink holds an epoch in which the checkpoint gave it nothing, as state was computed anew: the checkpoint was restored from a copy."""
-    given = last.outputs.get(output)
-    suppressed = last.recovery is not None and not last.recovery.gives(output)
-    return given is not None and given < mark.epoch and (suppressed or mark.epoch <= last.epoch)
+def of_another(last: EpochRecord, mark: Mark, output: str) -> bool:
+    """Whether a sink's last epoch is of another checkpoint, with other input, as where this one was restored from a copy."""
+    given, recovery = last.outputs.get(output), last.recovery
+    if given is None or mark.epoch < given or last.rollback_pending is not None:
+        return False
+    there = last.sources if given == last.epoch else {}
+    suppressed = recovery is not None and not recovery.gives(output)
+    if recovery is not None and suppressed:
+        there = recovery.stops[recovery.outputs[output] - recovery.passed - 1].sources
+    if mark.epoch > given:
+        return suppressed or mark.epoch <= last.epoch
+    return bool(there and mark.positions) and mark.positions != {
+        f"{n}/{k}": p.offset for n, s in there.items() for k, p in s.partitions.items()
+    }
 
 
 def resting_regions(plan: p.Plan, report: Report | None, last: EpochRecord) -> tuple[str, ...]:
@@ -440,4 +449,4 @@ def first_record(
     )
 
 
-__all__ = ["Needed", "Recompute", "adopt", "first_record", "known_run", "needed", "not_given", "planned", "recompute_of"]
+__all__ = ["Needed", "Recompute", "adopt", "first_record", "known_run", "needed", "of_another", "planned", "recompute_of"]
