@@ -132,3 +132,26 @@ def test_copy_of_a_checkpoint_when_the_sinks_hold_epochs_of_another_is_refused_w
     name = restored(tmp_path, while_computing_anew=while_computing_anew)
     with pytest.raises(SinkAheadError, match="of another checkpoint"):
         Harness(flow_of(tmp_path / "db", windows=True), checkpoint=str(tmp_path / name))
+
+
+def test_output_that_holds_nothing_when_another_one_went_is_not_taken_for_that_one(tmp_path):
+    def flow(*names):
+        made = ps.Flow("marks")
+        events = made.source("events", Numbers(), time="at", partitions=(0,), position=("p", "o"))
+        for name in names:
+            events.sink(ps.sql(f"sqlite:///{tmp_path}/db", name), name=name)
+        return made
+
+    def stop(name):
+        if name == "compute some":
+            raise Crash(name)
+
+    with Harness(flow("first", "second", "some"), on_step=stop) as harness:
+        harness.push("events", ROWS)
+        with pytest.raises(Crash):
+            harness.epoch()
+    with Harness(flow("first", "some"), checkpoint=str(tmp_path / "c"), recover="recompute") as harness:
+        harness.push("events", ROWS)
+        harness.finish()
+    first, some = held(tmp_path / "db", "first", "some")
+    assert first == some

@@ -382,7 +382,7 @@ def _reach(before: Recovery | None) -> int:
 def _renamed_refusal(marks: Mapping[str, Mark | None]) -> Refusal | None:
     """A mark that is missing may be there under a name that the output had before."""
     had = {o for m in marks.values() if m is not None and (t := Trail.from_text(m.trail)) for o in t.outputs}
-    lost, new = had.difference(marks), [n for n, m in marks.items() if m is None]
+    lost, new = had.difference(marks), [n for n, m in marks.items() if m is None and n not in had]
     if lost and new:
         return Refusal(
             f"output {new[0]!r} holds nothing under this name, and the flow had an output {min(lost)!r}, which it has no longer; if it is the same, name it "
