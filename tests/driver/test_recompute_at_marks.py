@@ -11,7 +11,7 @@ import pytest
 import penstock as ps
 from penstock.checkpoint.folder import Checkpoint
 from penstock.driver.commands import Commander
-from penstock.errors import RecoveryError
+from penstock.errors import RecoveryError, SinkAheadError
 from penstock.sources.base import Source
 from penstock.testing import Harness
 from penstock.testing.harness import Crash
@@ -118,3 +118,76 @@ def test_log_when_a_run_over_what_there_is_has_read_it_and_it_is_too_short_then_
         harness.push("events", ROWS)
         harness.finish()
     assert held(tmp_path / "out", "windows", "some") == held(tmp_path / "clean", "windows", "some")
+
+
+def restored(tmp_path, *, while_computing_anew):
+    """Sinks that another checkpoint has given more since a checkpoint was copied, in epochs of numbers that are not greater. Gives the copy's name."""
+
+    def run(name, *pieces):
+        with Harness(flow_of(tmp_path / "db", windows=True), checkpoint=str(tmp_path / name), recover="recompute") as harness:
+            for rows in pieces:
+                harness.push("events", rows)
+                harness.epoch()
+            return harness.record
+
+    assert run("first", ROWS[:4]).epoch == 0
+    shutil.copy(tmp_path / "db", tmp_path / "db of before")
+    copied = run("first", *([row] for row in ROWS[4:9]))
+    if while_computing_anew:
+        copied = run("second", *([row] for row in ROWS[:4]))
+        assert copied.recovery.active
+    shutil.copy(tmp_path / "db of before", tmp_path / "db")
+    pieces = (
+        [ROWS[:4], ROWS[4:6], *([row] for row in ROWS[6:10])]
+        if while_computing_anew
+        else [ROWS[:4], *([row] for row in ROWS[4:7])]
+    )
+    assert 5 <= run("third", *pieces).epoch <= copied.epoch
+    return "second" if while_computing_anew else "first"
+
+
+@pytest.mark.parametrize("while_computing_anew", [True, False])
+def test_copy_of_a_checkpoint_when_the_sinks_hold_epochs_of_another_computes_anew_from_their_marks(
+    tmp_path, while_computing_anew
+):
+    name = restored(tmp_path, while_computing_anew=while_computing_anew)
+    with Harness(flow_of(tmp_path / "clean", windows=True)) as harness:
+        harness.push("events", ROWS)
+        harness.finish()
+    with Harness(flow_of(tmp_path / "db", windows=True), checkpoint=str(tmp_path / name), recover="recompute") as harness:
+        assert any("of another checkpoint" in notice for notice in harness.notices)
+        harness.push("events", ROWS)
+        harness.finish()
+    assert held(tmp_path / "db", "windows", "some") == held(tmp_path / "clean", "windows", "some")
+
+
+@pytest.mark.parametrize("while_computing_anew", [True, False])
+def test_copy_of_a_checkpoint_when_the_sinks_hold_epochs_of_another_is_refused_without_recompute(
+    tmp_path, while_computing_anew
+):
+    name = restored(tmp_path, while_computing_anew=while_computing_anew)
+    with pytest.raises(SinkAheadError, match="of another checkpoint"):
+        Harness(flow_of(tmp_path / "db", windows=True), checkpoint=str(tmp_path / name))
+
+
+def test_output_that_holds_nothing_when_another_one_went_is_not_taken_for_that_one(tmp_path):
+    def flow(*names):
+        made = ps.Flow("marks")
+        events = made.source("events", Numbers(), time="at", partitions=(0,), position=("p", "o"))
+        for name in names:
+            events.sink(ps.sql(f"sqlite:///{tmp_path}/db", name), name=name)
+        return made
+
+    def stop(name):
+        if name == "compute some":
+            raise Crash(name)
+
+    with Harness(flow("first", "second", "some"), on_step=stop) as harness:
+        harness.push("events", ROWS)
+        with pytest.raises(Crash):
+            harness.epoch()
+    with Harness(flow("first", "some"), checkpoint=str(tmp_path / "c"), recover="recompute") as harness:
+        harness.push("events", ROWS)
+        harness.finish()
+    first, some = held(tmp_path / "db", "first", "some")
+    assert first == some

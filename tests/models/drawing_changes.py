@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -126,12 +126,13 @@ def _change_stateless(draw: Any, recipe: r.Recipe) -> Change | None:
     return Change(_rewired(recipe, node, changed, instead=True), f"{node.condition} becomes {after}", "goes on")
 
 
-def change_function(draw: Any, recipe: r.Recipe) -> Change | None:
+def change_function(draw: Any, recipe: r.Recipe, among: Sequence[str] = ()) -> Change | None:
+    """Another function; `among`: one of these."""
     node = _some(draw, [n for n in recipe.nodes if isinstance(n, r.Map)])
     if node is None:
         return None
     timed = r.TIMED_FUNCTIONS if node.window is None else ()
-    fn = draw(st.sampled_from([f for f in [*r.FUNCTIONS, *timed] if f != node.fn]))
+    fn = draw(st.sampled_from([f for f in among or [*r.FUNCTIONS, *timed] if f != node.fn]))
     changed = Changed(node.of, r.Map, params_of(node), {**params_of(node), "fn": fn})
     return Change(_rewired(recipe, node, changed, instead=True), f"{node.fn} becomes {fn}", "goes on")
 

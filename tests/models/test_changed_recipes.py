@@ -23,29 +23,32 @@ AMBIGUOUS = ("nothing says which is which", "would take them now")
 COUNTED: Counter = Counter()
 
 
-def check(data, change: drawing_changes.Change | None = None, *, holding: bool = False) -> None:
-    """Run a flow with a change, any or the given one, and compare. `holding`: keys are on hold when it changes."""
+def check(
+    data, change: drawing_changes.Change | None = None, *, holding: bool = False, records: oracle.Records | None = None
+) -> None:
+    """Run a flow with a change, any or the given one, over any records or those given, and compare. `holding`: keys are on hold when it changes."""
     if change is None:
         change = data.draw(drawing_changes.changes(data.draw(drawing.recipes(changing=True))))
     if change is None:
         COUNTED["nothing to change"] += 1
         return
-    records = data.draw(drawing.records(change.recipe, most=24))
+    records = records or data.draw(drawing.records(change.recipe, most=24))
     course = replace(data.draw(drawing.courses), jumps=data.draw(st.integers(0, 99)))
     if holding or any(getattr(changes.first(n), "emit", "") == "update" for n in change.recipe.nodes):
         # Rows of a table that is updated stay until what is read again replaces them, which other code need not do.
         steering = {epoch: [c for c in commands if c[0] in ("scale", "move")] for epoch, commands in course.steering.items()}
         course = replace(course, steering=steering, back=None)
     last = max((epoch for rows in records.values() for epoch, _ in rows), default=0)
-    stop = data.draw(st.integers(0, last))
+    stop = data.draw(st.integers(min(last, 2) if holding else 0, last))
     if course.back:  # from the second version to a snapshot of the first one
         course = replace(course, back=(max(0, stop - course.back[0]), stop + course.back[1]))
     if holding:
         # Keys that were put on hold some epochs before have rows in their queues, and timers that are due.
-        steering = course.steering | {
-            max(0, stop - data.draw(st.integers(0, 4))): [("scale", None, data.draw(st.integers(1, 8)))]
-        }
-        course = replace(course, steering=steering, limits=(40, 60), copy_every=99)
+        scaled = max(0, stop - data.draw(st.integers(0, 4)))
+        workers = data.draw(st.integers(1, 8).filter(lambda n: n != course.workers))
+        steering = {epoch: commands for epoch, commands in course.steering.items() if epoch < scaled}
+        steering[scaled] = [("scale", None, workers)]
+        course = replace(course, steering=steering, limits=(1000, 1), copy_every=99)
     closes = any(x.close_after_us for s in change.recipe.sources() for x in (s, s.then) if x)
     silent = data.draw(st.integers(0, 2)) if closes else 0
     outcome = changes.run(change.recipe, records, course, stop, silent, holding=holding)

@@ -118,25 +118,30 @@ def bursts(dice: random.Random, kind: str) -> tuple[r.Recipe, oracle.Records]:
     return r.Recipe([source, keyed, step, again, totals], [source, step, totals]), {"a": rows}
 
 
-def live(recipe: r.Recipe, data: oracle.Records, dice: random.Random) -> None:
-    """Lose the checkpoint, compute anew to the end, and compare."""
-    log, sinks, name = [x for _, x in data["a"]], {}, f"chains {next(NUMBERS)}"
+def live(recipe: r.Recipe, data: oracle.Records, dice: random.Random, *, least: int = 10, most: int = 4) -> None:
+    """Lose the checkpoint after so many records at `least`, in epochs of less than `most`; compute anew to the end, and compare."""
+    log = [(n, x) for _, n, x in sorted(((e, n, x) for n, rows in data.items() for e, x in rows), key=lambda one: one[:2])]
+    sinks: dict[r.Node, Store] = {}
+    name, markers = f"chains {next(NUMBERS)}", {}
 
     def sink(table: str, node: r.Node) -> Store:
         sinks[node] = Store(table)
         return sinks[node]
 
     with tempfile.TemporaryDirectory(prefix="penstock-chains-") as folder:
-        for checkpoint, some, most in (("lost", log[: dice.randrange(10, len(log))], 4), ("new", log, 30)):
-            harness = Harness(r.build(recipe, name, sink).flow, checkpoint=f"{folder}/{checkpoint}", recover="recompute")
+        for checkpoint, some, end in (("lost", log[: dice.randrange(least, len(log))], most), ("new", log, 30)):
+            built = r.build(recipe, name, sink)
+            harness, markers = Harness(built.flow, checkpoint=f"{folder}/{checkpoint}", recover="recompute"), built.markers()
             at = 0
             while at < len(some):
-                size = dice.randrange(1, most)
-                harness.push("a", r.table(recipe.sources()[0], some[at : at + size]))
+                size = dice.randrange(1, end)
+                for source in recipe.sources():
+                    if here := [x for n, x in some[at : at + size] if n == source.name]:
+                        harness.push(source.name, r.table(source, here))
                 at += size
                 harness.epoch()
         harness.finish()
-    expected = oracle.Oracle(recipe, data, {})
+    expected = oracle.Oracle(recipe, data, markers)
     for node, made in sinks.items():
         compare(type(node).__name__, oracle.multiset(made.rows()), expected.content(node))
 

@@ -65,10 +65,12 @@ class Case:
         self.declared = dice.choice([(0, 1), ()])
         self.log, time, offsets = [], 0, [0, 0]
         self.pause = dice.randrange(5, 25)
+        pauses, behind = dice.choice([[0, 1, 1, 2, 3], [0, 1, 1, 1, 7], [1, 1, 2]]), dice.choice([[0, 0, 1], [0, 0, 0, 2, 4]])
+        slower = dice.choice([0, 0, 3])
         for i in range(40):
-            time += PAUSE if i == self.pause else dice.choice([0, 1, 1, 2, 3])
+            time += PAUSE if i == self.pause else dice.choice(pauses)
             p = i if i < 2 else dice.randrange(2)
-            at = AT + dt.timedelta(seconds=time if i == self.pause else max(0, time - dice.choice([0, 0, 1])))
+            at = AT + dt.timedelta(seconds=time if i == self.pause else max(0, time - dice.choice(behind) - slower * p))
             self.log.append({"p": p, "o": offsets[p], "k": dice.choice("ab"), "at": at, "v": dice.randrange(10)})
             offsets[p] += 1
         self.since = None

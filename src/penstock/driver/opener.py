@@ -15,7 +15,7 @@ from penstock.driver.compile import CompiledFlow, small_epochs, undivided
 from penstock.driver.engine import Engine
 from penstock.driver.epoch import Settings
 from penstock.driver.last_end import MARK, last_end
-from penstock.driver.recompute import Needed, Recompute, adopt, first_record, known_run, needed, planned
+from penstock.driver.recompute import Needed, Recompute, adopt, first_record, known_run, needed, of_another, planned
 from penstock.driver.recovery import Start
 from penstock.driver.refreshing import today
 from penstock.driver.rollback import ahead, commit_intent, roll_back, rollback_refusal
@@ -89,7 +89,7 @@ class RunOpener:
         Raises:
             CheckpointError: The checkpoint is another flow's. Nothing was changed.
             ChangedFlowError: State would be lost or misread. Nothing was changed.
-            SinkError: A sink holds less than it was given. The run is claimed.
+            SinkError: A sink holds less than it was given, or more. The run is claimed.
         """
         checkpoint = self.checkpoint
         told = self._recompute or (Recompute() if checkpoint.last().begins_anew else None)
@@ -238,12 +238,17 @@ class RunOpener:
 
 
 def _check_mark(output: p.Output, mark: Mark | None, last: EpochRecord) -> None:
-    """A durable sink must hold what the checkpoint gave it."""
+    """A durable sink must hold what the checkpoint gave it, and no more."""
     given = last.outputs.get(output.name)
     if output.sink.durable and given is not None and (mark is None or mark.epoch < given):
         raise SinkError(
             f"Output {output.name!r} was given the rows of epoch {given}, but its sink {output.sink!r} holds "
             f'{"nothing" if mark is None else f"only epoch {mark.epoch}"}; restore the sink, or start with recover="recompute".'
+        )
+    if output.sink.durable and mark is not None and of_another(last, mark, output.name):
+        raise SinkAheadError(
+            f"Output {output.name!r} holds rows up to epoch {mark.epoch} of another checkpoint, and was given those up to epoch {given} from this one; use "
+            'the checkpoint that gave them, or start with recover="recompute".'
         )
 
 

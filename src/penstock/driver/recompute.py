@@ -219,11 +219,32 @@ def _why(
         if given is not None and durable and (mark is None or mark.epoch < given):
             holds = "nothing" if mark is None else f"only epoch {mark.epoch}"
             return f"Output {name!r} was given the rows of epoch {given}, and its sink holds {holds}."
+        if mark is not None and of_another(last, mark, name):
+            return (
+                f"Output {name!r} holds rows up to epoch {mark.epoch} of another checkpoint than {checkpoint.uri}, from which it was given those up to epoch "
+                f"{given}."
+            )
     ahead = next((name for name, m in marks.items() if m is not None and m.epoch > last.epoch), "")
     if ahead and not begun:
         return f"Output {ahead!r} holds rows of epoch {last.epoch + 1}, and checkpoint {checkpoint.uri} no longer knows the input of that epoch."
     lost = checkpoint.lost_state(last)
     return f"The state file {lost} of checkpoint {checkpoint.uri} is missing." if lost else ""
+
+
+def of_another(last: EpochRecord, mark: Mark, output: str) -> bool:
+    """Whether a sink's last epoch is of another checkpoint, with other input, as where this one was restored from a copy."""
+    given, recovery = last.outputs.get(output), last.recovery
+    if given is None or mark.epoch < given or last.rollback_pending is not None:
+        return False
+    there = last.sources if given == last.epoch else {}
+    suppressed = recovery is not None and not recovery.gives(output)
+    if recovery is not None and suppressed:
+        there = recovery.stops[recovery.outputs[output] - recovery.passed - 1].sources
+    if mark.epoch > given:
+        return suppressed or mark.epoch <= last.epoch
+    return bool(there and mark.positions) and mark.positions != {
+        f"{n}/{k}": p.offset for n, s in there.items() for k, p in s.partitions.items()
+    }
 
 
 def resting_regions(plan: p.Plan, report: Report | None, last: EpochRecord) -> tuple[str, ...]:
@@ -361,7 +382,7 @@ def _reach(before: Recovery | None) -> int:
 def _renamed_refusal(marks: Mapping[str, Mark | None]) -> Refusal | None:
     """A mark that is missing may be there under a name that the output had before."""
     had = {o for m in marks.values() if m is not None and (t := Trail.from_text(m.trail)) for o in t.outputs}
-    lost, new = had.difference(marks), [n for n, m in marks.items() if m is None]
+    lost, new = had.difference(marks), [n for n, m in marks.items() if m is None and n not in had]
     if lost and new:
         return Refusal(
             f"output {new[0]!r} holds nothing under this name, and the flow had an output {min(lost)!r}, which it has no longer; if it is the same, name it "
@@ -428,4 +449,4 @@ def first_record(
     )
 
 
-__all__ = ["Needed", "Recompute", "adopt", "first_record", "known_run", "needed", "planned", "recompute_of"]
+__all__ = ["Needed", "Recompute", "adopt", "first_record", "known_run", "needed", "of_another", "planned", "recompute_of"]

@@ -229,6 +229,8 @@ class Harness:
 
     def finish(self) -> EpochRecord:
         """End of input: the frontier goes to MAX and everything is given out. Keys on hold are copied first."""
+        if self.record.recovery is not None and self.record.recovery.active:
+            self.epoch()  # what was pushed may lie behind a mark at which an epoch of the replay ends, and the end behind that
         record = self.epoch("end")
         while not record.finished:  # an end that waited behind a command to go back was about input that is read again
             record = self.epoch(*(self.copy() if record.ending else ["end"]))
