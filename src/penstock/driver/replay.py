@@ -142,7 +142,7 @@ def refuse_other_input(held: Mark | None, mark: Mark) -> None:
         return
     raise SinkAheadError(
         f"Output {mark.output!r} holds epoch {mark.epoch}, which is not committed, and the epoch has other input now than it had then, as when parts of "
-        'the checkpoint were restored from a copy; start with recover="recompute".'
+        'the checkpoint were restored from a copy; start on a new checkpoint with recover="recompute".'
     )
 
 
