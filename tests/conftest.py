@@ -43,6 +43,10 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    gc.unfreeze()  # otherwise DuckDB's binding takes it for leaked
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The URL of a PostgreSQL server."""

@@ -24,9 +24,10 @@ from test_recompute_chains import live
 from penstock.driver import recompute, replay
 from penstock.driver.recovery import Start
 from penstock.errors import PenstockError
+from penstock.operators.stateful_map import StatefulMap
 
 COUNTED: Counter[str] = Counter()
-KINDS = ("window", "window", "window", "distinct", "join", "join", "asof", "lives")
+KINDS = ("window", "window", "window", "distinct", "join", "join", "asof", "lives", "state in a window")
 
 
 class Flow:
@@ -76,6 +77,9 @@ class Flow:
             self.last = r.Distinct(before, dice.choice([(), ("v",), ("j",)]), self.seconds(0, 2, 3, 5))
         elif kind == "lives":
             self.last = dice.choice([self.state, self.operator])()
+        elif kind == "state in a window":
+            fits = [w for w in drawing.WINDOWS if w.kind != "session"]
+            self.last = r.Map(before, dice.choice([*r.FUNCTIONS]), dice.choice(fits), dice.random() < 0.5)
         else:
             self.join(kind)
         self.add(self.last)
@@ -188,8 +192,21 @@ def greatest_time_of_a_waypoint_is_that_of_its_last_records(patch: pytest.Monkey
     patch.setattr(replay.trail, "of_chunks", of_last)
 
 
+def windows_of_states_are_shorter_than_they_are(patch: pytest.MonkeyPatch) -> None:
+    span = StatefulMap.span
+    patch.setattr(StatefulMap, "span", lambda self: self.window and span(self) // 2)
+
+
+MUTANTS = {
+    greatest_time_of_a_waypoint_is_that_of_its_last_records: (KINDS, range(35, 60)),
+    windows_of_states_are_shorter_than_they_are: (("state in a window",), range(40, 60)),
+}
+
+
 @pytest.mark.slow
-def test_search_when_a_replay_takes_records_to_be_in_order_finds_a_difference(monkeypatch):
-    greatest_time_of_a_waypoint_is_that_of_its_last_records(monkeypatch)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
+def test_search_when_a_replay_does_not_reach_back_far_enough_finds_a_difference(monkeypatch, mutant):
+    kinds, seeds = MUTANTS[mutant]
+    mutant(monkeypatch)
     with pytest.raises((AssertionError, PenstockError)):
-        search(monkeypatch, range(60))
+        search(monkeypatch, seeds, kinds)

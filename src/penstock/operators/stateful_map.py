@@ -68,6 +68,9 @@ class StatefulMap(Operator):
         lives = {} if self.ttl_us is None else {"time to live": f"{self.ttl_us / 1e6:g} s"}
         return {"state": state, **window_meaning(self.window), **lives}
 
+    def span(self) -> int | None:
+        return None if self.window is None else self.window.longest_us
+
     def link(self) -> int | None:
         return self.ttl_us
 
