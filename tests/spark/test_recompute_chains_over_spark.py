@@ -40,3 +40,42 @@ def test_session_when_it_began_long_before_the_mark_is_computed_from_where_it_be
     assert 0 < at["start"] < 6
     recomputed.run(a_flow(tmp_path / "in", recomputed.sqlite(tmp_path / "clean.db")), spark, tmp_path / "clean")
     assert recomputed.held(tmp_path / "lost.db") == recomputed.held(tmp_path / "clean.db")
+
+
+def whole(key, event, state):
+    """Fails if it has not seen the first event of a window."""
+    if state is None and event.v % 25:
+        raise ValueError(f"{event.v} came first")
+    return [(event.v, (state or 0) + event.v)], (state or 0) + event.v
+
+
+def function_fails(events):
+    return events.key_by("k").window(ps.tumbling("25 seconds")).stateful_map(whole, "v long, total long")
+
+
+def expression_fails(events):
+    counted = events.key_by("k").window(ps.tumbling("25 seconds")).aggregate(n=ps.count())
+    parts = counted.with_columns(part="1 / (CASE WHEN n = 25 THEN 1 ELSE 0 END)")
+    return parts.key_by("k", name="long").window(ps.tumbling("10 seconds")).aggregate(parts=ps.sum("part"))
+
+
+@pytest.mark.parametrize("steps", [function_fails, expression_fails])
+def test_function_when_it_fails_on_a_window_that_lacks_records_then_the_replay_begins_with_the_first_record(
+    spark, tmp_path, steps
+):
+    def flow(sink):
+        made = ps.Flow("failing")
+        source = ps.files(str(tmp_path / "in"), recomputed.SCHEMA, max_files_per_epoch=2)
+        steps(made.source("events", source, time="at", lateness="2 seconds")).sink(sink("t"), name="t")
+        return made
+
+    rows = [{"k": "a", "at": recomputed.BEGIN + dt.timedelta(seconds=s), "v": s} for s in range(200)]
+    files = [rows[i : i + 10] for i in range(0, len(rows), 10)]
+    recomputed.write(tmp_path / "in", files[:12])
+    assert recomputed.run(flow(recomputed.sqlite(tmp_path / "lost.db")), spark, tmp_path / "c", drain=False)
+    recomputed.write(tmp_path / "in", files[12:], 12)
+    run = recomputed.recompute(flow(recomputed.sqlite(tmp_path / "lost.db")), spark, tmp_path / "new")
+    assert "a replay from the middle of the log failed" in run.recovery["why"]
+    assert run.recovery["partitions"]["events"]["start"] == -1
+    recomputed.run(flow(recomputed.sqlite(tmp_path / "clean.db")), spark, tmp_path / "clean")
+    assert recomputed.held(tmp_path / "lost.db") == recomputed.held(tmp_path / "clean.db")

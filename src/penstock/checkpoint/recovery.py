@@ -75,7 +75,8 @@ class Recovery:
         ended_us: Clock time at which the last stop was passed; 0: it has not been.
         reach: Of so many links at most chains were taken to be when it was planned; 0: of any number.
         chains: Steps that must say, until the first stop, whether a chain was longer than that.
-        short: A sentence: such a one was found. It begins anew, from further back; nothing was given out.
+        short: A sentence: such a one was found, or a user's function failed. It begins anew, from further back.
+        cut: Whether it began in the middle of the log without a state: functions may meet what lacks older records, and fail on it.
     """
 
     starts: dict[str, int]
@@ -94,6 +95,7 @@ class Recovery:
     reach: int = 0
     chains: list[Chain] = field(default_factory=list)
     short: str = ""
+    cut: bool = False
 
     @property
     def active(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.background import Background
@@ -16,7 +17,8 @@ from penstock.driver.commands import Commander
 from penstock.driver.engine import Backend
 from penstock.driver.epoch import EpochDriver
 from penstock.driver.opener import RunOpener
-from penstock.errors import FencedError, FinishedError, PenstockError, RecoveryError, without_trace
+from penstock.driver.replay import failed
+from penstock.errors import FencedError, FinishedError, OperatorError, PenstockError, RecordError, RecoveryError, without_trace
 from penstock.protocol.commands import Command, End
 from penstock.protocol.ends import Ends, supervise
 
@@ -136,9 +138,29 @@ class Loop:
         self._background.hold_back(self.last)
         self._adopt()
         again = number <= self.last.epoch  # committed, but Spark was stopped before it could note that
-        self._background.look(self.driver.run(number, backend))
+        try:
+            self._background.look(self.driver.run(number, backend))
+        except Exception as error:
+            if not self._gives_up(self.engine.translated(error)):
+                raise
         self._adopt()
         return self.leaving or (not again and (self.ended(available) or self._gives_again()))
+
+    def _gives_up(self, error: PenstockError) -> bool:
+        """Commit the epoch after the last one as one of a replay that must begin anew, if that may be why a user's function failed in it.
+
+        A replay from the middle of the log meets windows and states that lack older records. Nothing that comes of them is given out, but a function
+        can fail on them; it is an error of the flow only if it fails with all records, too.
+        """
+        recovery, run = self.last.recovery, self.settings.run
+        if recovery is None or not (recovery.active and recovery.cut) or not isinstance(error, (OperatorError, RecordError)):
+            return False
+        record = replace(self.last, epoch=self.last.epoch + 1, run=run, recovery=failed(recovery, error))
+        self.settings.on_step("commit")
+        self.checkpoint.commit(record, run)
+        self.driver.last = record
+        self.settings.on_step("committed")
+        return True
 
     def _gives_again(self) -> bool:
         """Whether the engine must begin to read anew, because a replay has read an epoch's input in part."""

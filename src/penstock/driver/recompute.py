@@ -359,6 +359,7 @@ def planned(
         resting=resting,
         rest=rest,
         reach=0 if found.report is not None else _reach(found.last.recovery),
+        failed=found.last.begins_anew and not found.last.recovery.reach,  # type: ignore[union-attr]
         now_us=engine.clock_us(),
     )
     if isinstance(start, Refusal):

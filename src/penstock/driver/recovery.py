@@ -150,6 +150,7 @@ def recovery_of(
     resting: Collection[str] = (),
     rest: Mapping[str, SourceState] | None = None,
     reach: int = 0,
+    failed: bool = False,
     now_us: int = 0,
 ) -> Start | Refusal:
     """Where a recomputation starts and what each output is given, or why it cannot.
@@ -163,6 +164,7 @@ def recovery_of(
         resting: Regions whose state goes on, and
         rest: the sources where it stands.
         reach: See `horizons`; it is checked in the replay. Without effect where `since` is given.
+        failed: Whether a function failed in a replay that began in the middle of the log: all records matter then.
         now_us: Clock time.
     """
     trails: dict[str, Trail | None] = {}
@@ -190,6 +192,8 @@ def recovery_of(
     if since is not None:  # it says where to begin if the flow does not, or earlier than the flow says
         told = Horizon(since, f"since={time_text(since)} was given")
         found = {n: told if h.time == MIN_TIME or since < h.time else h for n, h in found.items()}
+    elif failed:
+        found = dict.fromkeys(found, Horizon(MIN_TIME, "a replay from the middle of the log failed"))
     usable = None if whole else _usable(ways[0], known)
     starts: dict[str, SourceState] = {}
     read: dict[str, tuple[InputFile, ...]] = {}
@@ -235,6 +239,7 @@ def recovery_of(
         began_us=now_us,
         reach=reach if asked else 0,
         chains=asked,
+        cut=bool(begun) and usable is None and since is None,
     )
     while recovery.reached(starts) and not recovery.stops[0].finished:  # else it would wait for records that need not come
         starts = recovery.at_stop(starts, now_us)

@@ -12,7 +12,7 @@ from typing import Final
 from penstock.checkpoint.record import EpochRecord
 from penstock.checkpoint.recovery import Recovery, with_floors_of
 from penstock.driver.engine import Bounds, Scan
-from penstock.errors import RecoveryError, SinkAheadError
+from penstock.errors import PenstockError, RecoveryError, SinkAheadError
 from penstock.flow import plan as p
 from penstock.progress import trail
 from penstock.progress.lateness import Chunk
@@ -122,6 +122,16 @@ def too_short(recovery: Recovery, step: str) -> Recovery:
     )
 
 
+def failed(recovery: Recovery, error: PenstockError) -> Recovery:
+    """A recomputation in which a function of the user's failed, perhaps on what lacks older records: it must begin anew, with the first ones.
+
+    Args:
+        recovery: As it was before that epoch.
+        error: How it failed.
+    """
+    return replace(recovery, short=f"A replay from the middle of the log failed: {error}", reach=0, again=False)
+
+
 def trail_text(plan: p.Plan, sources: Mapping[str, SourceState], controls: Mapping[str, Placement], *, finished: bool) -> str:
     """The trail that an epoch's marks carry."""
     held = {n: [h.key for h in c.held] for n, c in controls.items() if c.held}
@@ -146,4 +156,4 @@ def refuse_other_input(held: Mark | None, mark: Mark) -> None:
     )
 
 
-__all__ = ["advanced", "bounded", "extend_trail", "missing_in", "refuse_other_input", "too_short", "trail_text"]
+__all__ = ["advanced", "bounded", "extend_trail", "failed", "missing_in", "refuse_other_input", "too_short", "trail_text"]

@@ -363,7 +363,7 @@ class LocalEngine:
             backend = LocalBackend(inputs, commands, assign, self._states, f"{number}", mapped, again)
             ended = loop.epoch(number, backend, available=available)
             # Committed: read again only after going back to a snapshot, if there is one.
-            kept = self._checkpoint.snapshot_names() or (loop.last.recovery is not None and loop.last.recovery.chains)
+            kept = self._checkpoint.snapshot_names() or (loop.last.recovery is not None and loop.last.recovery.cut)
             self.log[number] = (inputs if kept and number not in self._given_again else {}, [])
             if loop.last.goes_back:
                 self._left = [c for c in given if c[0] not in loop.last.control]
