@@ -78,8 +78,7 @@ class Flow:
         elif kind == "lives":
             self.last = dice.choice([self.state, self.operator])()
         elif kind == "state in a window":
-            fits = [w for w in drawing.WINDOWS if w.kind != "session"]
-            self.last = r.Map(before, dice.choice([*r.FUNCTIONS]), dice.choice(fits), dice.random() < 0.5)
+            self.last = self.state_in_a_window() if "window_start" not in oracle.columns(before) else self.state()
         else:
             self.join(kind)
         self.add(self.last)
@@ -88,6 +87,10 @@ class Flow:
     def state(self) -> r.Node:
         functions = [*r.FUNCTIONS, *r.TIMED_FUNCTIONS]
         return r.Map(self.last, self.dice.choice(functions), None, self.dice.random() < 0.5, self.seconds(1, 2, 3))
+
+    def state_in_a_window(self) -> r.Node:
+        fits = [w for w in drawing.WINDOWS if w.kind != "session"]
+        return r.Map(self.last, self.dice.choice([*r.FUNCTIONS]), self.dice.choice(fits), self.dice.random() < 0.5)
 
     def operator(self) -> r.Node:
         return r.Process(self.last, self.dice.choice(["previous", *r.TIMED_OPERATORS]), self.seconds(1, 2, 3))
