@@ -8,6 +8,7 @@ import pytest
 import recomputed
 
 import penstock as ps
+from penstock.errors import OperatorError
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -59,9 +60,9 @@ def expression_fails(events):
     return parts.key_by("k", name="long").window(ps.tumbling("10 seconds")).aggregate(parts=ps.sum("part"))
 
 
-@pytest.mark.parametrize("steps", [function_fails, expression_fails])
-def test_function_when_it_fails_on_a_window_that_lacks_records_then_the_replay_begins_with_the_first_record(
-    spark, tmp_path, steps
+@pytest.mark.parametrize(("steps", "there"), [(function_fails, True), (function_fails, False), (expression_fails, True)])
+def test_function_when_it_fails_on_a_window_that_lacks_records_then_the_replay_begins_with_the_first_record_if_it_is_there(
+    spark, tmp_path, steps, there
 ):
     def flow(sink):
         made = ps.Flow("failing")
@@ -74,6 +75,13 @@ def test_function_when_it_fails_on_a_window_that_lacks_records_then_the_replay_b
     recomputed.write(tmp_path / "in", files[:12])
     assert recomputed.run(flow(recomputed.sqlite(tmp_path / "lost.db")), spark, tmp_path / "c", drain=False)
     recomputed.write(tmp_path / "in", files[12:], 12)
+    if not there:
+        before = recomputed.held(tmp_path / "lost.db")
+        (tmp_path / "in/001.parquet").unlink()
+        with pytest.raises(OperatorError, match="90 came first"):
+            recomputed.recompute(flow(recomputed.sqlite(tmp_path / "lost.db")), spark, tmp_path / "new")
+        assert recomputed.held(tmp_path / "lost.db") == before
+        return
     run = recomputed.recompute(flow(recomputed.sqlite(tmp_path / "lost.db")), spark, tmp_path / "new")
     assert "a replay from the middle of the log failed" in run.recovery["why"]
     assert run.recovery["partitions"]["events"]["start"] == -1

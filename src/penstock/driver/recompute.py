@@ -15,6 +15,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from penstock.checkpoint.folder import Checkpoint, Identity
@@ -350,18 +351,17 @@ def planned(
     renamed = _renamed_refusal(counting)
     files = {s.name: engine.files_of(s) for s in plan.sources}
     whole = replace(plan, outputs=tuple(o for o in plan.outputs if o.name in counting))
-    start = renamed or recovery_of(
-        whole,
-        counting,
-        files,
-        since=told.since,
-        known=known,
-        resting=resting,
-        rest=rest,
-        reach=0 if found.report is not None else _reach(found.last.recovery),
-        failed=found.last.begins_anew and not found.last.recovery.reach,  # type: ignore[union-attr]
-        now_us=engine.clock_us(),
+    before = found.last.recovery if found.last.begins_anew else None
+    failed = before is not None and not before.reach
+    begin = partial(
+        recovery_of, whole, counting, files, since=told.since, known=known, resting=resting, rest=rest, now_us=engine.clock_us()
     )
+    start = renamed or begin(reach=0 if found.report is not None else _reach(before), failed=failed)
+    gone = failed and renamed is None and isinstance(start, Refusal)
+    if gone:  # the first records: what fails in the middle is an error from now on
+        start = begin(reach=FIRST_REACH)
+    if isinstance(start, Start) and (gone or (before is not None and not before.cut)):
+        start = replace(start, recovery=replace(start.recovery, cut=False))
     if isinstance(start, Refusal):
         raise RecoveryError(
             f"The state of flow {plan.name!r} cannot be computed from the log: {start.sentence}. Nothing was changed."
@@ -375,7 +375,7 @@ def planned(
 
 def _reach(before: Recovery | None) -> int:
     """Of so many links chains are taken to be: four times as many as when that was too few, and finally of any number."""
-    if before is None or not before.short:
+    if before is None:
         return FIRST_REACH
     return 4 * before.reach if before.reach < MOST_REACH else 0
 
