@@ -238,11 +238,11 @@ def of_another(last: EpochRecord, mark: Mark, output: str) -> bool:
     if given is None or mark.epoch < given or last.rollback_pending is not None:
         return False
     there = last.sources if given == last.epoch else {}
-    suppressed = recovery is not None and not recovery.gives(output)
-    if recovery is not None and suppressed:
-        there = recovery.stops[recovery.outputs[output] - recovery.passed - 1].sources
+    ahead = 0 if recovery is None else recovery.outputs.get(output, 0) - recovery.passed  # stops until it is given rows
+    if recovery is not None and ahead > 0:
+        there = recovery.stops[ahead - 1].sources
     if mark.epoch > given:
-        return suppressed or mark.epoch <= last.epoch
+        return ahead > 0 or mark.epoch <= last.epoch
     return bool(there and mark.positions) and mark.positions != {
         f"{n}/{k}": p.offset for n, s in there.items() for k, p in s.partitions.items()
     }
