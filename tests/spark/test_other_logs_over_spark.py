@@ -77,10 +77,10 @@ class Table:
 
     def __init__(self, url, folder):
         self.database = folder / "stored.db"
-        self.writer, self.written = ps.Flow(f"storing {next(NUMBERS)}"), None
-        rows = self.writer.source("s", ps.files("none", COLUMNS), time="at", lateness="2 seconds")
+        writer = ps.Flow(f"storing {next(NUMBERS)}")
+        rows = writer.source("s", ps.files("none", COLUMNS), time="at", lateness="2 seconds")
         rows.sink(self.sink(), name="out", positions=True)
-        self.harness = Harness(self.writer)
+        self.harness = Harness(writer)
 
     def sink(self):
         return ps.sql(f"sqlite:///{self.database}", "stored")
