@@ -12,7 +12,7 @@ DOCS_STAMP := $(VENV)/.docs-installed
 SRC := src tests benchmarks examples
 VERSIONS ?= 4.0 4.1 4.2
 # What depends on Spark: its internals, plans, patterns, files, outputs, a rescale, a kill, an upgrade of state, Redis streams.
-VERSION_QUICK := tests/spark/internals tests/spark/test_select_sql.py tests/spark/test_slices.py tests/spark/test_staged_outputs.py
+VERSION_QUICK := tests/spark/internals tests/spark/test_select_sql.py tests/spark/test_slices.py tests/spark/test_staged_outputs.py tests/spark/test_kept_broadcasts.py
 VERSION_TESTS ?= $(VERSION_QUICK) tests/spark/test_match_spark.py tests/spark/test_match_flow.py tests/spark/test_ends.py tests/spark/test_which_files.py \
   tests/spark/test_live_rescale.py tests/spark/test_live_load.py tests/spark/test_recompute_over_spark.py tests/spark/test_own_sessions.py \
   tests/spark/test_connect.py tests/spark/test_redis_streams_over_spark.py tests/spark/test_read_back_over_spark.py tests/faults/test_load_killed.py \
@@ -95,7 +95,7 @@ bench-rescale: $(STAMP)  ## Measure the latency of a live rescale (several minut
 bench-timers: $(STAMP)  ## Measure what a time to live and timers add to stateful_map (some twenty minutes)
 	$(PY) benchmarks/timers.py
 
-bench-lookup: $(STAMP)  ## Measure what a lookup adds to a flow (some ten minutes)
+bench-lookup: $(STAMP)  ## Measure what a lookup adds to a flow (some fifteen minutes)
 	$(PY) benchmarks/lookup.py
 
 bench-skew: $(STAMP)  ## Measure how evenly each strategy spreads skewed keys (half an hour to an hour)

@@ -17,6 +17,7 @@ from penstock.flow import plan as p
 from penstock.spark import lookups
 from penstock.spark.internals import broadcasts
 from penstock.spark.internals.broadcasts import Broadcasts, with_kept
+from penstock.spark.internals.plans import as_rdd
 
 pytestmark = pytest.mark.spark
 
@@ -76,6 +77,40 @@ def test_table_is_built_once_in_a_run_of_several_epochs_with_a_rescale_in_it(spa
     assert not fr.difference(sinks.content(), wanted)
     tables = besides(flow)
     assert {name: built(of) for name, of in tables.items()} == {"to": 1, "again": 1, "third": 1}
+
+
+def test_table_behind_a_region_is_built_once_and_what_is_planned_is_not_planned_again(spark, tmp_path, monkeypatch):
+    source, flows, times = put(tmp_path / "in", 5), [], []
+    real = lookups.planned
+
+    def counted(frame):
+        times.append(frame)
+        return real(frame)
+
+    def declare(sink):
+        flow = ps.Flow("behind")
+        rows = flow.source("s", source, time="at", lateness="1 hour").lookup(TABLE, "k")
+        windows = rows.key_by("k", name="counts").window(ps.tumbling("4 seconds"))
+        counts = windows.aggregate(n=ps.count(), last=ps.last("to"))
+        counts.sink(sink("counts"))
+        again = TABLE.rename_columns(["k", "again", "m"])
+        counts.lookup(again, "k").sink(sink("behind"))
+        counts.lookup(again, "k").key_by("again", name="second").aggregate(n=ps.max("n")).sink(sink("second"))
+        flows.append(flow)
+        return flow
+
+    wanted = fr.in_harness(declare, {"s": ROWS[:10]}, workers=2)
+    monkeypatch.setattr(lookups, "planned", counted)
+    sinks = fr.Sinks()
+    run = declare(sinks).start(spark, checkpoint=str(tmp_path / "c"), trigger="available_now", workers=2)
+    assert run.await_termination(600)
+    assert not fr.difference(sinks.content(), wanted)
+    tables = [
+        n.sql.beside for n in p.upstream_of(p.StepNode, *p.readers(flows[-1].plan().regions, flows[-1].plan().outputs)) if n.sql
+    ]
+    assert [built(of) for of in tables if of is not None] == [1, 1, 1]
+    # In each epoch the three places where rows that look in a table are computed; one more epoch may end the run.
+    assert len(times) in (15, 18)
 
 
 def test_versions_that_are_gone_take_what_was_built_of_them_with_them(spark, tmp_path):
@@ -151,6 +186,47 @@ def test_another_part_of_a_table_is_another_broadcast_and_few_are_kept(spark):
             joined = spark.range(50).join(F.broadcast(table), F.col("id") == F.col("key")).where(f"value >= {least}")
             assert with_kept(joined, {"key": kept}.get).count() == sum(i % 7 >= least for i in range(50))
     assert len(exchanges(kept)) == 4
+
+
+def test_join_is_found_wherever_it_is_in_a_plan_and_whatever_text_the_plan_has(spark):
+    table = as_rdd(spark.range(50).selectExpr("id as key", "id % 7 as value"))
+    kept = Broadcasts()
+    odd = "'1\n+- BroadcastHashJoin [key]\n:  :- x\n   +- BroadcastHashJoin'"
+
+    def looked_up(n):
+        return (
+            spark.range(n)
+            .withColumn("text", F.expr(f"concat({odd}, id)"))
+            .join(F.broadcast(table), F.col("id") == F.col("key"))
+        )
+
+    for _ in range(2):
+        both = looked_up(30).unionByName(looked_up(20)).groupBy("value").agg(F.count("*").alias("n"), F.max("text"))
+        found = with_kept(both.orderBy("value"), {"key": kept}.get)
+        assert [row["n"] for row in found.collect()] == [sum(i % 7 == v for n in (30, 20) for i in range(n)) for v in range(7)]
+    assert len(exchanges(kept)) == 1
+
+
+TREE = """Sort (unknown)
++- Union (unknown)
+   :- Project (unknown)
+   :  +- BroadcastHashJoin LeftOuter BuildRight (unknown)
+   :     :- BroadcastHashJoin Inner BuildRight (unknown)
+   :     :  :- InMemoryTableScan (unknown)
+   :     :  :     +- InMemoryRelation (unknown)
+   :     :  :           +- BroadcastHashJoin Inner BuildRight (unknown)
+   :     :  +- Scan ExistingRDD (unknown)
+   :     +- Scan ExistingRDD (unknown)
+   +- Filter (unknown)
+      +- BroadcastHashJoin Inner BuildRight (unknown)
+         :- Range (unknown)
+         +- Scan ExistingRDD (unknown)"""
+
+
+def test_places_of_joins_in_a_tree():
+    assert broadcasts._joins(TREE) == [(0, 0, 0), (0, 0, 0, 0), (0, 1, 0)]
+    assert broadcasts._joins("BroadcastHashJoin Inner BuildRight (unknown)\n:- Range (unknown)\n+- Range (unknown)\n") == [()]
+    assert broadcasts._joins("") == []
 
 
 def test_tables_of_others_are_broadcast_anew(spark, tmp_path):

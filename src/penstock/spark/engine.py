@@ -37,7 +37,7 @@ from penstock.spark.internals.plans import as_rdd, never_without_rows, renamed, 
 from penstock.spark.internals.shuffle import to_partitions
 from penstock.spark.job_descriptions import JobDescriptions
 from penstock.spark.logs import again, input_of
-from penstock.spark.lookups import beside, planned
+from penstock.spark.lookups import Looking, beside
 from penstock.spark.routed import hash_sql, routing_of, routing_sql
 from penstock.spark.sources.failing_record import failing_record
 from penstock.spark.sources.file_times import JudgedFile
@@ -122,7 +122,7 @@ class SparkBackend:
         self._kept: list[DataFrame] = []
         # By the plan's step, which shares its inputs, what took its place.
         self._met: dict[int, p.StepNode] = {}
-        self._looks_up = False
+        self._looking = Looking()
         counts = counts_of(spark.sparkContext)
         self._stages = SplitStages(counts, self._counted_as, routing_sql, lambda stage, rows: port_frame(stage, 0, rows))
         self._from_region: dict[
@@ -206,7 +206,6 @@ class SparkBackend:
     def step(self, node: p.StepNode, inputs: Sequence[DataFrame]) -> DataFrame:
         if node.step.refresh is not None:
             self._met[id(node.inputs)] = node
-        self._looks_up |= node.sql is not None and node.sql.beside is not None
         if len(node.inputs) > 1:
             inputs = [self._cut(i) for i in inputs]
         if self._twice and node.step.frame_function() is not None:
@@ -216,6 +215,7 @@ class SparkBackend:
         else:
             mapped = partial(map_twice, [*self._readers], self._named) if self._twice else map_batch
             frame = apply_step(node, inputs, mapped)
+            self._looking.follows(frame, *inputs, looks=node.sql is not None and node.sql.beside is not None)
         of = [self._from_region[id(i)][1] for i in inputs if id(i) in self._from_region]
         return self._mark(frame, " and ".join(of)) if of else frame
 
@@ -233,6 +233,7 @@ class SparkBackend:
         stage, strategy = split_stage(compiled.spec, step), compiled.region.distribute
         with self._jobs.during(f"region {compiled.spec.name}"):
             whole, parts = self._stages.split(stage, strategy, frame, work, keep)
+            self._looking.follows(whole, frame)
         return (self._mark(whole, self._from_region[id(frame)][1]) if id(frame) in self._from_region else whole), parts
 
     def divided(self, compiled: CompiledRegion) -> Mapping[int, Divided]:
@@ -258,11 +259,11 @@ class SparkBackend:
         for other in ports[1:]:
             whole = whole.unionByName(other)
         if spec.keys.names:
-            whole = self._planned(whole)
+            whole = self._looking.planned(whole, *inputs)
         run: Callable[[Assignment], BatchFunction] = task
         if not spec.keys.names:
             shuffled, read = self._stages.shared(
-                spec, compiled.region.distribute, never_without_rows(self._planned(frames[0])), work
+                spec, compiled.region.distribute, never_without_rows(self._looking.planned(frames[0], *inputs)), work
             )
             run = partial(task, read=read)
         elif times is not None or self._in_pages(compiled, spec):  # what runs in Python is left in by Spark, rows or not
@@ -331,11 +332,7 @@ class SparkBackend:
         if id(frame) not in self._from_region:
             return frame
         with self._jobs.during(f"region {self._from_region[id(frame)][1]}"):
-            return self._planned(frame).localCheckpoint(eager=True)
-
-    def _planned(self, frame: DataFrame) -> DataFrame:
-        """Rows about to be computed, with what is kept of the tables that they look in."""
-        return planned(frame) if self._looks_up else frame
+            return self._looking.planned(frame).localCheckpoint(eager=True)
 
     def part(self, frame: DataFrame, compiled: CompiledRegion, out: int) -> DataFrame:
         if len(compiled.spec.outs) == 1:
@@ -346,26 +343,27 @@ class SparkBackend:
 
     def keep(self, frame: DataFrame) -> DataFrame:
         # Spark computes kept frames anew that read files of a folder into which the same application writes.
-        kept = as_rdd(self._planned(frame)).persist()
+        kept = as_rdd(self._looking.planned(frame)).persist()
         self._kept.append(kept)
         if id(frame) in self._from_region:
             self._mark(kept, self._from_region[id(frame)][1])
         return kept
 
     def force(self, frame: DataFrame) -> None:
-        self._planned(frame).write.format("noop").mode("append").save()
+        self._looking.planned(frame).write.format("noop").mode("append").save()
 
     def collect(self, frame: DataFrame, hidden: Sequence[str] = ()) -> Iterable[pa.RecordBatch]:
         names = frame.columns
         shown = shown_columns(names, hidden)
-        if shown != names:
-            frame = select_sql(frame, [*map(quoted, shown)])
-        return [to_utc(b) for b in collected(self._planned(frame)) if b.num_rows]
+        rows = frame if shown == names else select_sql(frame, [*map(quoted, shown)])
+        return [to_utc(b) for b in collected(self._looking.planned(rows, frame)) if b.num_rows]
 
     def stage(self, frame: DataFrame, stager: Stager, hidden: Sequence[str] = ()) -> Iterable[bytes]:
         names = shown_columns(frame.columns, hidden)
         plain = select_sql(frame, [f"{quoted(n)} as c{i}" for i, n in enumerate(names)])  # mapInArrow does not quote names
-        tokens = map_in_arrow(self._planned(plain), staging(stager, names), _TOKENS, [f"c{i}" for i in range(len(names))])
+        tokens = map_in_arrow(
+            self._looking.planned(plain, frame), staging(stager, names), _TOKENS, [f"c{i}" for i in range(len(names))]
+        )
         return [token for batch in collected(tokens) for token in batch.column(0).to_pylist()]  # type: ignore[misc]  # none is null
 
     def done(self) -> None:
@@ -382,7 +380,7 @@ def apply_step(node: p.StepNode, inputs: Sequence[DataFrame], mapped: Callable[.
         frame = frame.unionByName(other)
     if (sql := node.sql) is not None:
         if sql.beside is not None:
-            frame = beside(frame, sql.beside)
+            frame = beside(frame, sql.beside, node.inputs[0].schema)
         if sql.where:
             frame = frame.where(sql.where)
         if sql.columns is not None:

@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.flow.steps import Beside
-from penstock.spark.columns import arrow_schema, named, spark_schema
+from penstock.spark.columns import named, spark_schema
 from penstock.spark.internals.broadcasts import Broadcasts, with_kept
 from penstock.spark.internals.plans import frame_of_table, select_sql, taken_over
 from penstock.sql_text.schema import quoted
-from penstock.types import HIDDEN, ORDER, visible
+from penstock.types import HIDDEN, ORDER
 
 _NUMBERS: Final = count()
 
@@ -47,18 +47,39 @@ TABLES_BY_COLUMN: WeakValueDictionary[str, _Table] = WeakValueDictionary()
 """The tables that there are in Spark, by their first column."""
 
 
-def beside(frame: DataFrame, of: Beside) -> DataFrame:
+def beside(frame: DataFrame, of: Beside, schema: pa.Schema) -> DataFrame:
     """Rows with the columns of a table's row of the same key.
+
+    Args:
+        frame: The rows, with hidden columns.
+        of: The table.
+        schema: The visible columns of the rows.
 
     Raises:
         DeclarationError: A key is of a type whose values cannot equal those of the table's.
     """
-    keys = arrow_schema(frame.select(*map(named, of.on)).schema)
-    table = _table(frame.sparkSession, of, keys)
+    table = _table(frame.sparkSession, of, pa.schema([schema.field(name) for name in of.on]))
     equal = [named(mine) == F.col(theirs) for mine, theirs in zip(of.on, table.keys, strict=True)]
     joined = frame.join(F.broadcast(taken_over(table.frame, frame.sparkSession)), equal, "inner" if of.inner else "left")
     added = [f"{value} as {quoted(new)}" for value, (_, new) in zip(table.values, of.columns, strict=True)]
-    return select_sql(joined, [*map(quoted, visible(frame.columns)), *added, *ORDER])
+    return select_sql(joined, [*map(quoted, schema.names), *added, *ORDER])
+
+
+class Looking:
+    """Of an epoch's DataFrames, those that look in tables and are not planned yet."""
+
+    def __init__(self) -> None:
+        self._frames: dict[int, DataFrame] = {}  # by id; holding the frame keeps its id its own
+
+    def follows(self, frame: DataFrame, *before: DataFrame | None, looks: bool = False) -> DataFrame:
+        """Gives back a DataFrame that was made of others. `looks`: by a lookup."""
+        if looks or any(id(other) in self._frames for other in before):
+            self._frames[id(frame)] = frame
+        return frame
+
+    def planned(self, frame: DataFrame, *of: DataFrame | None) -> DataFrame:
+        """Rows about to be computed, with what is kept of the tables that they look in. `of`: what they were made of; none: they are these."""
+        return planned(frame) if any(id(other) in self._frames for other in of or [frame]) else frame
 
 
 def planned(frame: DataFrame) -> DataFrame:
@@ -87,4 +108,4 @@ def _table(spark: SparkSession, of: Beside, keys: pa.Schema) -> _Table:
     return known[which]
 
 
-__all__ = ["TABLES", "TABLES_BY_COLUMN", "beside", "planned"]
+__all__ = ["TABLES", "TABLES_BY_COLUMN", "Looking", "beside", "planned"]
