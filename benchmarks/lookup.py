@@ -91,7 +91,9 @@ def main() -> None:
             for name, seconds in found.items():
                 figures[f"{run.__name__}: {name}, CPU s per million records"] = float(np.median(seconds)) / EPOCHS
                 figures[f"{run.__name__}: {name}, speed / without"] = floor / float(np.median(seconds))
-                figures[f"{run.__name__}: {name}, speed / without, by the least of the runs"] = min(found["without"]) / min(seconds)
+                figures[f"{run.__name__}: {name}, speed / without, by the least of the runs"] = min(found["without"]) / min(
+                    seconds
+                )
     for name, value in figures.items():
         print(f"{name:75} {value:.3f}")
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False).stdout.strip()
