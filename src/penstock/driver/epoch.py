@@ -28,7 +28,16 @@ from penstock.driver.engine import Backend, Divided, EpochOrders, Frame
 from penstock.driver.frames import Frames
 from penstock.driver.partition_names import partition_names
 from penstock.driver.refreshing import RefreshedTables
-from penstock.driver.replay import advanced, bounded, extend_trail, missing_in, refuse_other_input, too_short, trail_text
+from penstock.driver.replay import (
+    advanced,
+    bounded,
+    extend_trail,
+    missing_in,
+    refuse_other_input,
+    refuse_short_log,
+    too_short,
+    trail_text,
+)
 from penstock.driver.rollback import rollback_refusals
 from penstock.driver.takeover import with_floors
 from penstock.driver.transfer import Deltas, mark_frontier, region_figures, state_files
@@ -228,6 +237,8 @@ class EpochDriver:
                 decision.judgements[name].state = state
             if stopped is not None and stopped.finished:
                 decision.ends = replace(decision.ends, finished=True)
+            elif decision.ends.finished:
+                refuse_short_log(self._flow.plan, decision.recovery, decision.sources)
         align_idle_sources(
             decision.sources,
             [{s.name for s in p.upstream_of(p.SourceNode, *r.inputs)} for r in self._flow.plan.regions if r.timed],

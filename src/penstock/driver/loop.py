@@ -17,8 +17,8 @@ from penstock.driver.commands import Commander
 from penstock.driver.engine import Backend
 from penstock.driver.epoch import EpochDriver
 from penstock.driver.opener import RunOpener
-from penstock.driver.replay import failed
-from penstock.errors import FencedError, FinishedError, OperatorError, PenstockError, RecordError, RecoveryError, without_trace
+from penstock.driver.replay import failed, refuse_short_log
+from penstock.errors import FencedError, FinishedError, OperatorError, PenstockError, RecordError, without_trace
 from penstock.protocol.commands import Command, End
 from penstock.protocol.ends import Ends, supervise
 
@@ -100,12 +100,8 @@ class Loop:
 
     def _refuse_short_log(self) -> None:
         """All there is has been read: refuse it if a replay has not come by the marks."""
-        recovery = self.last.recovery
-        if recovery is not None and recovery.active and not recovery.reached(self.last.sources):
-            raise RecoveryError(
-                f"Flow {self.flow.plan.name!r} has read all there is and has not come by the marks of its sinks: {recovery.missing(self.last.sources, self.flow.plan.position_name)}; the log "
-                "is shorter than the one from which their rows came. The sinks with these marks were given nothing."
-            )
+        if self.last.recovery is not None and not self.last.recovery.reached(self.last.sources):
+            refuse_short_log(self.flow.plan, self.last.recovery, self.last.sources)
 
     def _refuse_finished(self, *, following: bool) -> None:
         unread = _said_of(self.engine.unread(self.last))

@@ -184,7 +184,7 @@ class RunOpener:
     def _rebuild(self, need: Needed, start: Start, state: EpochRecord | None) -> None:
         """Take over what of the state goes on."""
         if start.recovery.resting:
-            self.notices = rebuild(self.flow, need.last, self.checkpoint.uri, self._forget)
+            self.notices = rebuild(self.flow, need.last, self.checkpoint.uri, start.recovery.resting, self._forget)
         else:
             self._take_over(state or EpochRecord())
 

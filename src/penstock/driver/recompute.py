@@ -27,7 +27,7 @@ from penstock.driver.recovery import Known, Start, recovery_of
 from penstock.driver.report import Report
 from penstock.driver.shape import sources_of
 from penstock.driver.succession import check_sources, named_as_before
-from penstock.driver.takeover import compare, fed_otherwise, takeover_refusal
+from penstock.driver.takeover import compare, fed_otherwise, is_the_same
 from penstock.errors import CheckpointError, DeclarationError, RecoveryError, TornFileError
 from penstock.flow import plan as p
 from penstock.progress.trail import Trail
@@ -166,6 +166,7 @@ def needed(
         why = str(report.refusal() or "")
         if not why and (refused := fed_otherwise(checkpoint, flow, report.shape, last, marks)):
             why = refused.sentence
+        why = why or " ".join(report.new)
         if not why:
             return None
         if lost := report.lost():
@@ -251,9 +252,9 @@ def of_another(last: EpochRecord, mark: Mark, output: str) -> bool:
 def resting_regions(plan: p.Plan, report: Report | None, last: EpochRecord) -> tuple[str, ...]:
     """Regions whose state goes on as it is in the last record, because a replay would come to the same.
 
-    They, and all regions before them, are unchanged or load; no key of theirs is on its way; and no region that is computed anew reads them.
+    They, and all regions before them, are unchanged, or load what a replay would give; no key of theirs is on its way; and no region that is computed anew reads them.
     """
-    kept = set(report.kept) & last.regions.keys() if report is not None else set()
+    kept = report.same & last.regions.keys() if report is not None else set()
     before = {r.name: {n.region.name for n in p.upstream_of(p.RegionOutput, *r.inputs)} for r in plan.regions}
     found = {
         r.name
@@ -364,13 +365,20 @@ def planned(
         start = replace(start, recovery=replace(start.recovery, cut=False))
     if isinstance(start, Refusal):
         raise RecoveryError(
-            f"The state of flow {plan.name!r} cannot be computed from the log: {start.sentence}. Nothing was changed."
+            f"The state of flow {plan.name!r} cannot be computed from the log: {start.sentence}. {_otherwise(found)}Nothing was changed."
         )
     if found.new:
         every = start.recovery.passed + len(start.recovery.stops)
         given = {**start.recovery.outputs, **dict.fromkeys(found.new, every)}
         start = replace(start, recovery=replace(start.recovery, outputs=given))
     return start, usable[start.known.what] if start.known else None
+
+
+def _otherwise(found: Needed) -> str:
+    """What else can be done, where a plain start would go on."""
+    if found.report is None or found.report.refusal() is not None or not found.report.new:
+        return ""
+    return "A start without recover='recompute' goes on, and what is new starts empty. "
 
 
 def _reach(before: Recovery | None) -> int:
@@ -398,7 +406,7 @@ def _usable(flow: CompiledFlow, checkpoint: Checkpoint, record: EpochRecord) -> 
         return False
     if record.goes_back or (record.recovery is not None and record.recovery.active):
         return False
-    return not checkpoint.lost_state(record) and takeover_refusal(flow, record, checkpoint.uri) is None
+    return not checkpoint.lost_state(record) and is_the_same(flow, record, checkpoint.uri)
 
 
 def adopt(checkpoint: Checkpoint, found: Needed, name: str) -> Identity:

@@ -74,8 +74,9 @@ def horizons(
     resting: Collection[str] = (),
     reach: int = 0,
     chains: dict[tuple[str, int], Chain] | None = None,
+    passed: Mapping[str, int] | None = None,
 ) -> dict[str, Horizon]:
-    """By source, its horizon.
+    """By source, its horizon: what the outputs need, and what the state of steps needs that feed none, or none with a mark.
 
     Args:
         plan: The flow.
@@ -83,8 +84,10 @@ def horizons(
         resting: Regions whose state goes on.
         reach: Chains of records (`Operator.link`) are taken to have so many links at most; 0: any number.
         chains: Is given what was taken to be so, by region and index of the step.
+        passed: By source, its frontier at the first mark; without it steps that feed no output are left out.
     """
     found = {s.name: _NOTHING for s in plan.sources}
+    seen: set[tuple[str, int]] = set()
 
     def visit(node: p.Node, need: Horizon, frontier: int) -> None:
         if isinstance(node, (p.SourceNode, p.AsideNode)):
@@ -110,6 +113,7 @@ def horizons(
         if operator < 0:
             visit(region.inputs[-1 - operator], need, frontier)
             return
+        seen.add((region.name, operator))
         step = region.steps[operator]
         span, link = step.operator.span(), step.operator.link()
         if link is not None and chains is not None and reach and region.timed and MIN_TIME < need.time < MAX_TIME:
@@ -137,6 +141,13 @@ def horizons(
         frontier = frontiers[output.name]
         need = _NOTHING if frontier > MIN_TIME else Horizon(MIN_TIME, f"output {output.name!r} holds nothing yet")
         visit(output.node, need, frontier)
+    for region in reversed(plan.regions if passed else ()):
+        frontier = min(
+            ((passed or {}).get(s.name, MIN_TIME) for s in p.upstream_of(p.SourceNode, *region.inputs)), default=MIN_TIME
+        )
+        for operator in reversed(range(len(region.steps))):
+            if (region.name, operator) not in seen:
+                within(region, operator, _NOTHING, frontier)
     return found
 
 
@@ -188,7 +199,8 @@ def recovery_of(
     frontiers = {o.name: MIN_TIME if (m := marks[o.name]) is None else m.frontier for o in plan.outputs}
     whole = since is None and any(mark is None for mark in marks.values())
     chains: dict[tuple[str, int], Chain] = {}
-    found = horizons(plan, frontiers, resting, 0 if since is not None else reach, chains)
+    passed = {name: state.frontier for name, state in ways[0].sources.items()}
+    found = horizons(plan, frontiers, resting, 0 if since is not None else reach, chains, passed)
     if since is not None:  # it says where to begin if the flow does not, or earlier than the flow says
         told = Horizon(since, f"since={time_text(since)} was given")
         found = {n: told if h.time == MIN_TIME or since < h.time else h for n, h in found.items()}

@@ -92,8 +92,8 @@ class RegionSuccession:
             name = step.name if step.named else next(n for n in names if n not in taken)
             taken.add(name)
             if self._findings.outcome("step", f"{self._name}/{name}") is not Outcome.RECOMPUTE:
-                sentence = f"Step {name!r} of region {self._name!r} is new and starts empty."
-                self._findings.changed("step", f"{self._name}/{name}", Outcome.EMPTY, sentence)
+                what = f"Step {name!r} of region {self._name!r}"
+                self._findings.begins(self._name, "step", f"{self._name}/{name}", Outcome.EMPTY, what)
             steps.append(replace(step, slot=new, name=name))
             new += 1
         for step in steps:
@@ -259,14 +259,18 @@ class RegionSuccession:
             self._loads(f"{sentence[0].upper()}{sentence[1:]}, which has all values of before.", old.name)
         added = [part for part in has if part not in had]
         if added and not unread:
-            is_empty = "is new and null in what is stored" if new.typed else "is new and starts empty"
-            sentence = f"In step {old.name!r} of region {self._name!r} {', '.join(map(repr, added))} {is_empty}."
-            self._findings.changed("step", f"{self._name}/{old.name}", Outcome.LOADS, sentence)
+            where, parts = f"In step {old.name!r} of region {self._name!r}", ", ".join(map(repr, added))
+            about = ("step", f"{self._name}/{old.name}", Outcome.LOADS)
+            if new.typed:
+                self._findings.changed(*about, f"{where} {parts} is new and null in what is stored.")
+            else:
+                self._findings.begins(self._name, *about, f"{where} {parts}")
         if gone_parts := [part for part in had if part not in has]:
             self._loads(f"In it {', '.join(map(repr, gone_parts))} is dropped.", old.name)
         if old.label != new.label and list(had) == list(has):
             self._loads(f"It was {old.label} and is now {new.label}.", old.name)
         if old.path != new.path:
+            self._findings.differing.add(self._name)
             self._loads("Its rows come by other steps than before.", old.name)
 
     def _ports(self, slots: Mapping[int, int]) -> tuple[list[PortShape], int]:

@@ -94,6 +94,19 @@ def advanced(
     return recovery.at_stop(states, now_us) if passed else recovery.before_stop(states), after
 
 
+def refuse_short_log(plan: p.Plan, recovery: Recovery, states: Mapping[str, SourceState]) -> None:
+    """The input has ended: refuse it if a replay has not come by the marks.
+
+    Raises:
+        RecoveryError: It has not. Nothing was stored.
+    """
+    if recovery.active:
+        raise RecoveryError(
+            f"Flow {plan.name!r} has read all there is and has not come by the marks of its sinks: {recovery.missing(states, plan.position_name)}; "
+            "the log is shorter than the one from which their rows came. The sinks with these marks were given nothing."
+        )
+
+
 def missing_in(region: p.Region, last: Recovery | None, now: Recovery | None) -> tuple[Missing, ...]:
     """What the steps of a region must tell of records that a replay lacks.
 

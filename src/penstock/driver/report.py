@@ -60,12 +60,16 @@ class Report:
         verdicts: sources, then each region with its steps, then outputs and tables.
         shape: The shape to go on with: slots of the shape before where state is kept. A region of `recomputed` has those of one that begins.
         changes: A sentence for each thing that begins empty or is forgotten, as it goes on.
+        new: A sentence for each part that begins empty, and that a replay would fill.
+        differing: Regions whose state goes on, though a replay would give another: a part of it is new, or its rows come by other steps.
         at_once: By region and number of an input, the slot of an old input: its step waited there, and is given what waits at once.
     """
 
     verdicts: tuple[Verdict, ...]
     shape: FlowShape
     changes: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    differing: frozenset[str] = frozenset()
     at_once: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     def _regions(self, *outcomes: Outcome) -> tuple[str, ...]:
@@ -80,6 +84,11 @@ class Report:
     def kept(self) -> tuple[str, ...]:
         """Names of the regions whose state goes on."""
         return self._regions(Outcome.UNCHANGED, Outcome.LOADS)
+
+    @property
+    def same(self) -> set[str]:
+        """Names of the regions whose state is what a replay would give."""
+        return {*self.kept} - self.differing
 
     def refusal(self) -> ChangedFlowError | None:
         """Why a plain start is refused: everything that stands in its way, a sentence for each; None: it goes on."""
@@ -127,6 +136,8 @@ class Findings:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.changes: list[str] = []
+        self.new: list[str] = []
+        self.differing: set[str] = set()
         self._parts: dict[tuple[str, str], list[Verdict]] = {}
 
     def part(self, kind: str, name: str) -> None:
@@ -142,6 +153,12 @@ class Findings:
         """Something is found that a start says."""
         self.changes.append(reason)
         self.found(kind, name, outcome, reason)
+
+    def begins(self, region: str, kind: str, name: str, outcome: Outcome, what: str) -> None:
+        """Some state of a region is new."""
+        self.changed(kind, name, outcome, f"{what} is new and starts empty.")
+        self.new.append(f"{what} is new.")
+        self.differing.add(region)
 
     def refused(self, kind: str, name: str, where: str, differs: str, advice: str) -> None:
         """State cannot be used, but the log can be read again: a recomputation mends it."""

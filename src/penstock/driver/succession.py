@@ -53,7 +53,7 @@ def succeed(
             succession = RegionSuccession(name, before.regions[name], region, findings, forget, held)
             regions[name], at_once[name] = succession.taken_over(), succession.at_once
         else:
-            findings.changed("region", name, Outcome.EMPTY, f"Region {name!r} is new and starts empty.")
+            findings.begins(name, "region", name, Outcome.EMPTY, f"Region {name!r}")
             for step in region.steps:
                 findings.found("step", f"{name}/{step.name}", Outcome.EMPTY, "Its region is new.")
             regions[name] = replace(region, ordinal=ordinal)
@@ -73,7 +73,8 @@ def succeed(
             regions[name], at_once[name] = replace(region, ordinal=before.regions[name].ordinal), {}
     _compare_outputs(before.outputs, now.outputs, findings)
     _compare_tables(before.tables, now.tables, findings)
-    return Report(findings.verdicts(), replace(now, regions=regions, next_ordinal=ordinal), tuple(findings.changes), at_once)
+    shape, told = replace(now, regions=regions, next_ordinal=ordinal), (tuple(findings.changes), tuple(findings.new))
+    return Report(findings.verdicts(), shape, *told, frozenset(findings.differing), at_once)
 
 
 def _all_new(now: FlowShape, findings: Findings) -> tuple[Verdict, ...]:

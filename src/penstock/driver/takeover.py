@@ -45,14 +45,16 @@ def take_over(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collect
     return list(report.changes)
 
 
-def rebuild(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> list[str]:
-    """As `take_over`, for a flow some of whose regions are computed anew; these begin with slots of their own."""
+def rebuild(
+    flow: CompiledFlow, record: EpochRecord, uri: str, resting: Collection[str], forget: Collection[str] = ()
+) -> list[str]:
+    """As `take_over`, for a flow only some of whose regions, `resting`, keep their state."""
     outputs, report = compare(flow, record, uri, forget)
     flow.plan = replace(flow.plan, outputs=tuple(outputs))
     bind(flow, report.shape, report.at_once)
     flow.shape = report.shape
-    told = [f"Region {name!r} keeps its state." for name in report.kept]
-    return [f"Region {name!r} is computed anew." for name in report.recomputed] + told
+    told = [f"Region {name!r} keeps its state." for name in flow.regions if name in resting]
+    return [f"Region {name!r} is computed anew." for name in flow.regions if name not in resting] + told
 
 
 def takeover_refusal(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> Refusal | None:
@@ -62,6 +64,15 @@ def takeover_refusal(flow: CompiledFlow, record: EpochRecord, uri: str, forget: 
     except ChangedFlowError as error:
         return Refusal(str(error))
     return None
+
+
+def is_the_same(flow: CompiledFlow, record: EpochRecord, uri: str) -> bool:
+    """Whether a record's state is what the flow would have computed."""
+    try:
+        report = compare(flow, record, uri)[1].checked()
+    except ChangedFlowError:
+        return False
+    return not report.differing
 
 
 def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:
@@ -169,4 +180,14 @@ def compare(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collectio
     return outputs, replace(report, verdicts=(*(v for v in report.verdicts if (v.kind, v.name) not in names), *renamed))
 
 
-__all__ = ["check_ahead", "compare", "fed_otherwise", "rebuild", "same_sink", "take_over", "takeover_refusal", "with_floors"]
+__all__ = [
+    "check_ahead",
+    "compare",
+    "fed_otherwise",
+    "is_the_same",
+    "rebuild",
+    "same_sink",
+    "take_over",
+    "takeover_refusal",
+    "with_floors",
+]

@@ -228,8 +228,14 @@ class Harness:
         return self.record
 
     def finish(self) -> EpochRecord:
-        """End of input: the frontier goes to MAX and everything is given out. Keys on hold are copied first."""
-        if self.record.recovery is not None and self.record.recovery.active:
+        """End of input: the frontier goes to MAX and everything is given out. Keys on hold are copied first.
+
+        Raises:
+            RecoveryError: State is being computed anew, and what was pushed does not come by the marks of the sinks. They were given nothing.
+        """
+        before = None
+        while (now := self.record.recovery) is not None and now.active and (now.passed, now.rows) != before:
+            before = now.passed, now.rows
             self.epoch()  # what was pushed may lie behind a mark at which an epoch of the replay ends, and the end behind that
         record = self.epoch("end")
         while not record.finished:  # an end that waited behind a command to go back was about input that is read again
