@@ -46,13 +46,14 @@ class Switch:
         data: Its log.
         dice: What happens.
         kept: Whether the checkpoint is still there at the switch; otherwise it is lost.
+        grows: Whether the first version lacks outputs, with or without the steps that only these have.
 
     Attributes:
         marks: The sinks' marks where the flow began anew.
         stored: What the sinks held then.
     """
 
-    def __init__(self, recipe: r.Recipe, data: oracle.Records, dice: random.Random, *, kept: bool) -> None:
+    def __init__(self, recipe: r.Recipe, data: oracle.Records, dice: random.Random, *, kept: bool, grows: bool = False) -> None:
         self.recipe, self.dice, self.kept = recipe, dice, kept
         self.name = f"switched {next(NUMBERS)}"
         self.log = [
@@ -63,17 +64,22 @@ class Switch:
         self.steps = self.crash_at = 0
         self.marks: dict[r.Node, Mark | None] = {}
         self.stored: dict[r.Node, Counter[Any]] = {}
+        self.absent = {*dice.sample(recipe.sinks, dice.randrange(1, len(recipe.sinks)))} if grows else set()
+        self.bare = dice.random() < 0.5
 
     def declared(self, version: int) -> tuple[r.Recipe, ps.Flow, dict[r.Node, r.Node], dict[r.Node, Any]]:
         """A version as a recipe and as a flow, what each node is in it, and the streams of these."""
         made, known = changes.project(self.recipe, version)
         flow, streams = ps.Flow(self.name), {}
+        absent = self.absent if version == 0 else ()
+        read = drawing_changes.upstream([known[s] for s in self.recipe.sinks if s in known and s not in absent])
         for node in made.nodes:
-            streams[node] = r.declare_node(flow, node, streams)
+            if not absent or self.bare or node in read or isinstance(node, r.Source):
+                streams[node] = r.declare_node(flow, node, streams)
         taken: set[r.Node] = set()
         for i, base in enumerate(self.recipe.sinks):
             node = known.get(base)
-            if node is not None and node not in taken:
+            if node is not None and node not in taken and base not in absent:
                 taken.add(node)
                 self.sinks[base] = Store(f"{self.name} {i}")
                 streams[node].sink(self.sinks[base], name=f"out{i}")
@@ -128,6 +134,11 @@ class Switch:
             for node in self.dice.sample([*copied], self.dice.randrange(1, len(copied) + 1)):
                 self.sinks[node].restore(copied[node])
 
+    def last_mark(self) -> Mark:
+        """That of the sink that had come farthest at the switch."""
+        marks = [mark for node, mark in self.marks.items() if mark is not None and node not in self.absent]
+        return max(marks, key=lambda mark: (sum(mark.positions.values()), mark.frontier))
+
     def keep(self) -> None:
         """Keep what the sinks hold: from here on the flow begins anew."""
         self.marks, self.stored = self.held(), self.contents()
@@ -139,10 +150,15 @@ class Switch:
         for number in range(2, 99):
             self.crash_at = dice.randrange(1, dice.choice([20, 60])) if number - 2 < crashes else 0
             try:
+                held = self.held()
                 with self.started(1, checkpoint) as harness:
                     if harness.record.recovery is None and checkpoint.endswith("/0"):
                         return ""
                     assert harness.record.recovery is not None
+                    for node in self.absent:
+                        if held.get(node) is None:  # a new output, if the checkpoint tells that it is one
+                            told = harness.record.recovery.outputs.get(f"out{self.recipe.sinks.index(node)}", 0)
+                            self.marks[node] = self.last_mark() if told else None
                     self.feed(harness, self.log, dice.choice([20, 60]))
                     if not harness.record.finished:
                         harness.finish()
@@ -162,14 +178,16 @@ def markers_of(nodes: Iterable[r.Node], checkpoint: str) -> dict[r.Node, int]:
     }
 
 
-def check(change: drawing_changes.Change, records: oracle.Records, seed: int, *, kept: bool = False) -> None:
-    """Run a flow with a change, and compare. `kept`: the checkpoint is surely still there at the switch."""
+def check(
+    change: drawing_changes.Change, records: oracle.Records, seed: int, *, kept: bool = False, grows: bool = False
+) -> None:
+    """Run a flow with a change, and compare. `kept`: the checkpoint is surely still there at the switch; `grows`: see `Switch`."""
     dice = random.Random(seed)
-    kept = kept or (change.must == "refused" and dice.random() < 0.5)
-    switch = Switch(change.recipe, records, dice, kept=kept)
+    kept = kept or ((grows or change.must == "refused") and dice.random() < 0.5)
+    switch = Switch(change.recipe, records, dice, kept=kept, grows=grows)
     (_, _, known, streams), (made, _, known_after, streams_after) = (switch.declared(version) for version in (0, 1))
     if any(
-        n in known and n in known_after and streams[known[n]].schema != streams_after[known_after[n]].schema
+        known.get(n) in streams and n in known_after and streams[known[n]].schema != streams_after[known_after[n]].schema
         for n in change.recipe.sinks
     ):
         COUNTED["another table"] += 1
@@ -204,7 +222,7 @@ def check(change: drawing_changes.Change, records: oracle.Records, seed: int, *,
     COUNTED["regions that go on behind a table that changes"] += bool(trail.resting and trail.tables)
     for node, found in switch.contents().items():
         after = known_after.get(node)
-        mark, wanted = switch.marks[node], switch.stored[node]
+        mark, wanted = switch.marks[node], switch.stored.get(node, Counter())
         if after is not None:
             wanted = After(made, records, markers, mark, trail).expected(after, wanted)
         what = f"{change.what}, {'kept' if switch.kept else 'lost'}: {type(node).__name__} {node}"
@@ -223,7 +241,9 @@ def draw(data: Any) -> None:
     if change is None or any(s.idle_after or s.close_after_us is not None for s in sources):
         COUNTED["nothing to change"] += 1
         return  # what is late by the clock the oracle does not know
-    check(change, data.draw(drawing.records(change.recipe, most=30)), data.draw(st.integers(0, 1 << 32)))
+    grows = len(change.recipe.sinks) > 1 and not change.recipe.refreshed() and data.draw(st.booleans())
+    COUNTED["outputs that are new"] += grows
+    check(change, data.draw(drawing.records(change.recipe, most=30)), data.draw(st.integers(0, 1 << 32)), grows=grows)
 
 
 def with_a_region_beside(recipe: r.Recipe) -> r.Recipe:

@@ -16,7 +16,7 @@ import penstock as ps
 from penstock.flow import plan as p
 from penstock.spark import lookups
 from penstock.spark.internals import broadcasts
-from penstock.spark.internals.broadcasts import Broadcasts, with_kept
+from penstock.spark.internals.broadcasts import Broadcasts, joins_of, with_kept
 from penstock.spark.internals.plans import as_rdd
 
 pytestmark = pytest.mark.spark
@@ -224,9 +224,9 @@ TREE = """Sort (unknown)
 
 
 def test_places_of_joins_in_a_tree():
-    assert broadcasts._joins(TREE) == [(0, 0, 0), (0, 0, 0, 0), (0, 1, 0)]
-    assert broadcasts._joins("BroadcastHashJoin Inner BuildRight (unknown)\n:- Range (unknown)\n+- Range (unknown)\n") == [()]
-    assert broadcasts._joins("") == []
+    assert joins_of(TREE) == [(0, 0, 0), (0, 0, 0, 0), (0, 1, 0)]
+    assert joins_of("BroadcastHashJoin Inner BuildRight (unknown)\n:- Range (unknown)\n+- Range (unknown)\n") == [()]
+    assert joins_of("") == []
 
 
 def test_tables_of_others_are_broadcast_anew(spark, tmp_path):

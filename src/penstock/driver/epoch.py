@@ -28,16 +28,7 @@ from penstock.driver.engine import Backend, Divided, EpochOrders, Frame
 from penstock.driver.frames import Frames
 from penstock.driver.partition_names import partition_names
 from penstock.driver.refreshing import RefreshedTables
-from penstock.driver.replay import (
-    advanced,
-    bounded,
-    extend_trail,
-    missing_in,
-    refuse_other_input,
-    refuse_short_log,
-    too_short,
-    trail_text,
-)
+from penstock.driver.replay import advanced, bounded, extend_trail, missing_in, refuse_other_input, too_short, trail_text
 from penstock.driver.rollback import rollback_refusals
 from penstock.driver.takeover import with_floors
 from penstock.driver.transfer import Deltas, mark_frontier, region_figures, state_files
@@ -232,13 +223,13 @@ class EpochDriver:
             decision.judgements[source.name] = judged
         if recovery is not None:
             stopped = recovery.stops[0] if recovery.reached(decision.sources) else None
-            decision.sources, decision.recovery = advanced(self._flow.plan, self.last, decision.sources, left, now_us)
+            decision.sources, decision.recovery = advanced(
+                self._flow.plan, self.last, decision.sources, left, now_us, ended=decision.ends.finished
+            )
             for name, state in decision.sources.items():
                 decision.judgements[name].state = state
             if stopped is not None and stopped.finished:
                 decision.ends = replace(decision.ends, finished=True)
-            elif decision.ends.finished:
-                refuse_short_log(self._flow.plan, decision.recovery, decision.sources)
         align_idle_sources(
             decision.sources,
             [{s.name for s in p.upstream_of(p.SourceNode, *r.inputs)} for r in self._flow.plan.regions if r.timed],

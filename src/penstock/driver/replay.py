@@ -52,7 +52,7 @@ def extend_trail(state: SourceState, before: SourceState, scan: Scan) -> None:
 
 
 def advanced(
-    plan: p.Plan, last: EpochRecord, states: dict[str, SourceState], left: Mapping[str, bool], now_us: int
+    plan: p.Plan, last: EpochRecord, states: dict[str, SourceState], left: Mapping[str, bool], now_us: int, *, ended: bool
 ) -> tuple[dict[str, SourceState], Recovery]:
     """A replay's part of what an epoch decides: whether it has come to a stop, and what was decided there.
 
@@ -62,12 +62,13 @@ def advanced(
         states: The sources after what the epoch reads.
         left: By source, whether there are records behind its bounds.
         now_us: Clock time.
+        ended: Whether the input ends with the epoch.
 
     Returns:
         The sources after the epoch, and how far the recomputation is.
 
     Raises:
-        RecoveryError: The log is another one than that from which the sinks' rows came. Nothing of the epoch was stored.
+        RecoveryError: The log is another one than that from which the sinks' rows came, or shorter. Nothing of the epoch was stored.
     """
     recovery = last.recovery
     assert recovery is not None
@@ -91,6 +92,8 @@ def advanced(
             f"Flow {plan.name!r} cannot go on with its recomputation: {refused.sentence}. No sink was given anything in this epoch."
         )
     after = recovery.after(passed=passed, again=any(left.values()), stalls=stalls, rows=read, now_us=now_us)
+    if ended:
+        refuse_short_log(plan, after, states)
     return recovery.at_stop(states, now_us) if passed else recovery.before_stop(states), after
 
 

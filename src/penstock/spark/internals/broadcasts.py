@@ -108,7 +108,7 @@ def with_kept(frame: DataFrame, known: Callable[[str], Broadcasts | None]) -> Da
         execution = jdf.queryExecution()
         plan = execution.sparkPlan()
         java = _java_of(frame.sparkSession)
-        kept = _kept(java, session, plan, _joins(_tree(plan)), known)
+        kept = _kept(java, session, plan, joins_of(_tree(plan)), known)
         if kept is plan:
             return frame
         stage = java.stage(execution.analyzed(), kept)
@@ -126,7 +126,7 @@ def _kept(java: _Java, session: Any, plan: Any, joins: list[tuple[int, ...]], kn
         java: Spark's classes.
         session: Spark's session.
         plan: The plan.
-        joins: The places of its joins, as `_joins` gives them.
+        joins: The places of its joins, as `joins_of` gives them.
         known: As of `with_kept`.
     """
     children = plan.children()
@@ -161,7 +161,7 @@ def _tree(plan: Any) -> str:
         return str(plan.treeString(False, False, 0, True))  # before PySpark 4.1
 
 
-def _joins(tree: str) -> list[tuple[int, ...]]:
+def joins_of(tree: str) -> list[tuple[int, ...]]:
     """Where joins are in a plan that Spark has written as a tree: from its root down, which child each time.
 
     To go through the plan itself takes four calls to Java for each node.
@@ -184,4 +184,4 @@ def _joins(tree: str) -> list[tuple[int, ...]]:
     return found
 
 
-__all__ = ["Broadcasts", "with_kept"]
+__all__ = ["Broadcasts", "joins_of", "with_kept"]
