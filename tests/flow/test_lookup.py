@@ -165,6 +165,10 @@ WRONG = {
         (pa.table({"k": ["a"], "n": [None]}), "k"),
         "The table of lookup has column 'n' of type null, which Spark does not have; cast it, or leave it out.",
     ),
+    "values of two types": (
+        (pd.DataFrame({"k": ["a", 1]}), "k"),
+        "lookup cannot read the DataFrame of pandas (Conversion failed for column k with type object: ",
+    ),
     "unsigned beyond": (
         (pa.table({"k": ["a"], "n": pa.array([2**63], pa.uint64())}), "k"),
         "The table of lookup has a value that Spark cannot hold (",

@@ -137,17 +137,14 @@ class Refresh:
         Raises:
             DeclarationError: It cannot be read, has several rows of a key, or lacks a column that the flow knows.
         """
-        table = read_table(self.given, self.declared.keys)
-        there, known = table.rows.schema, self.declared.rows.schema
-        for column in known:
-            if column.name not in there.names:
-                raise DeclarationError(f"The table of lookup lacks column {column.name!r}, which it had when the flow began.")
-            if there.field(column.name).type != column.type:
+        known = self.declared.rows.schema
+        table = read_table(self.given, self.declared.keys, known)
+        for there, column in zip(table.rows.schema, known, strict=True):
+            if there.type != column.type:
                 raise DeclarationError(
-                    f"The table of lookup has column {column.name!r} as {there.field(column.name).type}, which was {column.type} when the flow began."
+                    f"The table of lookup has column {column.name!r} as {there.type}, which was {column.type} when the flow began."
                 )
-        rows = table.rows.select(known.names)
-        return table if known.equals(there) else Table(rows, table.keys, _fingerprint(rows, table.keys))
+        return table
 
     def stored(self, rows: pa.Table) -> Table | None:
         """The table with rows that were stored; None: they are of a table that was declared otherwise."""
@@ -218,18 +215,21 @@ def _fits(value: Any, kind: Any) -> bool:
     return True
 
 
-def read_table(given: Any, keys: tuple[str, ...]) -> Table:
+def read_table(given: Any, keys: tuple[str, ...], known: pa.Schema | None = None) -> Table:
     """Read and check a table.
 
     Args:
         given: A PyArrow table, a pandas DataFrame, a Spark DataFrame of any session, the path of a Parquet file or folder, files
             with a schema, or a function that gives one of these.
         keys: Its key columns.
+        known: Only these columns are looked at; None: all.
 
     Raises:
         DeclarationError: It is none of these, is a stream, is too large, cannot be read, lacks a key column, or has two rows of one key.
     """
     rows = _read(given)
+    if known is not None:
+        rows = _only(rows, known)
     schema = as_schema(rows.schema, "The table of lookup")
     schema = pa.schema([pa.field(f.name, _plain(f.type, f.name)) for f in schema])
     keys = tuple(known_column(name, schema.names, "lookup's on, for the table,") for name in keys)
@@ -240,7 +240,7 @@ def read_table(given: Any, keys: tuple[str, ...]) -> Table:
             )
     try:
         rows = rows.cast(schema)
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise DeclarationError(f"The table of lookup has a value that Spark cannot hold ({error}); round it before.") from error
     _check_size(rows.nbytes)
     for name in keys:
@@ -259,6 +259,19 @@ def read_table(given: Any, keys: tuple[str, ...]) -> Table:
     return Table(sorted_rows, keys, _fingerprint(sorted_rows, keys))
 
 
+def _only(rows: pa.Table, known: pa.Schema) -> pa.Table:
+    """Some columns of a table. One that holds nothing but nulls has no type of its own: pandas gives such columns of a result without rows."""
+    for name in known.names:
+        count = rows.column_names.count(name)
+        if count == 0:
+            raise DeclarationError(f"The table of lookup lacks column {name!r}, which it had when the flow began.")
+        if count > 1:
+            raise DeclarationError(f"The table of lookup names column {name!r} {count} times; rename one.")
+    found = rows.select(known.names)
+    fields = [known.field(f.name) if pa.types.is_null(f.type) else f for f in found.schema]
+    return found.cast(pa.schema(fields))
+
+
 def _read(given: Any) -> pa.Table:
     module = type(given).__module__.split(".", 1)[0]
     if isinstance(given, pa.RecordBatch):
@@ -270,7 +283,7 @@ def _read(given: Any) -> pa.Table:
     if isinstance(given, Files):
         return _of_files(given)
     if module == "pandas" and hasattr(given, "columns"):
-        return pa.Table.from_pandas(given, preserve_index=False).replace_schema_metadata(None)
+        return _of_pandas(given)
     if module == "pyspark" and hasattr(given, "isStreaming"):
         if given.isStreaming:
             raise DeclarationError(
@@ -316,6 +329,16 @@ def _of_files(files: Files) -> pa.Table:
         ) from error
 
 
+def _of_pandas(frame: Any) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    except Exception as error:
+        why = ": ".join(str(part) for part in reversed(error.args))
+        raise DeclarationError(
+            f"lookup cannot read the DataFrame of pandas ({why}); give each column a name of its own and values of one type that Spark has."
+        ) from error
+
+
 def _of_spark(frame: Any) -> pa.Table:
     try:
         found: pa.Table = frame.toArrow()
@@ -356,7 +379,7 @@ def _plain(kind: Any, name: str) -> Any:
     if of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind):
         return pa.list_(_plain(kind.value_type, name))
     if of.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type, name)) for field in kind])
+        return pa.struct([pa.field(field.name, _plain(field.type, name)) for field in kind])
     if of.is_map(kind):
         return pa.map_(_plain(kind.key_type, name), _plain(kind.item_type, name))
     if kind in _SIGNED:
