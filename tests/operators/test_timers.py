@@ -302,7 +302,9 @@ def test_event_of_the_last_moment_of_all_fires_no_timer_that_was_not_set():
 
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("skipped", [False, True])
-@pytest.mark.parametrize("at", [dt.datetime.max, dt.datetime.max.replace(tzinfo=dt.timezone(-dt.timedelta(hours=5)))])
+@pytest.mark.parametrize(
+    "at", [dt.datetime.max.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.timezone(-dt.timedelta(hours=5)))]
+)
 def test_timer_at_or_after_the_last_moment_of_all_fires_once_at_the_end_of_input(at, skipped, epochs):
     called = []
 
