@@ -387,7 +387,8 @@ def wanted(timer: Sequence[Any], time: int) -> int:
         ) from error
     if not isinstance(us, int):  # pandas' NaT
         raise Unfit(f"returned the timer {at!r}, which is no time; return None for none")
-    return min(max(us, time + 1), _BEYOND)
+    after: int = max(us, time + 1)
+    return min(after, _BEYOND)
 
 
 __all__ = ["UNREAD", "TimedCalls", "Timers", "wanted"]
