@@ -39,7 +39,7 @@ _EARLIEST: Final = dt.datetime.min.replace(tzinfo=EPOCH.tzinfo)
 _TICK: Final = dt.timedelta(microseconds=1)
 _FIRST, _LAST = (_EARLIEST - EPOCH) // _TICK, (_NO_TIMER - EPOCH) // _TICK
 _MOST_ROWS: Final = 1 << 16
-_BEYOND: Final = _LAST + 1
+_BEYOND: Final[int] = _LAST + 1
 """A timer after the last time that Python has fires after all events; its function is called with that last time."""
 UNREAD: Final = MAX_TIME - 1
 """In place of a timer that fires neither among an entry's rows nor after them."""
@@ -387,8 +387,7 @@ def wanted(timer: Sequence[Any], time: int) -> int:
         ) from error
     if not isinstance(us, int):  # pandas' NaT
         raise Unfit(f"returned the timer {at!r}, which is no time; return None for none")
-    after: int = max(us, time + 1)
-    return min(after, _BEYOND)
+    return min(max(us, time + 1), _BEYOND)
 
 
 __all__ = ["UNREAD", "TimedCalls", "Timers", "wanted"]
