@@ -19,7 +19,7 @@ from penstock.errors import DeclarationError
 from penstock.operators.base import Context, KeyedState, Layout, Operator, Output
 from penstock.rows.keys import Ints
 from penstock.rows.rows import Emitted, Keys, Order, Rows, numbered
-from penstock.types import MAX_TIME
+from penstock.types import MAX_TIME, seconds_text
 
 LEFT, RIGHT = 0, 1
 _SIDES: Final = ("left", "right")
@@ -63,7 +63,7 @@ class IntervalJoin(Operator):
         )  # a row without a partner is given out that much later
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
-        return {"within": f"{self.within_us / 1e6:g} s", "how": self.how}
+        return {"within": f"{seconds_text(self.within_us)}", "how": self.how}
 
     def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
         return {f"{side}.{f.name}": str(f.type) for side, schema in zip(_SIDES, inputs, strict=True) for f in schema}
