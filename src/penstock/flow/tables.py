@@ -240,6 +240,7 @@ def read_table(given: Any, keys: tuple[str, ...], known: pa.Schema | None = None
             )
     try:
         rows = rows.cast(schema)
+        rows.validate(full=True)
     except pa.ArrowException as error:
         raise DeclarationError(f"The table of lookup has a value that Spark cannot hold ({error}); round it before.") from error
     _check_size(rows.nbytes)
