@@ -57,6 +57,17 @@ def test_null_in_the_table_is_met_by_nothing_and_may_be_there_twice():
     assert [r["city"] for r in found(rows, (pairs, ["k", "j"]))] == ["one", None, None]
 
 
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_column_of_nothing_but_nulls_meets_nothing(how):
+    flow, out = ps.Flow("looked up"), ps.memory("looked up")
+    nulls = flow.source("s", ps.files("none", COLUMNS)).with_columns(nothing="null")
+    nulls.lookup(CITIES, {"nothing": "k"}, how).sink(out)
+    with Harness(flow) as harness:
+        harness.push("s", [row(k="a")])
+        harness.epoch()
+    assert [r["city"] for r in out.rows()] == ([None] if how == "left" else [])
+
+
 def test_numbers_are_compared_by_value_and_zeros_and_nans_are_one():
     floats = pa.table({"x": [0.0, math.nan, 0.1], "to": [*"zna"]})
     assert [r["to"] for r in found([row(x=-0.0), row(x=-math.nan), row(x=0.1)], (floats, "x"))] == [*"zna"]

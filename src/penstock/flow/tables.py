@@ -192,6 +192,8 @@ def _as_type(rows: pa.Table, name: str, looked_up: pa.Field[Any]) -> pa.Table:
     kind = looked_up.type
     if given.type == kind:
         return rows
+    if pa.types.is_null(kind):  # a column of nulls, which equal nothing
+        return rows.slice(0, 0)
     if pa.types.is_decimal(kind):
         kept = np.array([_fits(value, kind) for value in given.to_pylist()], bool)
         cast = given.filter(pa.array(kept)).cast(kind)
