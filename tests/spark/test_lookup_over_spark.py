@@ -149,7 +149,7 @@ def test_key_whose_type_spark_alone_knows_is_compared_or_refused_when_the_flow_s
 
     [out] = fr.over_spark(spark, tmp_path / "c", declare).values()
     assert {tuple(dict(row).values()) for row in out} == {(0, "a"), (1, "a"), (4, "b"), (5, "b")}
-    assert fr.over_spark(spark, tmp_path / "c1", lambda sink: declare(sink, "null")) == {"out": []}
+    assert not fr.over_spark(spark, tmp_path / "c1", lambda sink: declare(sink, "null"))["out"]
     with pytest.raises(
         DeclarationError, match="compares 'half' of the stream, which is string, with 'half' of the table, which is int8"
     ):
