@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import re
 from decimal import Decimal
@@ -55,6 +56,18 @@ def test_null_in_the_table_is_met_by_nothing_and_may_be_there_twice():
     pairs = pa.table({"k": ["a", "a", None], "j": [1, None, 1], "city": ["one", "no", "no"]})
     rows = [row(k="a", j=1), row(k="a"), row(j=1)]
     assert [r["city"] for r in found(rows, (pairs, ["k", "j"]))] == ["one", None, None]
+
+
+def test_time_without_a_zone_is_in_utc_in_the_stream_and_in_the_table():
+    moment = dt.datetime(1969, 12, 31, 23, 59, 59, 999999)  # noqa: DTZ001
+    zoned = moment.replace(tzinfo=dt.UTC)
+    for times in (pa.array([moment]), pa.array([zoned], pa.timestamp("us", "Asia/Tokyo"))):
+        table = pa.table({"t": times, "city": ["Aberdeen"]})
+        for kind, value in (("timestamp", zoned), ("timestamp_ntz", moment)):
+            assert [r["city"] for r in found([{"t": value}, {"t": None}], (table, "t"), columns=f"t {kind}")] == [
+                "Aberdeen",
+                None,
+            ]
 
 
 @pytest.mark.parametrize("how", ["left", "inner"])

@@ -166,8 +166,8 @@ def refreshed(given: Any, every_us: int, table: Table) -> Refresh:
 
 
 def comparable(mine: pa.DataType, theirs: pa.DataType) -> bool:
-    """Whether values of two types can be equal: the same type, or two of whole numbers, of decimals, or of floats."""
-    families = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_floating)
+    """Whether values of two types can be equal: the same type, or two of whole numbers, of decimals, of floats, or of times."""
+    families = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_floating, pa.types.is_timestamp)
     unknown = pa.types.is_null(mine) or pa.types.is_null(theirs)
     return unknown or mine == theirs or any(of(mine) and of(theirs) for of in families)
 
