@@ -193,19 +193,21 @@ class IntervalJoin(Operator):
 
 
 def joined_schema(inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
-    """The columns of the left side, then those of the right one without its keys; a name that both have gets ``_right``.
+    """The columns of the left side, then those of the right one without its keys; a name that both have, in any case, gets ``_right``.
 
     Raises:
         DeclarationError: Two columns would have one name.
     """
     left, right = inputs
-    fields = list(left)
+    fields, taken = list(left), {name.lower() for name in left.names}
+    both = taken.copy()
     for field in right:
         if field.name in keys.names:
             continue
-        name = field.name if field.name not in left.names else f"{field.name}_right"
-        if name in [f.name for f in fields]:
+        name = field.name if field.name.lower() not in both else f"{field.name}_right"
+        if name.lower() in taken:
             raise DeclarationError(f"The join would have two columns named {name!r}; rename one of them before joining.")
+        taken.add(name.lower())
         fields.append(pa.field(name, field.type))
     return pa.schema(fields)
 
