@@ -5,6 +5,7 @@ Pure and columnar: from numbers of events to Arrow arrays by ``take``; no match 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -95,9 +96,25 @@ def list_of(events: Table, attributes: tuple[str, ...], positions: NDArray[np.in
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
 
 
-def _sql_names(names: list[str]) -> dict[str, str]:
-    """Names as SQL tells them apart, with the names themselves."""
-    return {name.lower(): name for name in names}
+def check_case(query: str, shape: Shape, keys: Iterable[str]) -> None:
+    """Refuse a result in which SQL, which may follow in a flow, does not tell two columns apart.
+
+    Args:
+        query: the query's text.
+        shape: the result's.
+        keys: the names of the key's columns in the result.
+
+    Raises:
+        QueryError: two names differ in case only.
+    """
+    there = {name.lower(): name for name in (*keys, *((END, MATCHES) if shape.counts else (START, END)))}
+    for bound in shape.bound:
+        if (other := there.setdefault(bound.name.lower(), bound.name)) != bound.name:
+            raise error_in(
+                query,
+                bound.name,
+                f"{_TWO} {other!r} and {bound.name!r}, which are the same to SQL; name the variable differently with AS.",
+            )
 
 
 def shape_of(query: Query, columns: tuple[str, ...], kinds: tuple[tuple[str, ...], ...], keys: tuple[str, ...]) -> Shape:
@@ -110,12 +127,12 @@ def shape_of(query: Query, columns: tuple[str, ...], kinds: tuple[tuple[str, ...
         keys: the names of the key's columns in the result.
 
     Raises:
-        QueryError: two columns of the result would have one name, or names that differ in case only.
+        QueryError: two columns of the result would have one name.
     """
     projection = query.projection
     taken = [*keys, END, MATCHES] if isinstance(projection, CountAll) else [*keys, START, END]
     for n, name in enumerate(taken):
-        if name.lower() in _sql_names(taken[:n]):
+        if name in taken[:n]:
             word = next((word for group in query.partition_by for word in group if word == name), None)
             raise error_in(query.text, word, f"{_TWO} {name!r}, of which one is the key's; rename that of the events.")
     if isinstance(projection, CountAll):
@@ -128,12 +145,6 @@ def shape_of(query: Query, columns: tuple[str, ...], kinds: tuple[tuple[str, ...
             label = item.variable if item.stream is None else f"{item.stream}>{item.variable}"
             bound.append(Bound(item.variable, label, item.attributes or columns))
     for name in (b.name for b in bound):
-        if (other := _sql_names(taken).get(name.lower(), name)) != name:
-            raise error_in(
-                query.text,
-                name,
-                f"{_TWO} {other!r} and {name!r}, which are the same to SQL; name the variable differently with AS.",
-            )
         if name in taken:
             raise error_in(query.text, name, f"{_TWO} {name!r}; name the variable differently with AS.")
         taken.append(name)
