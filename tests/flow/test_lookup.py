@@ -153,6 +153,16 @@ def test_table_is_told_apart_by_its_rows_alone(tmp_path):
     )
 
 
+def test_table_with_a_null_among_structs_is_the_same_from_memory_and_from_a_file(tmp_path):
+    kept = pa.array([{"x": 1}, {"x": 2}])
+    hidden = pa.StructArray.from_arrays(kept.flatten(), fields=list(kept.type), mask=pa.array([False, True]))
+    rows = {"k": ["a", "b"], "s": [{"x": 1}, None], "l": [[None, {"x": 3}], []]}
+    written = pa.table(rows)
+    pq.write_table(written, tmp_path / "t.parquet")
+    given = [written, tmp_path / "t.parquet", written.set_column(1, "s", hidden), written.take([1, 0])]
+    assert len({looked_up(pa.schema({"k": pa.string()}), table, "k", "left").identity() for table in given}) == 1
+
+
 WRONG = {
     "several rows of a key": (
         (pa.table({"k": ["a", "b", "a"], "j": [1, 2, 3]}), "k"),

@@ -395,7 +395,22 @@ def _plain(kind: Any, name: str) -> Any:
     return kind
 
 
+def _without_hidden(values: Any) -> Any:
+    """The same values; the fields of a struct that is null are null, too, whatever was hidden there."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        fields = [_without_hidden(part) for part in values.flatten()]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=values.is_null() if values.null_count else None)
+    if pa.types.is_nested(kind):  # a list, or a map, which is a list of pairs
+        inner = [_without_hidden(values.values)]
+        return pa.Array.from_buffers(kind, len(values), values.buffers()[:2], values.null_count, values.offset, children=inner)
+    return values.take(to_indices(np.arange(len(values)))) if values.null_count else values
+
+
 def _fingerprint(rows: pa.Table, keys: tuple[str, ...]) -> str:
+    for i, column in enumerate(rows.schema):
+        if rows.num_rows and pa.types.is_nested(column.type):
+            rows = rows.set_column(i, column, _without_hidden(rows.column(i).combine_chunks()))
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema.remove_metadata()) as writer:
         writer.write_table(rows)
