@@ -278,6 +278,16 @@ def test_habit_when_it_means_nothing_here_is_refused_in_a_sentence(declare, sent
         declare(events())
 
 
+def test_name_with_a_quote_is_a_name_in_process_too():
+    flow, out = ps.Flow("f"), ps.memory("quoted")
+    stream = events("s", flow).select("k", "at", **{'a"b': "v", '"': "v + 1"})
+    stream.where('`a"b` > 1').key_by("k").window(ps.tumbling("1 hour")).aggregate(**{'n"': ps.sum('"')}).sink(out)
+    with Harness(flow) as harness:
+        harness.push("s", [{"k": "a", "at": BEGIN, "v": n, "class": "c", "_x": 1, "a b": 1} for n in (1, 2)])
+        harness.finish()
+    assert [row['n"'] for row in out.rows()] == [3]
+
+
 @pytest.mark.parametrize("how", ["left", "asof"])
 def test_join_when_names_differ_in_case_only_tells_them_apart(how):
     stream = events()
