@@ -115,7 +115,8 @@ def duration_us(given: Duration, what: str = "duration") -> int:
         given = dt.timedelta(seconds=float(seconds))
     if isinstance(given, dt.timedelta):
         if given < dt.timedelta(0):
-            raise DeclarationError(f"{what} is {given}, which is negative; give a duration from 0.")
+            shown = seconds_text(-given // dt.timedelta(microseconds=1))
+            raise DeclarationError(f"{what} is -{shown}, which is negative; give a duration from 0.")
         return _checked(given // dt.timedelta(microseconds=1), what)
     total, rest = 0, str(given).strip()
     if not rest:
