@@ -115,7 +115,8 @@ def duration_us(given: Duration, what: str = "duration") -> int:
         given = dt.timedelta(seconds=float(seconds))
     if isinstance(given, dt.timedelta):
         if given < dt.timedelta(0):
-            raise DeclarationError(f"{what} is {given}, which is negative; give a duration from 0.")
+            shown = seconds_text(-given // dt.timedelta(microseconds=1))
+            raise DeclarationError(f"{what} is -{shown}, which is negative; give a duration from 0.")
         return _checked(given // dt.timedelta(microseconds=1), what)
     total, rest = 0, str(given).strip()
     if not rest:
@@ -161,6 +162,29 @@ def duration_text(us: int) -> str:
         n, us = divmod(us, _UNITS[name])
         parts += [f"{n:,} {name}{'s' * (n != 1)}"] if n else []
     return " ".join(parts) or "0 seconds"
+
+
+def seconds_text(us: int) -> str:
+    """A duration in µs as text by which two are told apart: checkpoints have it.
+
+    Example:
+        >>> seconds_text(90_000_000), seconds_text(1_000_000_000_000), seconds_text(1_000_001_000_000)
+        ('90 s', '1e+06 s', '1000001 s')
+    """
+    short = f"{us / 1e6:g}"
+    whole, rest = divmod(us, 1_000_000)
+    exact = f"{whole}.{rest:06d}".rstrip("0").rstrip(".")
+    return f"{short if round(float(short) * 1e6) == us else exact} s"
+
+
+def plain_seconds(text: str) -> str:
+    """A text with durations as `seconds_text` writes them, for people.
+
+    Example:
+        >>> plain_seconds("of 2.592e+06 s in Europe/Berlin")
+        'of 2592000 s in Europe/Berlin'
+    """
+    return re.sub(r"\b[0-9.]+e\+[0-9]+(?= s\b)", lambda found: f"{float(found[0]):.0f}", text)
 
 
 def time_text(us: int) -> str:

@@ -146,6 +146,38 @@ def test_deduplication_when_it_is_another_is_refused(before, after, differs, cha
         changing.run(declared(**after))
 
 
+def _as_of(s, tolerance):
+    return s.where("x < 10").key_by("k").join(s.where("x >= 10").select("k", y="x"), how="asof", tolerance=tolerance)
+
+
+LASTING = {
+    "window": lambda s, long: s.key_by("k").window(ps.tumbling(long)).aggregate(n=ps.count()),
+    "offset": lambda s, long: s.key_by("k").window(ps.tumbling("60 days", offset=long)).aggregate(n=ps.count()),
+    "slide": lambda s, long: s.key_by("k").window(ps.sliding("60 days", long)).aggregate(n=ps.count()),
+    "window of a zone": lambda s, long: s.key_by("k").window(ps.tumbling(long, zone="Europe/Berlin")).aggregate(n=ps.count()),
+    "offset of months": lambda s, long: s.key_by("k").window(ps.tumbling("1 year", offset=long)).aggregate(n=ps.count()),
+    "session": lambda s, long: s.key_by("k").window(ps.session(long)).aggregate(n=ps.count()),
+    "time to live": lambda s, long: counted(s.key_by("k"), ttl=long),
+    "deduplicate": lambda s, long: s.key_by("k").deduplicate("v", within=long),
+    "join": lambda s, long: _joined(long)(s),
+    "as-of join": _as_of,
+}
+
+
+@pytest.mark.parametrize("what", LASTING)
+@pytest.mark.parametrize(
+    ("before", "after", "differs"),
+    [
+        ("20 days", "20 days 1 second", r"was .*1728000 s.* and is now .*1728001 s"),
+        ("1 second", "1.000001 seconds", r"was .*\b1 s.* and is now .*\b1\.000001 s"),
+    ],
+)
+def test_duration_when_it_is_another_by_little_is_refused(what, before, after, differs, changing):
+    changing.run(lambda s: LASTING[what](s, before), [row(1), row(60)])
+    with pytest.raises(ChangedFlowError, match=differs):
+        changing.run(lambda s: LASTING[what](s, after))
+
+
 def test_operator_of_another_kind_under_the_same_name_is_refused(changing):
     class First(ps.Operator):
         pass

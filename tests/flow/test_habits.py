@@ -265,12 +265,37 @@ def test_schema_of_spark_when_nested_is_that_of_its_text():
         (lambda s: s.key_by("k").deduplicate("v").aggregate(n=ps.sum("v + 1")), "can be read right after key_by only"),
         (lambda s: s.key_by("k").aggregate(n=ps.sum("w")), "reads column 'w', which does not exist"),
         (lambda s: s.key_by("k").aggregate(n=ps.sum("w + 1")), "names column 'w', which does not exist"),
+        (lambda s: s.key_by("k").aggregate(K=ps.count()), "Aggregate 'K' has the name of a key or window column"),
+        (
+            lambda s: s.key_by("k").aggregate(N=ps.count(), n=ps.count()),
+            "Aggregates 'N' and 'n' have names that are the same to SQL",
+        ),
         (lambda s: s.key_by("k").join(s.key_by("k", name="x"), "1m", "semi"), "use 'inner', 'left', 'right' or 'full'"),
     ],
 )
 def test_habit_when_it_means_nothing_here_is_refused_in_a_sentence(declare, sentence):
     with pytest.raises(DeclarationError, match=sentence):
         declare(events())
+
+
+def test_name_with_a_quote_is_a_name_in_process_too():
+    flow, out = ps.Flow("f"), ps.memory("quoted")
+    stream = events("s", flow).select("k", "at", **{'a"b': "v", '"': "v + 1"})
+    stream.where('`a"b` > 1').key_by("k").window(ps.tumbling("1 hour")).aggregate(**{'n"': ps.sum('"')}).sink(out)
+    with Harness(flow) as harness:
+        harness.push("s", [{"k": "a", "at": BEGIN, "v": n, "class": "c", "_x": 1, "a b": 1} for n in (1, 2)])
+        harness.finish()
+    assert [row['n"'] for row in out.rows()] == [3]
+
+
+@pytest.mark.parametrize("how", ["left", "asof"])
+def test_join_when_names_differ_in_case_only_tells_them_apart(how):
+    stream = events()
+    others = stream.select(z="k", K="k", V="v", at2="at").key_by("z")
+    joined = (
+        stream.select("k", "v", "at").key_by("k").join(others, how=how, **({} if how == "asof" else {"within": "1 minute"}))
+    )
+    assert joined.columns == ["k", "v", "at", "K_right", "V_right", "at2"]
 
 
 def test_source_when_its_columns_are_named_in_another_case_finds_them():

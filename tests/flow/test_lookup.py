@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import re
 from decimal import Decimal
@@ -55,6 +56,29 @@ def test_null_in_the_table_is_met_by_nothing_and_may_be_there_twice():
     pairs = pa.table({"k": ["a", "a", None], "j": [1, None, 1], "city": ["one", "no", "no"]})
     rows = [row(k="a", j=1), row(k="a"), row(j=1)]
     assert [r["city"] for r in found(rows, (pairs, ["k", "j"]))] == ["one", None, None]
+
+
+def test_time_without_a_zone_is_in_utc_in_the_stream_and_in_the_table():
+    moment = dt.datetime(1969, 12, 31, 23, 59, 59, 999999)  # noqa: DTZ001
+    zoned = moment.replace(tzinfo=dt.UTC)
+    for times in (pa.array([moment]), pa.array([zoned], pa.timestamp("us", "Asia/Tokyo"))):
+        table = pa.table({"t": times, "city": ["Aberdeen"]})
+        for kind, value in (("timestamp", zoned), ("timestamp_ntz", moment)):
+            assert [r["city"] for r in found([{"t": value}, {"t": None}], (table, "t"), columns=f"t {kind}")] == [
+                "Aberdeen",
+                None,
+            ]
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_column_of_nothing_but_nulls_meets_nothing(how):
+    flow, out = ps.Flow("looked up"), ps.memory("looked up")
+    nulls = flow.source("s", ps.files("none", COLUMNS)).with_columns(nothing="null")
+    nulls.lookup(CITIES, {"nothing": "k"}, how).sink(out)
+    with Harness(flow) as harness:
+        harness.push("s", [row(k="a")])
+        harness.epoch()
+    assert [r["city"] for r in out.rows()] == ([None] if how == "left" else [])
 
 
 def test_numbers_are_compared_by_value_and_zeros_and_nans_are_one():
@@ -129,6 +153,16 @@ def test_table_is_told_apart_by_its_rows_alone(tmp_path):
     )
 
 
+def test_table_with_a_null_among_structs_is_the_same_from_memory_and_from_a_file(tmp_path):
+    kept = pa.array([{"x": 1}, {"x": 2}])
+    hidden = pa.StructArray.from_arrays(kept.flatten(), fields=list(kept.type), mask=pa.array([False, True]))
+    rows = {"k": ["a", "b"], "s": [{"x": 1}, None], "l": [[None, {"x": 3}], []]}
+    written = pa.table(rows)
+    pq.write_table(written, tmp_path / "t.parquet")
+    given = [written, tmp_path / "t.parquet", written.set_column(1, "s", hidden), written.take([1, 0])]
+    assert len({looked_up(pa.schema({"k": pa.string()}), table, "k", "left").identity() for table in given}) == 1
+
+
 WRONG = {
     "several rows of a key": (
         (pa.table({"k": ["a", "b", "a"], "j": [1, 2, 3]}), "k"),
@@ -164,6 +198,10 @@ WRONG = {
     "a type that Spark does not have": (
         (pa.table({"k": ["a"], "n": [None]}), "k"),
         "The table of lookup has column 'n' of type null, which Spark does not have; cast it, or leave it out.",
+    ),
+    "values of two types": (
+        (pd.DataFrame({"k": ["a", 1]}), "k"),
+        "lookup cannot read the DataFrame of pandas (Conversion failed for column k with type object: ",
     ),
     "unsigned beyond": (
         (pa.table({"k": ["a"], "n": pa.array([2**63], pa.uint64())}), "k"),

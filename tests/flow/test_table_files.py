@@ -53,6 +53,16 @@ def test_json_lines_are_read_and_what_is_not_declared_is_not_looked_at(tmp_path)
     assert second == {"k": "b", "n": 2, "x": None, "yes": None, "at": None}
 
 
+def test_dates_and_bytes_of_json_are_text_and_a_time_may_be_a_date(tmp_path):
+    (tmp_path / "t.json").write_text('{"k": "a", "day": "1969-12-31", "raw": "AAE=", "at": "2024-01-02"}\n{"k": "b"}\n')
+    first, second = rows(tmp_path / "t.json", "k string, day date, raw binary, at timestamp", "json")
+    midnight = AT.replace(hour=0, minute=0, second=0)
+    assert first == {"k": "a", "day": dt.date(1969, 12, 31), "raw": b"\0\1", "at": midnight}
+    assert second == {"k": "b", "day": None, "raw": None, "at": None}
+    (tmp_path / "t.csv").write_text("k,at\na,2024-01-02\n")
+    assert rows(tmp_path / "t.csv", "k string, at timestamp", "csv") == [{"k": "a", "at": midnight}]
+
+
 def test_folder_is_one_table_and_hidden_files_are_not_looked_at(tmp_path):
     (tmp_path / "1.csv").write_text("K;n\na;1\n")
     (tmp_path / "2.csv").write_text("k;N\nb;2\n")
@@ -80,6 +90,22 @@ WRONG = {
     ),
     "no header": ("a,1\n", {"header": False}, "lookup does not know the option header='false' of CSV"),
 }
+
+
+JSON_WRONG = {
+    "no base 64": ("raw binary", '"a"', "bytes in JSON are text in base 64"),
+    "bytes within": ("raw array<binary>", '["YQ=="]', "lookup reads bytes in JSON only in columns of their own, and 'raw' is"),
+    "no date": ("raw date", "1", "as json with the declared schema ("),
+    "more digits than declared": ("raw decimal(3,1)", "123", "has a value that Spark cannot hold ("),
+}
+
+
+@pytest.mark.parametrize("case", JSON_WRONG)
+def test_json_that_does_not_fit_is_refused_in_a_sentence(tmp_path, case):
+    column, value, said = JSON_WRONG[case]
+    (tmp_path / "t.json").write_text(f'{{"k": "a", "raw": {value}}}\n')
+    with pytest.raises(DeclarationError, match=re.escape(said)):
+        rows(tmp_path / "t.json", f"k string, {column}", "json")
 
 
 @pytest.mark.parametrize("case", WRONG)

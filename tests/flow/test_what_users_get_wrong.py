@@ -75,7 +75,7 @@ DECLARATIONS = {
     "clock": (lambda s: s.where("at < now()"), "has another value whenever an epoch runs again"),
     "clock in seconds": (lambda s: s.select("unix_timestamp() AS t"), "has another value whenever an epoch runs again"),
     "several rows": (lambda s: s.select("explode(array(v, v)) AS e"), "returns several rows per row; use map_batches"),
-    "negative": (lambda s: s.key_by("k").join(s, within=-dt.timedelta(minutes=1)), "is -1 day, 23:59:00, which is negative"),
+    "negative": (lambda s: s.key_by("k").join(s, within=-dt.timedelta(minutes=1)), "is -60 s, which is negative"),
     "eternity": (lambda _: ps.tumbling("99999999999 days"), "is longer than 100,000 days"),
     "skipping": (lambda s: s.key_by("k").process(ps.Operator(), on_error="skip"), "only it can tell which of them to skip"),
     "own columns": (lambda _: ps.files("none", "__ps_time long"), "names that start with __ps_ are penstock's own"),

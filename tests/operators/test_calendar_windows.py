@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.errors import DeclarationError
-from penstock.operators.zones import zone
+from penstock.operators.zones import LOOK, zone
 from penstock.testing import Harness
 
 SCHEMA = pa.schema({"k": pa.string(), "at": pa.timestamp("us", "UTC"), "n": pa.int64()})
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-ODD = [  # put back over midnight, by half an hour, by a day; in Ramadan; with seconds; never; by 14 hours
+ODD = [  # put back over midnight, by half an hour, by a day; in Ramadan; with seconds; for less than a week; never; by 14 hours
     *("America/Havana", "America/Sao_Paulo", "Australia/Lord_Howe", "Pacific/Apia", "Pacific/Kwajalein", "Africa/Casablanca", "Africa/Monrovia"),
+    *("America/Boa_Vista", "Africa/Freetown"),
     *("Asia/Kolkata", "Pacific/Kiritimati", "Europe/Berlin", "America/New_York", "UTC", "Asia/Tehran", "Europe/Dublin", "America/Asuncion"),
 ]  # fmt: skip
 
@@ -61,6 +62,12 @@ def test_offsets_of_a_zone_are_those_of_python(drawn):
         shown = (EPOCH + dt.timedelta(microseconds=time)).astimezone(rules).utcoffset()
         at = np.searchsorted(np.array(table.changes, np.int64), time, "right")
         assert dt.timedelta(microseconds=table.offsets[at]) == shown
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_clock_that_is_put_forth_and_back_is_looked_at_in_between(name):
+    apart = np.diff(zone(name).changes)
+    assert not len(apart) or apart.min() > LOOK // dt.timedelta(microseconds=1)
 
 
 @given(zones_and_times)

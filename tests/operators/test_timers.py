@@ -300,6 +300,50 @@ def test_event_of_the_last_moment_of_all_fires_no_timer_that_was_not_set():
     assert list(sink.rows()) == []
 
 
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("skipped", [False, True])
+@pytest.mark.parametrize(
+    "at", [dt.datetime.max.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.timezone(-dt.timedelta(hours=5)))]
+)
+def test_timer_at_or_after_the_last_moment_of_all_fires_once_at_the_end_of_input(at, skipped, epochs):
+    called = []
+
+    def fn(key, event, state):
+        return [], (state or 0) + 1, at
+
+    def on_timer(key, state, fired):
+        called.append(fired)
+        if skipped:
+            raise ValueError
+        return (key, str(state), BEGIN), None
+
+    rows = [(0, "a"), (1, "a"), (2, "a")]
+    cut = [rows] if epochs == 1 else [[row] for row in rows]
+    out = Timed().run(fn, on_timer, *cut, end=True, on_error="skip" if skipped else "fail")
+    assert out == ([] if skipped else [("3", 0.0)])
+    assert set(called) == {dt.datetime.max.replace(tzinfo=dt.UTC)}
+
+
+def test_timer_that_is_past_at_the_last_moment_of_all_fires_after_its_events():
+    last = (dt.datetime.max.replace(tzinfo=dt.UTC) - BEGIN) / minutes(1)
+
+    def fn(key, event, state):
+        return [], (state or 0) + 1, event.at
+
+    def on_timer(key, state, fired):
+        return (key, str(state), fired), state
+
+    schema = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+    flow, sink = ps.Flow("last"), ps.memory("last")
+    source = flow.source("s", Reader(schema), time="at")
+    source.key_by("k").stateful_map(fn, OUT, on_timer=on_timer).sink(sink)
+    with Harness(flow) as harness:
+        at = [dt.datetime.max.replace(tzinfo=dt.UTC)] * 2
+        harness.push("s", pa.table({"k": ["a", "a"], "at": at}, schema=schema))
+        harness.finish()
+    assert [(row["what"], (row["at"] - BEGIN) / minutes(1)) for row in sink.rows()] == [("2", last)]
+
+
 @pytest.mark.parametrize("mixed", [False, True], ids=["of one class", "of two classes"])
 def test_timer_without_a_zone_costs_no_second_call_of_the_function(mixed):
     calls = []

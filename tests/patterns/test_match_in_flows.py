@@ -163,6 +163,8 @@ def test_matches_go_on_to_another_region():
         ("SELECT STRICT * WHERE A AS x ; B WITHIN 1 MINUTE", {"on_timeout": "x"}, "line 1, column 8: on_timeout cannot be combined with"),
         ("SELECT * WHERE A AS x ; B WITHIN 1 MINUTE CONSUME BY PARTITION", {"on_timeout": "x"}, "line 1, column 43: on_timeout cannot be"),
         ("SELECT * WHERE A AS k ; B", {}, "line 1, column 21: the result would have two columns 'k'; name the variable differently with AS."),
+        ("SELECT * WHERE A AS K ; B", {}, "line 1, column 21: the result would have two columns 'k' and 'K', which are the same to SQL; name the variable"),
+        ("SELECT * WHERE A AS x ; B AS X", {}, "line 1, column 30: the result would have two columns 'x' and 'X', which are the same to SQL; name the variable"),
         ("SELECT * WHERE A AS x ; B WITHIN 1 MINUTES", {"on_timeout": "y"}, "line 1, column 8: on_timeout names 'y', which is no variable of the result (x)"),
         ("SELECT * WHERE A", {"max_matches_per_event": 0}, "max_matches_per_event must be from 1 to 65,536 in a flow, not 0."),
     ],

@@ -149,6 +149,7 @@ def test_key_whose_type_spark_alone_knows_is_compared_or_refused_when_the_flow_s
 
     [out] = fr.over_spark(spark, tmp_path / "c", declare).values()
     assert {tuple(dict(row).values()) for row in out} == {(0, "a"), (1, "a"), (4, "b"), (5, "b")}
+    assert not fr.over_spark(spark, tmp_path / "c1", lambda sink: declare(sink, "null"))["out"]
     with pytest.raises(
         DeclarationError, match="compares 'half' of the stream, which is string, with 'half' of the table, which is int8"
     ):
@@ -215,17 +216,23 @@ def test_csv_and_json_files_as_tables_have_the_rows_that_a_source_of_them_has(sp
 a,1,0.5,1.50,true,2024-01-02,2024-01-02 03:04:05
 "b, ""b""",,NaN,,FALSE,,2024-01-02T03:04:05.25+01:00
 c,-3,1e3,-2.00,"",1969-12-31,2024-01-02T03:04:05Z
-é,4,-0.0,,,,
+é,4,-0.0,,,,2024-01-02
 '''
     (tmp_path / "csv").mkdir()
     (tmp_path / "csv" / "t.csv").write_text(text)
     (tmp_path / "json").mkdir()
-    lines = ['{"k": "a", "n": 1, "x": 0.5, "yes": true, "at": "2024-01-02 03:04:05", "more": 1}', '{"n": 2, "k": "b"}']
+    lines = [
+        '{"k": "a", "n": 1, "x": 0.5, "yes": true, "at": "2024-01-02 03:04:05", "more": 1, "day": "2024-01-02", "raw": "AAE="}',
+        '{"n": 2, "k": "b", "at": "2024-01-02"}',
+    ]
     (tmp_path / "json" / "t.json").write_text("\n".join(lines))
 
     def declare(sink):
         flow = ps.Flow("files as tables")
-        for kind, columns in (("csv", schema), ("json", "k string, n int, x double, yes boolean, at timestamp")):
+        for kind, columns in (
+            ("csv", schema),
+            ("json", "k string, n int, x double, yes boolean, at timestamp, day date, raw binary"),
+        ):
             files = ps.files(str(tmp_path / kind), columns, kind)
             flow.source(kind, files).lookup(files, "k").sink(sink(kind))
         return flow

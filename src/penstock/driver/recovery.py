@@ -24,7 +24,7 @@ from penstock.driver.input_files import InputFile
 from penstock.flow import plan as p
 from penstock.progress.source_state import PartitionState, SourceState, Waypoint, floor_at
 from penstock.progress.trail import Trail, chained, file_print
-from penstock.types import MAX_TIME, MIN_TIME, Mark, Refusal, time_text
+from penstock.types import MAX_TIME, MIN_TIME, Mark, Refusal, seconds_text, time_text
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def horizons(
         elif span and MIN_TIME < need.time < MAX_TIME:
             need = Horizon(
                 max(need.time - span, MIN_TIME),
-                f"step {region.step_name(operator)!r} of region {region.name!r} looks back {span / 1e6:g} s, and what follows it needs rows from "
+                f"step {region.step_name(operator)!r} of region {region.name!r} looks back {seconds_text(span)}, and what follows it needs rows from "
                 f"{time_text(need.time)} on",
             )
         for kind, at in step.inputs:

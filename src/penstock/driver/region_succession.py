@@ -16,7 +16,7 @@ from penstock.checkpoint.shape import AS_IT_IS, PortShape, RegionShape, StepShap
 from penstock.driver.report import Findings, Outcome
 from penstock.errors import ChangedFlowError
 from penstock.operators.layouts import KEPT_AS, MIGRATED, NONE_ADDED, NONE_DROPPED, columns_of, part_widens, widens
-from penstock.types import HIDDEN, MASK
+from penstock.types import HIDDEN, MASK, plain_seconds
 
 MOST_STEPS: Final = 250
 """Slots of a region: its steps, and those that it ever had."""
@@ -33,7 +33,7 @@ def differences(before: Mapping[str, str] | None, now: Mapping[str, str] | None)
     """Each part with another meaning, likewise; none where one of both is not known."""
     if before is not None and now is not None:
         words = ((word, before.get(word, "none"), now.get(word, "none")) for word in {**before, **now})
-        yield from (each for each in words if each[1] != each[2])
+        yield from ((word, plain_seconds(was), plain_seconds(is_)) for word, was, is_ in words if was != is_)
 
 
 def gone(findings: Findings, kind: str, name: str, where: str, differs: str, advice: str) -> None:

@@ -17,6 +17,7 @@ from penstock.driver.compile import CompiledFlow, CompiledRegion
 from penstock.errors import OperatorError, PenstockError, raised
 from penstock.flow import plan as p
 from penstock.flow.naming import numbered
+from penstock.types import seconds_text
 from penstock.worker.spec import RegionSpec, Step
 
 
@@ -27,7 +28,7 @@ def sources_of(plan: p.Plan) -> list[SourceShape]:
 
 def _options(source: p.SourceNode) -> dict[str, str]:
     declared = (("idle_after", source.idle_after_us), *source.later_options())
-    return {name: f"{us / 1e6:g} s" for name, us in declared if us is not None}
+    return {name: f"{seconds_text(us)}" for name, us in declared if us is not None}
 
 
 def _meaning(source: p.SourceNode) -> dict[str, str]:

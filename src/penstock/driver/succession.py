@@ -20,6 +20,7 @@ from penstock.checkpoint.shape import FlowShape, RegionShape, SourceShape
 from penstock.driver.region_succession import RegionSuccession, difference, differences, gone, still_there
 from penstock.driver.report import Findings, Outcome, Report, Verdict
 from penstock.flow.plan import Output
+from penstock.types import seconds_text
 
 
 def succeed(
@@ -104,8 +105,8 @@ def _compare_sources(before: list[SourceShape], now: list[SourceShape], findings
             sentence = f"Source {old.name!r} of checkpoint {findings.uri} had the {word} {was!r} and now has {is_!r}; {again}."
             findings.found("source", new.name, Outcome.CANNOT, f"It had the {word} {was!r} and now has {is_!r}.", sentence)
         if old.lateness_us != new.lateness_us:
-            before_s, now_s = old.lateness_us / 1e6, new.lateness_us / 1e6
-            findings.found("source", new.name, Outcome.LOADS, f"Its lateness was {before_s:g} s and is now {now_s:g} s.")
+            was, is_ = seconds_text(old.lateness_us), seconds_text(new.lateness_us)
+            findings.found("source", new.name, Outcome.LOADS, f"Its lateness was {was} and is now {is_}.")
         for word, was, is_ in differences(old.options, new.options):
             findings.found("source", new.name, Outcome.LOADS, f"Its {word} was {was} and is now {is_}.")
 

@@ -340,7 +340,8 @@ class KeyedStream(Stream):
         renamed = Stream(self._flow, node)
         if keys.names != self._region.keys.names:
             # A column that is named like a key here, but is none there, stays.
-            mapping = {n: f"{n}_right" for n in node.schema.names if n in self._region.keys.names}
+            here = {n.lower() for n in self._region.keys.names}
+            mapping = {n: f"{n}_right" for n in node.schema.names if n.lower() in here}
             mapping |= dict(zip(keys.names, self._region.keys.names, strict=True))
             renamed = renamed.select(**{mapping.get(n, n): quoted(n) for n in node.schema.names})
         self._region.inputs.append(renamed._node)

@@ -21,6 +21,7 @@ from penstock.routing.strategy import Strategy
 from penstock.rows.rows import with_order
 from penstock.rows.stored_positions import stored_columns
 from penstock.sources.base import Source
+from penstock.types import seconds_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +288,7 @@ class Plan:
         """The flow as text, one line per source, region and sink."""
         lines = [f"flow {self.name}"]
         for s in self.sources:
-            time = f", time {s.time}, lateness {s.lateness_us / 1e6:g} s" if s.time else ""
+            time = f", time {s.time}, lateness {seconds_text(s.lateness_us)}" if s.time else ""
             lines.append(f"  source {s.name} ({s.connector.describe()}{time})")
         for r in self.regions:
             steps = " → ".join(s.operator.describe() for s in r.steps) or "nothing"

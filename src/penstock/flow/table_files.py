@@ -8,6 +8,7 @@ Read next: `penstock.flow.tables`.
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from penstock.sources.files import Files
 
 _INSTEAD = "read the files with Spark or pandas, and give what that gives"
 _ZONED = r"(Z|[+-]\d\d(:?\d\d)?)$"
+_DATE = r"^\d{4}-\d\d-\d\d$"
 
 
 def read_files(files: Files) -> pa.Table:
@@ -73,9 +75,32 @@ def _csv(fs: Any, path: str, files: Files) -> pa.Table:
 def _json(fs: Any, path: str, files: Files) -> pa.Table:
     for name, value in files.options.items():
         raise DeclarationError(f"lookup does not know the option {name}={value!r} of JSON; {_INSTEAD}.")
-    parse = pajson.ParseOptions(explicit_schema=_parsed(files.schema), unexpected_field_behavior="ignore")
+    for column in files.schema:
+        if pa.types.is_nested(column.type) and "binary" in str(column.type):
+            raise DeclarationError(
+                f"lookup reads bytes in JSON only in columns of their own, and {column.name!r} is {column.type}; {_INSTEAD}."
+            )
+    parse = pajson.ParseOptions(
+        explicit_schema=_parsed(files.schema, pa.types.is_date, pa.types.is_binary), unexpected_field_behavior="ignore"
+    )
     with fs.open_input_file(path) as file:
-        return _typed(pajson.read_json(file, parse_options=parse), files.schema)
+        rows = pajson.read_json(file, parse_options=parse)
+    for i, column in enumerate(files.schema):
+        if pa.types.is_binary(column.type):
+            rows = rows.set_column(i, column, _of_base64(rows.column(column.name)))
+    return _typed(rows, files.schema)
+
+
+def _of_base64(texts: Any) -> Any:
+    """Bytes as JSON has them.
+
+    Raises:
+        pyarrow.ArrowInvalid: A text is not of base 64.
+    """
+    try:
+        return pa.array([None if t is None else base64.b64decode(t, validate=True) for t in texts.to_pylist()], pa.binary())
+    except ValueError as error:
+        raise pa.ArrowInvalid(f"bytes in JSON are text in base 64: {error}") from error
 
 
 def _parquet(fs: Any, path: str, files: Files) -> pa.Table:
@@ -90,9 +115,10 @@ def _parquet(fs: Any, path: str, files: Files) -> pa.Table:
     return rows.select(files.schema.names).cast(files.schema)
 
 
-def _parsed(schema: pa.Schema) -> pa.Schema:
-    """The types that are parsed: times come as text, because some have a zone and some have not."""
-    return pa.schema([pa.field(f.name, pa.string() if pa.types.is_timestamp(f.type) else f.type) for f in schema])
+def _parsed(schema: pa.Schema, *texts: Any) -> pa.Schema:
+    """The types that are parsed: times come as text, because some have a zone and some have not, and so do other types if need be."""
+    kinds = (pa.types.is_timestamp, *texts)
+    return pa.schema([pa.field(f.name, pa.string() if any(of(f.type) for of in kinds) else f.type) for f in schema])
 
 
 def _typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -100,6 +126,9 @@ def _typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     for column in schema:
         values: Any = rows.column(column.name)
         if pa.types.is_timestamp(column.type):
+            values = pc.if_else(
+                pc.match_substring_regex(values, _DATE), pc.binary_join_element_wise(values, " 00:00", ""), values
+            )
             zoned = pc.if_else(pc.match_substring_regex(values, _ZONED), values, pc.binary_join_element_wise(values, "Z", ""))
             values = zoned.cast(pa.timestamp("us", "UTC"))
         columns.append(values.cast(column.type))

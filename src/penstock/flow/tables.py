@@ -137,17 +137,14 @@ class Refresh:
         Raises:
             DeclarationError: It cannot be read, has several rows of a key, or lacks a column that the flow knows.
         """
-        table = read_table(self.given, self.declared.keys)
-        there, known = table.rows.schema, self.declared.rows.schema
-        for column in known:
-            if column.name not in there.names:
-                raise DeclarationError(f"The table of lookup lacks column {column.name!r}, which it had when the flow began.")
-            if there.field(column.name).type != column.type:
+        known = self.declared.rows.schema
+        table = read_table(self.given, self.declared.keys, known)
+        for there, column in zip(table.rows.schema, known, strict=True):
+            if there.type != column.type:
                 raise DeclarationError(
-                    f"The table of lookup has column {column.name!r} as {there.field(column.name).type}, which was {column.type} when the flow began."
+                    f"The table of lookup has column {column.name!r} as {there.type}, which was {column.type} when the flow began."
                 )
-        rows = table.rows.select(known.names)
-        return table if known.equals(there) else Table(rows, table.keys, _fingerprint(rows, table.keys))
+        return table
 
     def stored(self, rows: pa.Table) -> Table | None:
         """The table with rows that were stored; None: they are of a table that was declared otherwise."""
@@ -169,8 +166,8 @@ def refreshed(given: Any, every_us: int, table: Table) -> Refresh:
 
 
 def comparable(mine: pa.DataType, theirs: pa.DataType) -> bool:
-    """Whether values of two types can be equal: the same type, or two of whole numbers, of decimals, or of floats."""
-    families = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_floating)
+    """Whether values of two types can be equal: the same type, or two of whole numbers, of decimals, of floats, or of times."""
+    families = (pa.types.is_integer, pa.types.is_decimal, pa.types.is_floating, pa.types.is_timestamp)
     unknown = pa.types.is_null(mine) or pa.types.is_null(theirs)
     return unknown or mine == theirs or any(of(mine) and of(theirs) for of in families)
 
@@ -195,6 +192,8 @@ def _as_type(rows: pa.Table, name: str, looked_up: pa.Field[Any]) -> pa.Table:
     kind = looked_up.type
     if given.type == kind:
         return rows
+    if pa.types.is_null(kind):  # a column of nulls, which equal nothing
+        return rows.slice(0, 0)
     if pa.types.is_decimal(kind):
         kept = np.array([_fits(value, kind) for value in given.to_pylist()], bool)
         cast = given.filter(pa.array(kept)).cast(kind)
@@ -218,18 +217,21 @@ def _fits(value: Any, kind: Any) -> bool:
     return True
 
 
-def read_table(given: Any, keys: tuple[str, ...]) -> Table:
+def read_table(given: Any, keys: tuple[str, ...], known: pa.Schema | None = None) -> Table:
     """Read and check a table.
 
     Args:
         given: A PyArrow table, a pandas DataFrame, a Spark DataFrame of any session, the path of a Parquet file or folder, files
             with a schema, or a function that gives one of these.
         keys: Its key columns.
+        known: Only these columns are looked at; None: all.
 
     Raises:
         DeclarationError: It is none of these, is a stream, is too large, cannot be read, lacks a key column, or has two rows of one key.
     """
     rows = _read(given)
+    if known is not None:
+        rows = _only(rows, known)
     schema = as_schema(rows.schema, "The table of lookup")
     schema = pa.schema([pa.field(f.name, _plain(f.type, f.name)) for f in schema])
     keys = tuple(known_column(name, schema.names, "lookup's on, for the table,") for name in keys)
@@ -240,7 +242,8 @@ def read_table(given: Any, keys: tuple[str, ...]) -> Table:
             )
     try:
         rows = rows.cast(schema)
-    except pa.ArrowInvalid as error:
+        rows.validate(full=True)
+    except pa.ArrowException as error:
         raise DeclarationError(f"The table of lookup has a value that Spark cannot hold ({error}); round it before.") from error
     _check_size(rows.nbytes)
     for name in keys:
@@ -259,6 +262,19 @@ def read_table(given: Any, keys: tuple[str, ...]) -> Table:
     return Table(sorted_rows, keys, _fingerprint(sorted_rows, keys))
 
 
+def _only(rows: pa.Table, known: pa.Schema) -> pa.Table:
+    """Some columns of a table. One that holds nothing but nulls has no type of its own: pandas gives such columns of a result without rows."""
+    for name in known.names:
+        count = rows.column_names.count(name)
+        if count == 0:
+            raise DeclarationError(f"The table of lookup lacks column {name!r}, which it had when the flow began.")
+        if count > 1:
+            raise DeclarationError(f"The table of lookup names column {name!r} {count} times; rename one.")
+    found = rows.select(known.names)
+    fields = [known.field(f.name) if pa.types.is_null(f.type) else f for f in found.schema]
+    return found.cast(pa.schema(fields))
+
+
 def _read(given: Any) -> pa.Table:
     module = type(given).__module__.split(".", 1)[0]
     if isinstance(given, pa.RecordBatch):
@@ -270,7 +286,7 @@ def _read(given: Any) -> pa.Table:
     if isinstance(given, Files):
         return _of_files(given)
     if module == "pandas" and hasattr(given, "columns"):
-        return pa.Table.from_pandas(given, preserve_index=False).replace_schema_metadata(None)
+        return _of_pandas(given)
     if module == "pyspark" and hasattr(given, "isStreaming"):
         if given.isStreaming:
             raise DeclarationError(
@@ -316,6 +332,16 @@ def _of_files(files: Files) -> pa.Table:
         ) from error
 
 
+def _of_pandas(frame: Any) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    except Exception as error:
+        why = ": ".join(str(part) for part in reversed(error.args))
+        raise DeclarationError(
+            f"lookup cannot read the DataFrame of pandas ({why}); give each column a name of its own and values of one type that Spark has."
+        ) from error
+
+
 def _of_spark(frame: Any) -> pa.Table:
     try:
         found: pa.Table = frame.toArrow()
@@ -356,7 +382,7 @@ def _plain(kind: Any, name: str) -> Any:
     if of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind):
         return pa.list_(_plain(kind.value_type, name))
     if of.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type, name)) for field in kind])
+        return pa.struct([pa.field(field.name, _plain(field.type, name)) for field in kind])
     if of.is_map(kind):
         return pa.map_(_plain(kind.key_type, name), _plain(kind.item_type, name))
     if kind in _SIGNED:
@@ -369,7 +395,22 @@ def _plain(kind: Any, name: str) -> Any:
     return kind
 
 
+def _without_hidden(values: Any) -> Any:
+    """The same values; the fields of a struct that is null are null, too, whatever was hidden there."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        fields = [_without_hidden(part) for part in values.flatten()]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=values.is_null() if values.null_count else None)
+    if pa.types.is_nested(kind):  # a list, or a map, which is a list of pairs
+        inner = [_without_hidden(values.values)]
+        return pa.Array.from_buffers(kind, len(values), values.buffers()[:2], values.null_count, values.offset, children=inner)
+    return values.take(to_indices(np.arange(len(values)))) if values.null_count else values
+
+
 def _fingerprint(rows: pa.Table, keys: tuple[str, ...]) -> str:
+    for i, column in enumerate(rows.schema):
+        if rows.num_rows and pa.types.is_nested(column.type):
+            rows = rows.set_column(i, column, _without_hidden(rows.column(i).combine_chunks()))
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema.remove_metadata()) as writer:
         writer.write_table(rows)

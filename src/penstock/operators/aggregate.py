@@ -45,11 +45,14 @@ def bind_kernels(kernels: Sequence[tuple[str, Kernel]], source: pa.Schema) -> tu
 
 
 def check_names(names: Sequence[str], keys: pa.Schema, *, window: bool) -> None:
-    """Refuse aggregates named like another column of the output."""
-    taken = {*keys.names, *(WINDOW if window else ())}
+    """Refuse aggregates named like another column of the output: SQL does not tell names apart by their case."""
+    taken = {name.lower() for name in (*keys.names, *(WINDOW if window else ()))}
+    there: dict[str, str] = {}
     for name in names:
-        if name in taken:
+        if name.lower() in taken:
             raise DeclarationError(f"Aggregate {name!r} has the name of a key or window column; give it another.")
+        if (other := there.setdefault(name.lower(), name)) != name:
+            raise DeclarationError(f"Aggregates {other!r} and {name!r} have names that are the same to SQL; rename one.")
 
 
 def result_schema(

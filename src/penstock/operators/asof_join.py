@@ -20,7 +20,7 @@ from penstock.operators.base import Context, KeyedState, Layout, Operator, Outpu
 from penstock.operators.join import LEFT, RIGHT, all_keys, joined_schema, without_null
 from penstock.rows.keys import Ints
 from penstock.rows.rows import Emitted, Rows
-from penstock.types import MAX_TIME
+from penstock.types import MAX_TIME, seconds_text
 
 _Kept = tuple[int, int, tuple[Any, ...]]  # the time, which layout the row has, the row
 
@@ -45,7 +45,7 @@ class AsOfJoin(Operator):
         return self.tolerance_us
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
-        return {"tolerance": "none" if self.tolerance_us is None else f"{self.tolerance_us / 1e6:g} s"}
+        return {"tolerance": "none" if self.tolerance_us is None else f"{seconds_text(self.tolerance_us)}"}
 
     def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
         return {f.name: str(f.type) for f in inputs[RIGHT] if f.name not in keys.names}

@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.operators.zones import Zone
 from penstock.rows.keys import Ints
-from penstock.types import DAY_US
+from penstock.types import DAY_US, seconds_text
 
 MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
 
@@ -117,9 +117,10 @@ class Calendar:
         return (ends - first) // step
 
     def __str__(self) -> str:
-        size, slide = (f"{n} months" if self.months else f"{n / 1e6:g} s" for n in (self.size, self.slide))
+        size, slide = (f"{n} months" if self.months else f"{seconds_text(n)}" for n in (self.size, self.slide))
         every = f" every {slide}" if self.overlapping else ""
-        later = [f"{n:g} {unit}" for n, unit in ((self.offset[0], "months"), (self.offset[1] / 1e6, "s")) if n]
+        months, us = self.offset
+        later = [text for n, text in ((months, f"{months} months"), (us, seconds_text(us))) if n]
         return f"of {size}{every} in {self.zone.name}" + (f", {' and '.join(later)} later" if later else "")
 
 

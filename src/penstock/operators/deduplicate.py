@@ -20,7 +20,7 @@ from penstock.operators.base import KeyedState, Operator, Output
 from penstock.operators.layouts import NONE_ADDED, NONE_DROPPED, columns_text
 from penstock.rows.keys import LONGEST_SUB_KEY, Ints, KeyCodec, biased, unbiased
 from penstock.rows.rows import Emitted, Rows
-from penstock.types import MAX_TIME, MIN_TIME, time_text
+from penstock.types import MAX_TIME, MIN_TIME, seconds_text, time_text
 
 _DOUBT: Final = b"?"
 
@@ -60,7 +60,7 @@ class Deduplicate(Operator):
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         columns = columns_text(pa.schema([inputs[0].field(c) for c in self.columns]))
-        return {"columns": columns, "within": "for ever" if self.within_us is None else f"{self.within_us / 1e6:g} s"}
+        return {"columns": columns, "within": "for ever" if self.within_us is None else f"{seconds_text(self.within_us)}"}
 
     def fixed(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Sequence[str]:
         """Whole numbers and floats have the same sub-keys in a wider type; decimals have not."""

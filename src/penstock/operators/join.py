@@ -19,7 +19,7 @@ from penstock.errors import DeclarationError
 from penstock.operators.base import Context, KeyedState, Layout, Operator, Output
 from penstock.rows.keys import Ints
 from penstock.rows.rows import Emitted, Keys, Order, Rows, numbered
-from penstock.types import MAX_TIME
+from penstock.types import MAX_TIME, seconds_text
 
 LEFT, RIGHT = 0, 1
 _SIDES: Final = ("left", "right")
@@ -63,7 +63,7 @@ class IntervalJoin(Operator):
         )  # a row without a partner is given out that much later
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
-        return {"within": f"{self.within_us / 1e6:g} s", "how": self.how}
+        return {"within": f"{seconds_text(self.within_us)}", "how": self.how}
 
     def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
         return {f"{side}.{f.name}": str(f.type) for side, schema in zip(_SIDES, inputs, strict=True) for f in schema}
@@ -193,19 +193,21 @@ class IntervalJoin(Operator):
 
 
 def joined_schema(inputs: Sequence[pa.Schema], keys: pa.Schema) -> pa.Schema:
-    """The columns of the left side, then those of the right one without its keys; a name that both have gets ``_right``.
+    """The columns of the left side, then those of the right one without its keys; a name that both have, in any case, gets ``_right``.
 
     Raises:
         DeclarationError: Two columns would have one name.
     """
     left, right = inputs
-    fields = list(left)
+    fields, taken = list(left), {name.lower() for name in left.names}
+    both = taken.copy()
     for field in right:
         if field.name in keys.names:
             continue
-        name = field.name if field.name not in left.names else f"{field.name}_right"
-        if name in [f.name for f in fields]:
+        name = field.name if field.name.lower() not in both else f"{field.name}_right"
+        if name.lower() in taken:
             raise DeclarationError(f"The join would have two columns named {name!r}; rename one of them before joining.")
+        taken.add(name.lower())
         fields.append(pa.field(name, field.type))
     return pa.schema(fields)
 

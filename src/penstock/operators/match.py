@@ -27,6 +27,7 @@ from penstock.patterns.predicates import check_query, expressions_of
 from penstock.patterns.recogniser.recogniser import Batch, Recogniser
 from penstock.patterns.recogniser.tables import Tables
 from penstock.patterns.relations import blocks_of, counts_of, recogniser_of
+from penstock.patterns.result_columns import check_case
 from penstock.patterns.source_locations import error_in_clause
 from penstock.patterns.windows import earliest, step_back_text, steps_back, times, without_text
 from penstock.rows.keys import Ints
@@ -83,9 +84,11 @@ def keyed_pattern(
     if not 0 < as_number(most, "max_matches_per_event", 0) <= MOST_MATCHES:
         raise DeclarationError(f"max_matches_per_event must be from 1 to {MOST_MATCHES:,} in a flow, not {most:,}.")
     shown = tuple(columns.names)
-    return parsed, ready(
+    pattern = ready(
         parsed, shown, order=(time,), keys=tuple(keys), scope=scope, events_window="key", max_matches_per_event=most
     )
+    check_case(parsed.text, pattern.shape, keys)
+    return parsed, pattern
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from penstock.operators.windows import WINDOW, Spans, window_meaning
 from penstock.rows.keys import Ints, biased
 from penstock.rows.returned import Returned
 from penstock.rows.rows import Keys, Rows
-from penstock.types import MAX_TIME
+from penstock.types import MAX_TIME, seconds_text
 
 
 @dataclass
@@ -65,7 +65,7 @@ class StatefulMap(Operator):
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         state = "any value" if self.state is None else columns_text(self.state)
-        lives = {} if self.ttl_us is None else {"time to live": f"{self.ttl_us / 1e6:g} s"}
+        lives = {} if self.ttl_us is None else {"time to live": f"{seconds_text(self.ttl_us)}"}
         return {"state": state, **window_meaning(self.window), **lives}
 
     def span(self) -> int | None:

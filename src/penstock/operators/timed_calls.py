@@ -34,10 +34,13 @@ if TYPE_CHECKING:
 _ZERO_NAIVE: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001  (times without a zone are UTC, as those of columns)
 _NO_TIMER: Final = dt.datetime.max.replace(tzinfo=EPOCH.tzinfo)
 _KEPT: Final = dt.datetime.max.replace(tzinfo=EPOCH.tzinfo)  # an object of its own: the timer is the stored one
+_AFTER_ALL: Final = dt.datetime.max.replace(tzinfo=dt.timezone(dt.timedelta(hours=-1)))  # after every time that UTC has
 _EARLIEST: Final = dt.datetime.min.replace(tzinfo=EPOCH.tzinfo)
 _TICK: Final = dt.timedelta(microseconds=1)
 _FIRST, _LAST = (_EARLIEST - EPOCH) // _TICK, (_NO_TIMER - EPOCH) // _TICK
 _MOST_ROWS: Final = 1 << 16
+_BEYOND: Final[int] = _LAST + 1
+"""A timer after the last time that Python has fires after all events; its function is called with that last time."""
 UNREAD: Final = MAX_TIME - 1
 """In place of a timer that fires neither among an entry's rows nor after them."""
 
@@ -168,7 +171,7 @@ class TimedCalls(Calls):
                         trigger += [i] * len(given)
                 if timer is not _KEPT and timer is not never:
                     try:
-                        early = timer <= last
+                        early = last is never or timer <= last
                     except TypeError:
                         timer = in_utc(timer)
                         early = timer <= last
@@ -187,6 +190,7 @@ class TimedCalls(Calls):
             since.append(timer - EPOCH)
             self._after.append(now)
         numbers: Any = pa.array(since, pa.duration("us")).cast(pa.int64()).to_numpy().copy()
+        np.minimum(numbers, _BEYOND, out=numbers)
         numbers[kept], numbers[gone] = self.at[kept], MAX_TIME
         self.at = numbers
 
@@ -199,7 +203,7 @@ class TimedCalls(Calls):
         timers: list[Any] = [_KEPT] * len(late)
         soon = np.flatnonzero(self._timers.at <= late)
         for g, timer in zip(soon.tolist(), as_moments(self._timers.at[soon]), strict=True):
-            timers[g] = timer
+            timers[g] = _AFTER_ALL if timer is _NO_TIMER else timer
         return timers
 
     def _fire_before(self, g: int, key: Any, now: Any, timer: Any, i: int) -> tuple[Any, Any]:
@@ -235,10 +239,10 @@ class TimedCalls(Calls):
 
     def _of_timer(self, key: Any, now: Any, at: int) -> tuple[Sequence[Any], Any, int]:
         """What the function for timers gives: rows, state, the next timer."""
-        outputs, after, *timer = self._on_timer(key, now, EPOCH + at * _TICK)
+        outputs, after, *timer = self._on_timer(key, now, _as_moment(min(at, _LAST)))
         given, later = self._returned.rows(outputs), wanted(timer, MIN_TIME)
         if later <= at:
-            raise Unfit(f"set the next timer to {time_text(later)}, which is not after the one that fired, {time_text(at)}")
+            raise Unfit(f"set the next timer to {_shown(later)}, which is not after the one that fired, {_shown(at)}")
         if len(given) > _MOST_ROWS:
             raise Unfit(f"returned {len(given):,} rows, more than {_MOST_ROWS:,}")
         return given, after, later
@@ -317,10 +321,10 @@ class TimedCalls(Calls):
         text = f"it {error}" if isinstance(error, Unfit) else raised(error) if step.on_error == "fail" else ""
         if step.on_error == "fail":
             raise OperatorError(
-                f"{step.name} of region {step.context.region!r} failed on key {key} at its timer of {time_text(at)}: "
+                f"{step.name} of region {step.context.region!r} failed on key {key} at its timer of {_shown(at)}: "
                 f'{text}; fix on_timer, or leave such timers out with on_error="skip".'
             ) from error
-        self._untold[g, at] = key, f"timer of {time_text(at)}", text or f"{type(error).__name__}: {error}", ""
+        self._untold[g, at] = key, f"timer of {_shown(at)}", text or f"{type(error).__name__}: {error}", ""
 
 
 def as_moments(times: Ints) -> list[Any]:
@@ -348,7 +352,13 @@ def in_utc(timer: Any) -> Any:
 
 def _as_moment(at: int) -> Any:
     """A timer (µs) as Python has it."""
-    return _NO_TIMER if at == MAX_TIME else EPOCH + at * _TICK
+    if at > _LAST:
+        return _NO_TIMER if at == MAX_TIME else _AFTER_ALL
+    return EPOCH + at * _TICK
+
+
+def _shown(at: int) -> str:
+    return time_text(min(at, _LAST))
 
 
 def wanted(timer: Sequence[Any], time: int) -> int:
@@ -377,7 +387,7 @@ def wanted(timer: Sequence[Any], time: int) -> int:
         ) from error
     if not isinstance(us, int):  # pandas' NaT
         raise Unfit(f"returned the timer {at!r}, which is no time; return None for none")
-    return us if us > time else time + 1
+    return min(max(us, time + 1), _BEYOND)
 
 
 __all__ = ["UNREAD", "TimedCalls", "Timers", "wanted"]

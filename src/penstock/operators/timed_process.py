@@ -27,7 +27,7 @@ from penstock.operators.fired import Fired
 from penstock.operators.migration import view_of
 from penstock.rows.keys import LONGEST_SUB_KEY, Ints, biased, unbiased
 from penstock.rows.rows import Emitted, Rows
-from penstock.types import MAX_TIME, MIN_TIME, Duration, duration_us, time_text
+from penstock.types import MAX_TIME, MIN_TIME, Duration, duration_us, seconds_text, time_text
 
 _LIFE: Final = b"\xff" * (LONGEST_SUB_KEY + 1)
 """Sub-key of the hidden entry; longer than those of users."""
@@ -92,7 +92,7 @@ class TimedProcess(Operator):
         self.name, self.kind = operator.describe(), operator.kind_name()
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
-        lives = {} if self.ttl_us is None else {"time to live": f"{self.ttl_us / 1e6:g} s"}
+        lives = {} if self.ttl_us is None else {"time to live": f"{seconds_text(self.ttl_us)}"}
         return {**self._user.meaning(inputs, keys), **lives}
 
     def facts(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
@@ -395,7 +395,7 @@ class Turns:
                 f"{what} in on_timer, which is not after the one that fired, {time_text(least - 1)}; set it to a later time, or to none."
             )
         raise OperatorError(
-            f"{what}, which is less than its timer_lead of {self._lead / 1e6:g} s after a row that was given with others; give a smaller timer_lead."
+            f"{what}, which is less than its timer_lead of {seconds_text(self._lead)} after a row that was given with others; give a smaller timer_lead."
         )
 
 

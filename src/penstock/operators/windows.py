@@ -17,7 +17,7 @@ from penstock.errors import DeclarationError
 from penstock.operators.calendar import Calendar, months_of
 from penstock.operators.zones import zone as zone_of
 from penstock.rows.keys import Ints
-from penstock.types import DAY_US, Duration, duration_us
+from penstock.types import DAY_US, Duration, duration_us, seconds_text
 
 WINDOW: Final = ("window_start", "window_end")
 """Columns that a window adds to its rows."""
@@ -80,8 +80,8 @@ class Sliding:
         return np.zeros(len(starts), np.int64)
 
     def __str__(self) -> str:
-        every = f" every {self.slide_us / 1e6:g} s" if self.overlapping else ""
-        return f"of {self.size_us / 1e6:g} s{every}" + (f", {self.offset_us / 1e6:g} s later" if self.offset_us else "")
+        every = f" every {seconds_text(self.slide_us)}" if self.overlapping else ""
+        return f"of {seconds_text(self.size_us)}{every}" + (f", {seconds_text(self.offset_us)} later" if self.offset_us else "")
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def window_text(window: Window | None) -> str:
     """A window for people."""
     if window is None:
         return "none"
-    return f"of sessions with a gap of {window.gap_us / 1e6:g} s" if isinstance(window, Session) else str(window)
+    return f"of sessions with a gap of {seconds_text(window.gap_us)}" if isinstance(window, Session) else str(window)
 
 
 def window_meaning(window: Window | None) -> dict[str, str]:

@@ -23,7 +23,7 @@ from penstock.types import DAY_US
 
 _FIRST: Final = dt.datetime(1900, 1, 1, tzinfo=dt.UTC)
 _LAST: Final = dt.datetime(2200, 1, 1, tzinfo=dt.UTC)
-_LOOK: Final = dt.timedelta(days=7)  # no zone has put its clock forth and back within a week
+LOOK: Final = dt.timedelta(days=3)  # no zone has put its clock forth and back within so little: Freetown did in four days
 _MODERN_US: Final = 2 * 365 * DAY_US  # 1972: since then zones differ from UTC by quarters of an hour
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -102,7 +102,7 @@ def _read(name: str) -> Zone:
 
     changes, offsets, before = [], [offset(_FIRST)], _FIRST
     while before < _LAST:
-        after = before + _LOOK
+        after = before + LOOK
         if (new := offset(after)) != offsets[-1]:
             low, high = before, after
             while high - low > dt.timedelta(seconds=1):
@@ -115,4 +115,4 @@ def _read(name: str) -> Zone:
     return Zone(rules.key, tuple(changes), tuple(offsets))
 
 
-__all__ = ["EPOCH", "Zone", "zone"]
+__all__ = ["EPOCH", "LOOK", "Zone", "zone"]

@@ -5,6 +5,7 @@ Pure and columnar: from numbers of events to Arrow arrays by ``take``; no match 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -93,6 +94,27 @@ def list_of(events: Table, attributes: tuple[str, ...], positions: NDArray[np.in
     columns = [events.column(name).take(rows) for name in attributes]
     structs = pa.StructArray.from_arrays(columns, fields=fields) if fields else pa.array([{}] * len(rows), pa.struct([]))
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
+
+
+def check_case(query: str, shape: Shape, keys: Iterable[str]) -> None:
+    """Refuse a result in which SQL, which may follow in a flow, does not tell two columns apart.
+
+    Args:
+        query: the query's text.
+        shape: the result's.
+        keys: the names of the key's columns in the result.
+
+    Raises:
+        QueryError: two names differ in case only.
+    """
+    there = {name.lower(): name for name in (*keys, *((END, MATCHES) if shape.counts else (START, END)))}
+    for bound in shape.bound:
+        if (other := there.setdefault(bound.name.lower(), bound.name)) != bound.name:
+            raise error_in(
+                query,
+                bound.name,
+                f"{_TWO} {other!r} and {bound.name!r}, which are the same to SQL; name the variable differently with AS.",
+            )
 
 
 def shape_of(query: Query, columns: tuple[str, ...], kinds: tuple[tuple[str, ...], ...], keys: tuple[str, ...]) -> Shape:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.flow.steps import Beside
-from penstock.spark.columns import named, spark_schema
+from penstock.spark.columns import arrow_schema, named, spark_schema
 from penstock.spark.internals.broadcasts import Broadcasts, with_kept
 from penstock.spark.internals.plans import frame_of_table, select_sql, taken_over
 from penstock.sql_text.schema import quoted
@@ -53,12 +53,15 @@ def beside(frame: DataFrame, of: Beside, schema: pa.Schema) -> DataFrame:
     Args:
         frame: The rows, with hidden columns.
         of: The table.
-        schema: The visible columns of the rows.
+        schema: The visible columns of the rows; null is a type that was not known when the flow was declared.
 
     Raises:
         DeclarationError: A key is of a type whose values cannot equal those of the table's.
     """
-    table = _table(frame.sparkSession, of, pa.schema([schema.field(name) for name in of.on]))
+    keys = pa.schema([schema.field(name) for name in of.on])
+    if any(pa.types.is_null(key.type) for key in keys):  # only Spark knows it
+        keys = arrow_schema(frame.select(*map(named, of.on)).schema)
+    table = _table(frame.sparkSession, of, keys)
     equal = [named(mine) == F.col(theirs) for mine, theirs in zip(of.on, table.keys, strict=True)]
     joined = frame.join(F.broadcast(taken_over(table.frame, frame.sparkSession)), equal, "inner" if of.inner else "left")
     added = [f"{value} as {quoted(new)}" for value, (_, new) in zip(table.values, of.columns, strict=True)]

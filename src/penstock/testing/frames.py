@@ -35,7 +35,7 @@ def by_sql(node: p.StepNode, table: pa.Table, sql: Sql) -> pa.Table:
     def query() -> str:
         shown = "* EXCLUDE (" + ", ".join(ORDER) + ")"
         if sql.columns is not None:
-            shown = ", ".join(f'{to_duckdb(expression)} AS "{name}"' for name, expression in sql.columns)
+            shown = ", ".join(f"{to_duckdb(expression)} AS {_quoted(name)}" for name, expression in sql.columns)
         hidden = ", ".join(f"{sql.sub} AS {SUB}" if sql.sub and name == SUB else name for name in ORDER)
         return f"SELECT {shown}, {hidden} FROM t" + (f" WHERE {to_duckdb(sql.where)}" if sql.where else "")
 
@@ -57,6 +57,10 @@ def by_sql(node: p.StepNode, table: pa.Table, sql: Sql) -> pa.Table:
             f"{node.step.describe()} failed on the record {shown} of source {names}: {told}; leave such records out with a where(…) before it. "
             "The epoch was not committed."
         ) from error
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def beside(table: pa.Table, of: Beside) -> pa.Table:
