@@ -129,7 +129,8 @@ def opened(
     ship_user_code(plan)
     ours = query_session(spark)
     for source in plan.sources:
-        reader_of(source).check(source)
+        for sentence in reader_of(source).check(spark, source):
+            complain(sentence)
     compiled = compile_flow(plan, schema_of(ours), partial_schema(ours), only_partition(plan))
     check_patterns(compiled, ours)
     for sentence, matters in undivided(compiled):

@@ -103,13 +103,10 @@ class Reader:
         self._forget()
 
     @staticmethod
-    def check(source: SourceNode) -> None:
-        """Refuse a source that cannot be read as it was declared.
-
-        Raises:
-            DeclarationError: It cannot.
-        """
-        del source
+    def check(spark: SparkSession, source: SourceNode) -> Sequence[str]:
+        """A sentence for each thing to know of a source before it is read; a `DeclarationError` if it cannot be, as it was declared."""
+        del spark, source
+        return ()
 
     @staticmethod
     def stream(spark: SparkSession, source: SourceNode) -> DataFrame:
