@@ -143,6 +143,9 @@ def translated(
         return ours
     if "Multiple streaming queries are concurrently using" in text or "CONCURRENT_STREAM_LOG_UPDATE" in text:
         return FencedError(SEEN_BY_SPARK)
+    if begun := re.search(r"Error from python worker:\n((?:  .*\n|\n)+)", text):
+        said = re.findall(r"^  ([A-Za-z_][\w.]*: .+)$", begun[1], re.MULTILINE) or begun[1].strip().splitlines()[-1:]
+        return PenstockError(f"{what} failed: Spark's Python workers do not start: {' '.join(said[-1:]).strip().rstrip('.')}.")
     if "No space left on device" in text:
         return errors.StateError("The disk is full; the epoch was not committed. Make room and start the flow again.")
     if (
@@ -156,6 +159,11 @@ def translated(
     if "Illegal Parquet type: INT64 (TIMESTAMP(NANOS" in text:
         return errors.RecordError(
             f"{what} failed: a Parquet file has a column of another type than it can be read as. {_FINE_TIMES}"
+        )
+    if re.search(r"UnsupportedOperationException: .*PlainValuesDictionary\$Plain(Long|Integer)Dictionary", text):
+        return errors.RecordError(
+            f"{what} failed: a Parquet file has a column of another type than it can be read as. Numbers without a sign are wider in Spark: declare "
+            "uint32 as bigint and uint64 as decimal(20,0)."
         )
     if read := re.search(r"\[FAILED_READ_FILE[.\w]*\] (.+)", text):
         causes = re.findall(r"^Caused by: (?!.*FAILED_READ_FILE)[\w.$]+: (.+)$", text, re.MULTILINE)
@@ -172,4 +180,5 @@ def translated(
     first = python[-1] if "Python worker" in text and python else lines[0] if lines else type(error).__name__
     if "Exception thrown in awaitResult" in first and (causes := re.findall(r"^Caused by: [\w.$]+: (.+)$", text, re.MULTILINE)):
         first = causes[-1]
+    first = re.sub(r"^(?:\[STREAM_FAILED\] )?Query \[id = .+?\] terminated with exception: ", "", first)
     return PenstockError(f"{what} failed: {plain(first)}")
