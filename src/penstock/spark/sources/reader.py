@@ -433,6 +433,7 @@ class Reader:
             record = f"coalesce({CORRUPT}, {record})"
             error = f"if({CORRUPT} is not null, 'malformed', {error})"
         name, place = sql_text(self._source.name), self._place(rows)
+        record = f"make_valid_utf8({record})"  # what it is malformed by must not be what its sink fails at
         return rows.selectExpr(f"'{name}' as source", f"{place} as position", f"{error} as error", f"{record} as record")
 
     def _read(self) -> DataFrame:
