@@ -7,7 +7,7 @@ import re
 import pytest
 
 from penstock.checkpoint.folder import Checkpoint, Identity, open_checkpoint
-from penstock.errors import CheckpointError
+from penstock.errors import CheckpointError, TornFileError
 
 MINE = Identity("1", "f")
 
@@ -63,3 +63,27 @@ def test_location_that_is_no_folder_is_refused_by_name(given):
 
 def test_location_may_be_a_path(tmp_path):
     assert Checkpoint(tmp_path / "there").uri == str(tmp_path / "there")
+
+
+@pytest.mark.parametrize("body", [b"", b'{"flow": "12', b"\xff\x00", b"null", b"{}", b"[]"])
+def test_small_file_that_is_damaged_is_named_and_what_only_informs_is_as_if_it_were_not_there(tmp_path, body):
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.create(Identity("1", "f"))
+    (tmp_path / "penstock.json").write_bytes(body)
+    for look in (checkpoint.identity, lambda: checkpoint.create(Identity("1", "f"))):
+        with pytest.raises(TornFileError, match=r"^The file /.*/penstock\.json is damaged \(.+\); restore it from a copy\.$"):
+            look()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "000001.end").write_bytes(body)
+    assert not checkpoint.end_of(1)
+    assert checkpoint.end_of(2) is None
+
+
+@pytest.mark.parametrize("body", [b"", b'{"sources": {', b"null"])
+def test_note_of_an_epochs_files_when_it_is_damaged_is_not_taken_for_none(tmp_path, body):
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.kept_input(3) is None
+    (tmp_path / "epochs").mkdir()
+    (tmp_path / "epochs" / "000000000003.files").write_bytes(body)
+    with pytest.raises(TornFileError, match=r"000000000003\.files is damaged \(.+\); restore it from a copy"):
+        checkpoint.kept_input(3)

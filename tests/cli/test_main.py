@@ -99,6 +99,10 @@ def test_flow_that_is_declared_wrongly_or_a_folder_that_is_no_checkpoint_ends_wi
             "import nowhere_at_all\n",
             "'app.py' cannot be loaded: ModuleNotFoundError: No module named 'nowhere_at_all' (app.py, line 1); fix it.\n",
         ),
+        (
+            "import sys\nsys.exit()\n",
+            "'app.py' cannot be loaded: it ends its process, SystemExit: (app.py, line 2); put what is not about the flow under if __name__ == '__main__'.\n",
+        ),
     ],
 )
 def test_file_of_a_flow_that_raises_is_told_with_its_line(body, said, tmp_path, monkeypatch, capsys):
@@ -106,6 +110,23 @@ def test_file_of_a_flow_that_raises_is_told_with_its_line(body, said, tmp_path, 
     (tmp_path / "app.py").write_text(body)
     assert cli.main(["run", "app.py", "--checkpoint", "ckpt"]) == 1
     assert capsys.readouterr().err == said
+
+
+def test_file_without_the_flow_when_it_has_others_is_told_with_their_names(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app.py").write_text("import penstock as ps\na, b, c = ps.Flow('a'), ps.Flow('b'), 3\n")
+    assert cli.main(["run", "app.py", "--checkpoint", "ckpt"]) == 2
+    assert capsys.readouterr().err == "app.py has no 'flow'; give app.py:a or app.py:b.\n"
+
+
+@pytest.mark.parametrize("name", ["json", "penstock", "graphlib"])
+def test_file_that_has_the_name_of_a_module_is_refused_and_the_module_stays(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{name}.py").write_text("flow = 3\n")
+    before = sys.modules.get(name)
+    assert cli.main(["run", f"{name}.py", "--checkpoint", "ckpt"]) == 2
+    assert capsys.readouterr().err == f"'{name}.py' has the name of a module that others import, '{name}'; rename it.\n"
+    assert sys.modules.get(name) is before
 
 
 def test_penstock_error_is_one_sentence_on_stderr(say_no, capsys):

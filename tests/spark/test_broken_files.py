@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import sqlite3
 import tempfile
 
 import pyarrow as pa
@@ -144,6 +145,21 @@ def test_file_when_it_could_not_be_read_may_be_mended_or_removed_before_the_epoc
     pq.write_table(pa.table({"k": ["a"], "v": [3]}), folder / "3.parquet")
     run()
     assert sorted(r["v"] for r in out.rows()) == [1, 3]
+
+
+def test_malformed_record_that_is_not_in_utf_8_is_stored_in_any_sink(spark, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "1.json").write_bytes(b'{"k": "gr\xf6\xdfe", "v": 1}\n{"k": "a", "v": 2}\n{"k": "\xc3\xa4", "v": "x"}\n')
+    for name in ("sqlite", "duckdb"):
+        assert malformed(spark, tmp_path, "json", ps.sql(f"{name}:///{tmp_path}/bad.{name}", "bad")) == ([2], 2)
+    stored = (
+        sqlite3.connect(tmp_path / "bad.sqlite").execute("SELECT position, error, record FROM bad ORDER BY position").fetchall()
+    )
+    assert stored == [
+        ("1.json row 1", "malformed", '{"k": "gr\ufffd\ufffde", "v": 1}'),
+        ("1.json row 3", "malformed", '{"k": "ä", "v": "x"}'),
+    ]
 
 
 @pytest.mark.parametrize("kind", ["csv", "json"])

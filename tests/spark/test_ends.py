@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.errors import FinishedError, OperatorError, PenstockError
+from penstock.checkpoint.folder import Checkpoint
+from penstock.errors import FencedError, FinishedError, OperatorError, PenstockError
 from penstock.sinks.foreach import ForeachSink
 
 pytestmark = pytest.mark.spark
@@ -69,6 +70,21 @@ def test_rows_when_a_drain_is_followed_by_a_drain_or_a_stop_are_all_read_in_the_
     run.shutdown(drain=True, timeout=300)
     assert run.progress["finished"]
     assert values(out) == [*range(24 * PER_FILE)]
+
+
+def test_run_that_has_nothing_to_read_ends_when_another_one_replaces_it_and_says_so(spark, tmp_path):
+    write(tmp_path / "in", [0])
+    flow = flow_of(tmp_path / "in", ps.memory("ends.replaced"))
+    run = flow.start(spark, checkpoint=str(tmp_path / "c"), trigger="100 milliseconds", workers=1)
+    until(lambda: read(run) == 1, run)
+    time.sleep(1.5)
+    assert run.active
+    assert Checkpoint(tmp_path / "c").claim({"pid": 7, "host": "elsewhere", "started": "today"}) == 2
+    with pytest.raises(
+        FencedError, match=r"^Run 1 of this checkpoint was replaced by run 2, started today by process 7 on elsewhere"
+    ):
+        run.await_termination(60)
+    assert not run.active
 
 
 def mended(k, e, s):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import traceback
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock as ps
@@ -122,12 +124,41 @@ def test_folder_of_a_source_when_it_is_not_there_is_told_with_the_source(spark, 
         ("[SOMETHING_ELSE] It did not work. SQLSTATE: XX000", "The flow failed: It did not work."),
         ("[USER_RAISED_EXCEPTION] penstock: Source 's' has a record. SQLSTATE: P0001", "Source 's' has a record."),
         ("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012", "The flow failed: Division by zero."),
+        (
+            "[STREAM_FAILED] Query [id = 1-2, runId = 3-4] terminated with exception: It did not work. SQLSTATE: XXKST",
+            "The flow failed: It did not work.",
+        ),
+        (
+            "Job aborted: \nError from python worker:\n  Traceback (most recent call last):\n  AttributeError: no 'loads'\nPYTHONPATH was:\n  /x\n\tat java",
+            "The flow failed: Spark's Python workers do not start: AttributeError: no 'loads'.",
+        ),
+        (
+            "Error from python worker:\n  /usr/bin/python3: No module named pyspark\nPYTHONPATH was:\n  /x\n",
+            "The flow failed: Spark's Python workers do not start: /usr/bin/python3: No module named pyspark.",
+        ),
     ],
 )
 def test_words_of_spark_when_nothing_better_is_known_come_without_its_codes(said, told):
     error = translated(RuntimeError(said))
     assert isinstance(error, PenstockError)
     assert str(error) == told
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("kind", "declared", "wider"), [("uint32", "int", "bigint"), ("uint64", "bigint", "decimal(20,0)")])
+def test_numbers_without_a_sign_are_told_with_the_type_to_declare_and_read_as_that(spark, tmp_path, kind, declared, wider):
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"v": pa.array([2**31], kind)}), tmp_path / "in" / "1.parquet")
+
+    def run(schema):
+        flow, out = ps.Flow("unsigned"), ps.memory(f"{schema} {tmp_path}")
+        flow.source("s", ps.files(tmp_path / "in", f"v {schema}")).sink(out)
+        flow.start(spark, checkpoint=tmp_path / schema, trigger="available_now").await_termination(600)
+        return [int(r["v"]) for r in out.rows()]
+
+    with pytest.raises(RecordError, match=rf"{kind} as {re.escape(wider)}"):
+        run(declared)
+    assert run(wider) == [2**31]
 
 
 @pytest.mark.spark

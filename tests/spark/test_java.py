@@ -101,6 +101,29 @@ def test_shim_drops_only_the_vector_module(bare, monkeypatch):
     assert answer.stdout.splitlines() == [f"<{argument}>" for argument in kept]
 
 
+@pytest.mark.parametrize(
+    ("given", "then"),
+    [
+        ({"LC_ALL": "C"}, "C.UTF-8"),
+        ({}, "C.UTF-8"),
+        ({"LANG": "POSIX"}, "C.UTF-8"),
+        ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, ""),
+        ({"LC_ALL": "de_DE.UTF-8", "LC_CTYPE": "C"}, "de_DE.UTF-8"),
+    ],
+)
+def test_shim_replaces_only_the_locale_in_which_java_does_not_see_all_files(bare, monkeypatch, given, then):
+    fake_java(bare / "jdk", "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(bare / "jdk"))
+    java.ensure_java()
+    (bare / "jdk" / "bin" / "java").write_text('#!/bin/sh\necho "$LC_ALL"\n')
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    shim = Path(os.environ["JAVA_HOME"]) / "bin" / "java"
+    assert subprocess.run([shim], capture_output=True, text=True, check=True).stdout == f"{then}\n"
+
+
 def test_shim_when_made_by_many_at_once_is_whole_and_leaves_no_drafts(bare):
     found = java.Java(21, fake_java(bare / "jdk", "21.0.2").parents[1], "PATH")
     with ThreadPoolExecutor(8) as pool:

@@ -84,3 +84,30 @@ def test_column_that_folders_are_named_after_may_have_any_name(spark, tmp_path, 
     flow = ps.Flow("names")
     events = flow.source("s", ps.files(str(tmp_path / "part"), f"id long, `{column}` int"))
     assert [tuple(r.values()) for r in collected(spark, tmp_path, flow, events)] == [(1, 1)]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("most", [None, 1])
+def test_files_beside_folders_that_columns_are_named_after_are_read_too(spark, tmp_path, kind, most):
+    folder = tmp_path / "at=home" / "in"
+    for i, name in enumerate(["plain", "day=1/a", "day=2/a", "other"]):
+        write(folder / f"{name}.parquet", i, {"v": [i]})
+        if kind == "csv":
+            (folder / f"{name}.parquet").rename(folder / f"{name}.csv").write_text(f"v\n{i}\n")
+            fr.stamp(folder / f"{name}.csv", i)
+    flow = ps.Flow("names")
+    events = flow.source("s", ps.files(str(folder), "v long", kind, max_files_per_epoch=most))
+    numbers = events.key_by("1 AS k").stateful_map(lambda _, e, n: ((e.v, n or 0), (n or 0) + 1), "v long, n long")
+    rows = collected(spark, tmp_path, flow, numbers)
+    assert sorted((r["v"], r["n"]) for r in rows) == [(i, i) for i in range(4)]
+
+
+def test_malformed_files_beside_folders_that_columns_are_named_after_are_all_counted(spark, tmp_path):
+    for i, name in enumerate(["plain", "day=1/a"]):
+        path = tmp_path / "in" / f"{name}.csv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"w\n{i}\n")
+    flow, bad = ps.Flow("names"), ps.memory(f"bad {tmp_path}")
+    events = flow.source("s", ps.files(str(tmp_path / "in"), "v long", "csv"), on_error=bad)
+    assert collected(spark, tmp_path, flow, events) == []
+    assert sorted(r["record"] for r in bad.rows()) == ["0", "1"]

@@ -27,6 +27,8 @@ from penstock.state.files import (
     list_dir,
     location_of,
     read_bytes,
+    read_json,
+    read_json_if_there,
     resolve,
     write_atomic,
 )
@@ -92,7 +94,7 @@ class Checkpoint:
         """The checkpoint's owner; None if it has none yet."""
         if IDENTITY not in self._names(""):
             return None
-        raw = json.loads(read_bytes(self.fs, self.path(IDENTITY)))
+        raw = read_json(self.fs, self.path(IDENTITY), "flow", "name")
         return Identity(raw["flow"], raw["name"])
 
     def of_group(self) -> bool:
@@ -173,7 +175,7 @@ class Checkpoint:
 
     def sources(self) -> list[SourceShape]:
         """What `keep_sources` kept."""
-        return [SourceShape(**raw) for raw in json.loads(read_bytes(self.fs, self.path(SOURCES)))]
+        return [SourceShape(**raw) for raw in read_json(self.fs, self.path(SOURCES))]
 
     def keep_fed(self, fed: Mapping[str, str]) -> None:
         """Store what feeds each output, by its name, in the run that is about to emit rows."""
@@ -181,7 +183,7 @@ class Checkpoint:
 
     def fed(self) -> dict[str, str]:
         """What `keep_fed` stored for the last run that emitted rows; empty: there was none."""
-        return dict(json.loads(read_bytes(self.fs, self.path(FED)))) if FED in self._names("") else {}
+        return dict(read_json(self.fs, self.path(FED))) if FED in self._names("") else {}
 
     def keep_specs(self, run: int, data: bytes) -> None:
         """Store a run's regions, so that their state can be read without the flow's code."""
@@ -201,9 +203,10 @@ class Checkpoint:
 
     def end_of(self, run: int) -> dict[str, Any] | None:
         """What `keep_end` stored; None: the run has not ended, or could not note it."""
-        if f"{run:06d}.end" not in self._names(RUNS):
+        try:
+            return dict(read_json(self.fs, self.path(RUNS, f"{run:06d}.end")))
+        except (OSError, ValueError, CheckpointError):
             return None
-        return dict(json.loads(read_bytes(self.fs, self.path(RUNS, f"{run:06d}.end"))))
 
     def check_owner(self, run: int) -> None:
         """Refuse to continue if a newer run has claimed the checkpoint.
@@ -344,7 +347,7 @@ class Checkpoint:
         path = self.path(EPOCHS, epoch_name(epoch, ending))
         if create_exclusive(self.fs, path, json.dumps(found).encode(), f"r{run}"):
             return found
-        return dict(json.loads(read_bytes(self.fs, path)))
+        return dict(read_json(self.fs, path))
 
     def give_end(self, epoch: int, run: int) -> None:
         """Note that an epoch's rows are given to a sink as those of the end of the input."""
@@ -355,10 +358,7 @@ class Checkpoint:
         return epoch_name(epoch, ".end") in self._names(EPOCHS)
 
     def _kept(self, epoch: int, ending: str) -> dict[str, Any] | None:
-        try:
-            return dict(json.loads(read_bytes(self.fs, self.path(EPOCHS, epoch_name(epoch, ending)))))
-        except TornFileError:
-            return None
+        return read_json_if_there(self.fs, self.path(EPOCHS, epoch_name(epoch, ending)))  # type: ignore[no-any-return]
 
     def read_command(self, name: str) -> Command:
         """A command of the control log; `Unknown` if it is none."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.checkpoint.folder import GROUP, IDENTITY, Checkpoint, reached
 from penstock.errors import CheckpointError
-from penstock.state.files import create_exclusive, list_dir, read_bytes
+from penstock.state.files import create_exclusive, list_dir, read_json
 
 PARTITIONS: Final = "partitions"
 
@@ -47,7 +47,7 @@ class GroupFolder:
         fs, path = self._folder.fs, self._folder.path(GROUP)
         if GROUP not in list_dir(fs, self._folder.root):
             return None
-        raw = json.loads(read_bytes(fs, path))
+        raw = read_json(fs, path, *GroupIdentity.__dataclass_fields__)
         return GroupIdentity(*(raw[name] for name in GroupIdentity.__dataclass_fields__))
 
     def create(self, identity: GroupIdentity) -> None:

@@ -99,6 +99,27 @@ def _of_folder(text: str, plan: Plan | None) -> PenstockError | None:
     return errors.DeclarationError(f"There is no {path}; create the folder, or correct the path.")
 
 
+def _of_columns_of_folders(text: str) -> PenstockError | None:
+    """Folders that Spark does not read together, or has not seen yet; None: it is something else."""
+    if "assertion failed: Invalid batch: " in text:
+        return errors.RecordError(
+            "Folders that are named after columns, as in day=1, have come into the folder of a source since the run began; start the flow again. "
+            "The epoch was not committed."
+        )
+    both = re.search(r"Conflicting (?:partition column names|directory structures) detected(.+)", text, re.DOTALL)
+    if both is None:
+        return None
+    shown = [
+        re.sub("^file:/+|\\s*SQLSTATE.*", lambda m: "/" * (m[0][0] == "f"), path)
+        for path in re.findall(r"^\t(\w+:/.*)", both[1], re.MULTILINE)
+    ]
+    return errors.RecordError(
+        "The folder of a source has folders that give it different columns, or none, and Spark reads no such files together"
+        f"{': ' * bool(shown)}{', '.join(shown[:3])}. Move some of them elsewhere, or declare files(..., recursiveFileLookup=True), which reads all "
+        "files at any depth and takes no columns from folders."
+    )
+
+
 def translated(
     error: BaseException, what: str = "The flow", plan: Plan | None = None, find: Find = lambda *_: ""
 ) -> PenstockError:
@@ -118,10 +139,13 @@ def translated(
         name, message = found[-1]
         kind = getattr(errors, name, PenstockError)
         return kind(message.strip())
-    if (ours := _of_step(text, plan, find) or _of_folder(text, plan)) is not None:
+    if (ours := _of_step(text, plan, find) or _of_folder(text, plan) or _of_columns_of_folders(text)) is not None:
         return ours
     if "Multiple streaming queries are concurrently using" in text or "CONCURRENT_STREAM_LOG_UPDATE" in text:
         return FencedError(SEEN_BY_SPARK)
+    if begun := re.search(r"Error from python worker:\n((?:  .*\n|\n)+)", text):
+        said = re.findall(r"^  ([A-Za-z_][\w.]*: .+)$", begun[1], re.MULTILINE) or begun[1].strip().splitlines()[-1:]
+        return PenstockError(f"{what} failed: Spark's Python workers do not start: {' '.join(said[-1:]).strip().rstrip('.')}.")
     if "No space left on device" in text:
         return errors.StateError("The disk is full; the epoch was not committed. Make room and start the flow again.")
     if (
@@ -135,6 +159,11 @@ def translated(
     if "Illegal Parquet type: INT64 (TIMESTAMP(NANOS" in text:
         return errors.RecordError(
             f"{what} failed: a Parquet file has a column of another type than it can be read as. {_FINE_TIMES}"
+        )
+    if re.search(r"UnsupportedOperationException: .*PlainValuesDictionary\$Plain(Long|Integer)Dictionary", text):
+        return errors.RecordError(
+            f"{what} failed: a Parquet file has a column of another type than it can be read as. Numbers without a sign are wider in Spark: declare "
+            "uint32 as bigint and uint64 as decimal(20,0)."
         )
     if read := re.search(r"\[FAILED_READ_FILE[.\w]*\] (.+)", text):
         causes = re.findall(r"^Caused by: (?!.*FAILED_READ_FILE)[\w.$]+: (.+)$", text, re.MULTILINE)
@@ -151,4 +180,5 @@ def translated(
     first = python[-1] if "Python worker" in text and python else lines[0] if lines else type(error).__name__
     if "Exception thrown in awaitResult" in first and (causes := re.findall(r"^Caused by: [\w.$]+: (.+)$", text, re.MULTILINE)):
         first = causes[-1]
+    first = re.sub(r"^(?:\[STREAM_FAILED\] )?Query \[id = .+?\] terminated with exception: ", "", first)
     return PenstockError(f"{what} failed: {plain(first)}")

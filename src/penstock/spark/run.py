@@ -32,7 +32,7 @@ from penstock.driver.loop import Loop
 from penstock.driver.opener import RunOpener
 from penstock.driver.recompute import recompute_of
 from penstock.driver.run import Run
-from penstock.errors import DeclarationError, PenstockError, RecoveryError, without_trace
+from penstock.errors import DeclarationError, FencedError, PenstockError, RecoveryError, without_trace
 from penstock.flow import plan as p
 from penstock.flow.shared import of_partition, output_name, shared_by
 from penstock.group.settings import Group
@@ -129,7 +129,8 @@ def opened(
     ship_user_code(plan)
     ours = query_session(spark)
     for source in plan.sources:
-        reader_of(source).check(source)
+        for sentence in reader_of(source).check(spark, source):
+            complain(sentence)
     compiled = compile_flow(plan, schema_of(ours), partial_schema(ours), only_partition(plan))
     check_patterns(compiled, ours)
     for sentence, matters in undivided(compiled):
@@ -449,10 +450,17 @@ class SparkEngine:
     def _watch(self, query: Reading, loop: Loop) -> None:
         """Until the query has ended, or was told to."""
         last_epoch, since, told = -1, time.monotonic(), ""
+        looked = since
         while not self._ends(query, loop, LOOK_S):
             with self._between:  # no epoch begins after it was seen that none is under way
-                if loop.leaving and not self._busy:
+                fenced = None
+                if not self._busy and time.monotonic() - max(looked, since) > _CHECKED_EVERY_S:
+                    looked, fenced = time.monotonic(), self._fenced(loop)
+                if fenced or (loop.leaving and not self._busy):
                     self.stopping.set()
+            if fenced:  # without records no epoch would say so
+                query.stop()
+                raise fenced
             if self.stopping.is_set():
                 query.stop()
                 return
@@ -464,6 +472,16 @@ class SparkEngine:
                 quiet > self._until_due(record) or (any(r.control.goal for r in record.regions.values()) and query.waits())
             ):
                 told = loop.submit(Tick())
+
+    def _fenced(self, loop: Loop) -> FencedError | None:
+        """What to tell of a run that another one has replaced; None: it was not, or the checkpoint does not answer just now."""
+        try:
+            self._checkpoint.check_owner(loop.settings.run)
+        except FencedError as error:
+            return error
+        except (OSError, PenstockError):
+            return None
+        return None
 
     def _until_due(self, record: EpochRecord) -> float:
         """Seconds without an epoch after which the clock has a say: a source becomes idle that is not, or its frontier goes on by the clock."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import posixpath
 import re
 import string
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -178,6 +179,34 @@ def read_bytes(fs: pafs.FileSystem, path: str) -> bytes:
             return bytes(stream.read())
     except FileNotFoundError as wrong:
         raise TornFileError(f"The file {path} is missing; restore it from a copy or go back to an older checkpoint.") from wrong
+
+
+def read_json(fs: pafs.FileSystem, path: str, *fields: str) -> Any:
+    """Read a whole small file of JSON: a list, or an object that has some fields.
+
+    Raises:
+        TornFileError: The file is missing, or holds something else. Nothing was changed.
+    """
+    return _parsed(read_bytes(fs, path), path, fields)
+
+
+def read_json_if_there(fs: pafs.FileSystem, path: str) -> Any:
+    """As `read_json`; None of a file that is missing."""
+    try:
+        text = read_bytes(fs, path)
+    except TornFileError:
+        return None
+    return _parsed(text, path, ())
+
+
+def _parsed(text: bytes, path: str, fields: Sequence[str]) -> Any:
+    try:
+        found = json.loads(text)
+        if not isinstance(found, (dict, list)) or any(name not in found for name in fields):
+            raise ValueError("it holds something else")  # noqa: TRY301
+    except ValueError as wrong:
+        raise TornFileError(f"The file {path} is damaged ({wrong}); restore it from a copy.") from wrong
+    return found
 
 
 def list_dir(fs: pafs.FileSystem, path: str) -> list[str]:

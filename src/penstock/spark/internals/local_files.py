@@ -53,6 +53,12 @@ public class LocalFiles extends RawLocalFileSystem {
 """
 
 
+def encoding_of_names(spark: SparkSession) -> str:
+    """How Java spells names of files: it does not see those that it cannot spell."""
+    jvm: Any = spark.sparkContext._jvm
+    return str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
+
+
 def write_quickly(spark: SparkSession) -> None:
     """Make this session's JVM write local files without checksums, and set their permissions itself.
 

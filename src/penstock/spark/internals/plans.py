@@ -6,6 +6,7 @@
 | `internalCreateDataFrame` | rows as an RDD that Spark does not plan again; a frame that Spark does not know to be empty | a local checkpoint; an empty RDD of Python's |
 | `createDataFrame` of Java | a frame without rows that leaves the active session alone | PySpark's, and the active session set back |
 | `_serialize_to_jvm`, `PythonSQLUtils.toDataFrame` | rows of the driver as a frame, likewise | PySpark's ``createDataFrame``, and the active session set back |
+| `StreamingRelation.dataSource`, `sourceInfo` | how many columns a stream gets from the names of folders | files beside such folders, alone in an epoch, stop the flow |
 | `selectExpr`, `toDF` of Java | all expressions in one call, 5 ms | PySpark's |
 
 Read next: `penstock.spark.internals.queries`.
@@ -103,6 +104,16 @@ class Branch:
         for step in reversed(self._above):
             plan = step.withNewChildren(step.children().updated(0, plan))
         return plan
+
+
+def columns_of_its_folders(frame: DataFrame) -> int:
+    """How many columns a stream of files gets from the names of folders, as they were when it was declared; 0 if Spark does not tell."""
+    try:
+        return int(plan_of(frame).dataSource().sourceInfo().partitionColumns().size())
+    except Py4JError as error:
+        if not is_missing(error):
+            raise
+        return 0
 
 
 def taken_over(frame: DataFrame, session: SparkSession) -> DataFrame:

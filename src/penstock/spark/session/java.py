@@ -3,7 +3,7 @@
 Spark is started through a shim, a Java home made of links in which only ``bin/java`` is a script. PySpark passes
 ``--add-modules=jdk.incubator.vector``, which the packaged Java lacks (it would not start) and over which every other Java
 prints a warning; the script drops that argument. Only the linear algebra of Spark ML ever looks at that module, and it does
-without. A shim is complete before it gets its name, so any number of processes may make the same one at the same time.
+without. The script also replaces the locale C, in which Java does not see files with names such as größe.csv. A shim is complete before it gets its name, so any number of processes may make the same one at the same time.
 
 Read next: `penstock.spark.session.local`.
 """
@@ -32,6 +32,8 @@ _ensured: dict[str, str] = {}
 _SCRIPT: Final = """\
 #!/bin/sh
 # penstock's java shim: java without --add-modules jdk.incubator.vector, which a packaged Java lacks.
+# In the locale C it would not see files whose names have other letters than those of English.
+case ${{LC_ALL:-${{LC_CTYPE:-$LANG}}}} in C | POSIX | "") export LC_ALL=C.UTF-8 ;; esac
 count=$#
 while [ "$count" -gt 0 ]; do
   argument=$1

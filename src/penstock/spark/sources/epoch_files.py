@@ -20,7 +20,15 @@ from penstock.progress.source_state import SourceState
 from penstock.sources.files import Files
 from penstock.spark.columns import array_sql, case_counts
 from penstock.spark.internals.found_files import Found, listed, normal, unread
-from penstock.spark.sources.file_frames import FILE, FILE_NAME, read_again, read_records
+from penstock.spark.sources.file_frames import (
+    FILE,
+    FILE_NAME,
+    has_to_be_split,
+    joined,
+    read_again,
+    read_alike,
+    read_records,
+)
 from penstock.spark.sources.footers import (
     Footer,
     check_columns,
@@ -103,7 +111,7 @@ class EpochFiles:
         self.numbers = number_files(self._files, before.files)
         if self._connector.format == "parquet":
             self._look_into()
-        if self.read.keys() != self._given:
+        if self.read.keys() != self._given or has_to_be_split(self._connector, list(self.read)):
             self._read_instead()
         self._kept.add(self._source.name, self._files, self.order)
 
@@ -170,8 +178,9 @@ class EpochFiles:
     def _as_listed(self, uris: Sequence[str]) -> dict[str, InputFile]:
         """Files of which Spark does not give all in this epoch, as it finds them now."""
         try:
-            self._batch = read_again(self._spark, self._connector, uris)
-            return {f.uri: f for f in listed(self._batch).files}
+            frames = read_alike(self._spark, self._connector, uris)
+            self._batch = joined(frames)
+            return {f.uri: f for frame in frames for f in listed(frame).files}
         except Exception as error:
             missing = _NOT_THERE.search(str(error))
             if missing is None:

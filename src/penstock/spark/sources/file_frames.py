@@ -6,7 +6,8 @@ Read next: `penstock.spark.sources.files`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -15,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.sources.files import Files
 from penstock.spark.columns import spark_schema
-from penstock.spark.internals.plans import select_sql
+from penstock.spark.internals.plans import columns_of_its_folders, select_sql
 from penstock.spark.sources.reader import CORRUPT
 
 FILE: Final = "__ps_file"
@@ -55,7 +56,25 @@ def read_files(spark: SparkSession, files: Files) -> DataFrame:
     reader = _reader(spark.readStream, files)
     if files.max_files_per_epoch is not None:
         reader = reader.option("maxFilesPerTrigger", files.max_files_per_epoch)
-    return _with_file(reader.load(files.path))
+    frame = reader.load(files.path)
+    if columns_of_its_folders(frame):
+        _with_columns.add(files.path)
+    return _with_file(frame)
+
+
+_with_columns: set[str] = set()
+"""Paths of sources of whose folders a stream has got columns. One too many costs time, no more."""
+
+
+def has_to_be_split(files: Files, uris: Sequence[str]) -> bool:
+    """Whether Spark's stream would not read all of these files, as some lie beside folders that columns are named after.
+
+    If it is given both kinds it reads those in the folders and says nothing of the others; if it is given only others it fails.
+    """
+    groups = by_columns_of_folders(uris)
+    if len(groups) == 1 and files.path in _with_columns:
+        return _columns_of_folders(groups[0][0]) == _columns_of_folders(f"{files.path}/")
+    return len(groups) > 1
 
 
 def _reader(reader: Any, files: Files) -> Any:
@@ -80,29 +99,69 @@ def read_again(spark: SparkSession, files: Files, uris: Sequence[str]) -> DataFr
         files: The source.
         uris: The files.
     """
+    return joined(read_alike(spark, files, uris))
+
+
+def read_alike(spark: SparkSession, files: Files, uris: Sequence[str]) -> list[DataFrame]:
+    """As `read_again`, one DataFrame for all files whose folders give the same columns; at least one."""
     if uris:
-        return _with_file(_at(_reader(spark.read, files), files, uris))
+        return [_with_file(frame) for frame in _at(lambda: _reader(spark.read, files), files, uris)]
     schema = spark_schema(files.schema)
     schema = schema.add(CORRUPT, "string") if files.format in ("csv", "json") else schema
-    return spark.createDataFrame([], schema.add(FILE, "string"))
+    return [spark.createDataFrame([], schema.add(FILE, "string"))]
+
+
+def joined(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all; a column that the folders of some give is null in the others."""
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
 def read_records(spark: SparkSession, files: Files, uris: Sequence[str], *, header: bool = True) -> DataFrame:
     """The records of CSV files of any columns: ``text``, with `FILE`; without `header` including their first lines."""
-    reader = _reader(spark.read, files).options(enforceSchema=True, header=header).schema(f"text string, {CORRUPT} string")
-    return _at(reader, files, uris).selectExpr(f"coalesce({CORRUPT}, text, '') as text", f"_metadata.file_path as {FILE}")
+
+    def reader() -> Any:
+        return _reader(spark.read, files).options(enforceSchema=True, header=header).schema(f"text string, {CORRUPT} string")
+
+    frames = _at(reader, files, uris)
+    return joined([f.selectExpr(f"coalesce({CORRUPT}, text, '') as text", f"_metadata.file_path as {FILE}") for f in frames])
 
 
-def _at(reader: Any, files: Files, uris: Sequence[str]) -> DataFrame:
-    if any("=" in uri.rpartition("/")[0] for uri in uris) and not re.search(r"[*?{\[]", files.path):
-        reader = reader.option("basePath", files.path)  # as for a stream: folders below it give columns
-    # A path is no URI, and what would be a wildcard in one is not meant as such.
-    frame: DataFrame = reader.load([re.sub(r"([\\\[\]{}*?^])", r"\\\1", unquote(uri)) for uri in uris])
-    return frame
+def by_columns_of_folders(uris: Sequence[str]) -> list[list[str]]:
+    """The files in groups: those whose folders are named after the same columns."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for uri in uris:
+        found.setdefault(_columns_of_folders(uri), []).append(uri)
+    return list(found.values())
+
+
+def _columns_of_folders(uri: str) -> tuple[str, ...]:
+    *folders, _ = uri.split("/")
+    return tuple(name for name, given, _ in (unquote(f).partition("=") for f in folders) if given)
+
+
+def _at(reader: Callable[[], Any], files: Files, uris: Sequence[str]) -> list[DataFrame]:
+    """What a new reader each time reads of files, by the columns of their folders."""
+    frames = []
+    for alike in by_columns_of_folders(uris):
+        each = reader()
+        if any("=" in uri.rpartition("/")[0] for uri in alike) and not re.search(r"[*?{\[]", files.path):
+            each = each.option("basePath", files.path)  # as for a stream: folders below it give columns
+        # A path is no URI, and what would be a wildcard in one is not meant as such.
+        frames.append(each.load([re.sub(r"([\\\[\]{}*?^])", r"\\\1", unquote(uri)) for uri in alike]))
+    return frames
 
 
 def _with_file(frame: DataFrame) -> DataFrame:
     return select_sql(frame, ["*", f"_metadata.file_path as {FILE}"])
 
 
-__all__ = ["read_again", "read_control", "read_files", "read_records"]
+__all__ = [
+    "by_columns_of_folders",
+    "has_to_be_split",
+    "joined",
+    "read_again",
+    "read_alike",
+    "read_control",
+    "read_files",
+    "read_records",
+]

@@ -25,10 +25,12 @@ from penstock.progress.source_state import SourceState
 from penstock.spark.columns import spark_schema
 from penstock.spark.failures import OURS
 from penstock.spark.internals.found_files import listed, normal
+from penstock.spark.internals.local_files import encoding_of_names
 from penstock.spark.sources.epoch_files import EpochFiles
 from penstock.spark.sources.file_frames import FILE, FILE_NAME, read_files
 from penstock.spark.sources.file_times import MANY_LATE, FileTimes, Inexact
 from penstock.spark.sources.late_records import Late
+from penstock.spark.sources.overlooked import check_folder, overlooked
 from penstock.spark.sources.reader import BAD, Reader
 from penstock.spark.sources.slices import ROW
 from penstock.types import OFFSET, PART_BITS, ROW_BITS
@@ -41,6 +43,12 @@ class FilesReader(Reader):
 
     needs = (FILE,)
     whole_chunks = True
+
+    @staticmethod
+    def check(spark: SparkSession, source: SourceNode) -> Sequence[str]:
+        files: Any = source.connector
+        check_folder(source.name, files)
+        return overlooked(source.name, files, encoding_of_names(spark))
 
     @staticmethod
     def stream(spark: SparkSession, source: SourceNode) -> DataFrame:

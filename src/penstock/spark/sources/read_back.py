@@ -32,8 +32,10 @@ class ReadBackReader(Reader):
     needs = (*READ_PLACE, READ_NUMBER)
 
     @staticmethod
-    def check(source: SourceNode) -> None:
+    def check(spark: SparkSession, source: SourceNode) -> Sequence[str]:
+        del spark
         refuse_where_not_told(source.name, "read_back")
+        return ()
 
     @staticmethod
     def stream(spark: SparkSession, source: SourceNode) -> DataFrame:

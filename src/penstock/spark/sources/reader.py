@@ -103,13 +103,10 @@ class Reader:
         self._forget()
 
     @staticmethod
-    def check(source: SourceNode) -> None:
-        """Refuse a source that cannot be read as it was declared.
-
-        Raises:
-            DeclarationError: It cannot.
-        """
-        del source
+    def check(spark: SparkSession, source: SourceNode) -> Sequence[str]:
+        """A sentence for each thing to know of a source before it is read; a `DeclarationError` if it cannot be, as it was declared."""
+        del spark, source
+        return ()
 
     @staticmethod
     def stream(spark: SparkSession, source: SourceNode) -> DataFrame:
@@ -436,6 +433,7 @@ class Reader:
             record = f"coalesce({CORRUPT}, {record})"
             error = f"if({CORRUPT} is not null, 'malformed', {error})"
         name, place = sql_text(self._source.name), self._place(rows)
+        record = f"make_valid_utf8({record})"  # what it is malformed by must not be what its sink fails at
         return rows.selectExpr(f"'{name}' as source", f"{place} as position", f"{error} as error", f"{record} as record")
 
     def _read(self) -> DataFrame:

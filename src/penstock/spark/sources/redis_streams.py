@@ -51,7 +51,8 @@ class RedisStreamsReader(Reader):
     needs = (ENTRY_PARTITION, ENTRY_OFFSET)
 
     @staticmethod
-    def check(source: SourceNode) -> None:
+    def check(spark: SparkSession, source: SourceNode) -> Sequence[str]:
+        del spark
         refuse_where_not_told(source.name, "redis_streams")
         streams: Any = source.connector
         if source.position != streams.position:
@@ -63,6 +64,7 @@ class RedisStreamsReader(Reader):
                 f'Source {source.name!r} has on_trim="skip", which makes a gap a malformed record, and on_error="fail", which stops at one: '
                 'declare on_error="skip" or a sink for them.'
             )
+        return ()
 
     @staticmethod
     def stream(spark: SparkSession, source: SourceNode) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,10 +18,12 @@ class StreamingReader(Reader):
     """Positions are columns that the user names, or local to an epoch."""
 
     @staticmethod
-    def check(source: SourceNode) -> None:
+    def check(spark: SparkSession, source: SourceNode) -> Sequence[str]:
+        del spark
         streaming: Any = source.connector
         refuse_connect(streaming.frame, f"source {source.name!r}")
         check_zone(source.name, streaming.frame)
+        return ()
 
     @staticmethod
     def stream(spark: SparkSession, source: SourceNode) -> DataFrame:
