@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, SinkError
 
 UTC = pa.timestamp("us", "UTC")
 FIRST = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
@@ -90,6 +90,17 @@ def test_append_of_any_value_at_an_edge_gives_it_back(sql_rig, make, kind):
     if sql_rig.system == "sqlite":  # which has no NaN
         wanted = [None if v == "NaN" and pa.types.is_floating(kind) else v for v in wanted]
     assert found == wanted
+
+
+def test_text_that_is_not_in_utf_8_is_refused_with_that_as_the_reason_and_nothing_is_stored(sql_rig, make):
+    schema = pa.schema([("n", pa.int64()), ("v", pa.string())])
+    text = pa.array([b"\xff\xfe", b"ok"]).view(pa.string())
+    sink = sql_rig.sink()
+    sink.open(make.mark(-1), schema)
+    with pytest.raises(SinkError, match=r"(?i)utf-?8|unicode"):
+        sink.write([pa.record_batch([pa.array([1, 2]), text], schema=schema)], make.mark(0))
+    sink.write([make.batch((3, "ä"), schema=schema)], make.mark(0))
+    assert sql_rig.rows(columns="v", order="n") == [("ä",)]
 
 
 def test_decimals_in_sqlite_are_plain_text(sqlite_rig, make):

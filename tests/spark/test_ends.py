@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 
 import flow_runs as fr
@@ -85,6 +87,36 @@ def test_run_that_has_nothing_to_read_ends_when_another_one_replaces_it_and_says
     ):
         run.await_termination(60)
     assert not run.active
+
+
+STOPPED_SESSION = """
+import time
+import penstock as ps
+from penstock.spark.session.local import session
+spark, flow = session("local[1]"), ps.Flow("stopped")
+flow.source("s", ps.files("in", "k string, v long")).sink(ps.console())
+run = flow.start(spark, checkpoint="c", trigger="100 milliseconds")
+while run.progress["epoch"] < 0:
+    run.await_termination(0.1)
+time.sleep(1.5)
+spark.stop()
+for do in (lambda: print(run.await_termination(60)), lambda: flow.start(spark, checkpoint="c")):
+    try:
+        do()
+    except ps.PenstockError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_run_that_has_nothing_to_read_ends_when_its_session_is_stopped_and_none_starts_in_that(tmp_path):
+    write(tmp_path / "in", [0])
+    told = subprocess.run(
+        [sys.executable, "-c", STOPPED_SESSION], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    assert (
+        "\nPenstockError The Spark session was stopped while flow 'stopped' ran; the epoch that it was in was not com" in told
+    )
+    assert "\nDeclarationError The Spark session that was given has been stopped; give another one, or none.\n" in told
 
 
 def mended(k, e, s):

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -352,5 +352,8 @@ class _DuckTransaction:
         self._connection.register("penstock_batch", pa.table(columns, names=batch.schema.names))
         try:
             self._connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM penstock_batch")  # noqa: S608
-        finally:
-            self._connection.unregister("penstock_batch")
+        except Exception:
+            with suppress(Exception):  # the transaction is aborted, and that would be told in place of the reason
+                self._connection.unregister("penstock_batch")
+            raise
+        self._connection.unregister("penstock_batch")

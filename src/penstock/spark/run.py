@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -459,7 +460,8 @@ class SparkEngine:
                 if fenced or (loop.leaving and not self._busy):
                     self.stopping.set()
             if fenced:  # without records no epoch would say so
-                query.stop()
+                with suppress(Exception):  # Java may be gone
+                    query.stop()
                 raise fenced
             if self.stopping.is_set():
                 query.stop()
@@ -473,15 +475,13 @@ class SparkEngine:
             ):
                 told = loop.submit(Tick())
 
-    def _fenced(self, loop: Loop) -> FencedError | None:
-        """What to tell of a run that another one has replaced; None: it was not, or the checkpoint does not answer just now."""
+    def _fenced(self, loop: Loop) -> PenstockError | None:
+        """What to tell of a run that was replaced or has lost its session; None: neither, or the checkpoint does not answer."""
         try:
             self._checkpoint.check_owner(loop.settings.run)
-        except FencedError as error:
-            return error
-        except (OSError, PenstockError):
-            return None
-        return None
+        except (OSError, PenstockError) as error:
+            return error if isinstance(error, FencedError) else None
+        return self.lost()
 
     def _until_due(self, record: EpochRecord) -> float:
         """Seconds without an epoch after which the clock has a say: a source becomes idle that is not, or its frontier goes on by the clock."""

@@ -61,6 +61,8 @@ def query_session(spark: SparkSession) -> SparkSession:
     Raises:
         DeclarationError: The session's workers cannot run penstock. Nothing was started.
     """
+    if is_stopped(spark):
+        raise DeclarationError("The Spark session that was given has been stopped; give another one, or none.")
     check_python(spark)
     ours = _copy(spark, _QUERY)
     share_listeners(spark, ours)
