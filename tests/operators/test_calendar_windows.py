@@ -210,3 +210,9 @@ def test_windows_that_end_together_follow_one_another_by_their_starts():
         (found,) = (row for row in out.rows() if len(row["all"]) > 1)
         assert found["all"] == [2, 1]
         assert [found[name] - night for name in ("first", "last")] == [dt.timedelta(minutes=m) for m in (0, 30)]
+
+
+def test_zone_of_pythons_own_utc_is_utc():
+    assert ps.tumbling("1 day", zone=dt.UTC) == ps.tumbling("1 day", zone="UTC")
+    with pytest.raises(DeclarationError, match="offset= for a fixed difference"):
+        ps.tumbling("1 day", zone=dt.timezone(dt.timedelta(hours=1)))

@@ -179,9 +179,9 @@ def sliding(
         raise DeclarationError(f"offset={offset!r} of windows of months must be less than 28 days, or months.")
     if not by_months and zone is None:
         return Sliding(long, step, shift[1] % step)
-    name = "UTC" if zone is None else getattr(zone, "key", zone)
+    named = "UTC" if zone in (None, dt.UTC) else getattr(zone, "key", zone)
     beginning = (shift[0] % step, shift[1]) if by_months else (0, shift[1] % step)
-    return Calendar(long, step, beginning, by_months, zone_of(name))
+    return Calendar(long, step, beginning, by_months, zone_of(named))
 
 
 def session(gap: Duration) -> Session:
