@@ -375,8 +375,8 @@ def planned(
 
 
 def _otherwise(found: Needed) -> str:
-    """What else can be done, where a plain start would go on."""
-    if found.report is None or found.report.refusal() is not None or not found.report.new:
+    """What else can be done, where nothing but what is new asks for it."""
+    if found.report is None or found.why != " ".join(found.report.new):
         return ""
     return "A start without recover='recompute' goes on, and what is new starts empty. "
 
