@@ -141,10 +141,10 @@ def horizons(
         frontier = frontiers[output.name]
         need = _NOTHING if frontier > MIN_TIME else Horizon(MIN_TIME, f"output {output.name!r} holds nothing yet")
         visit(output.node, need, frontier)
-    for region in reversed(plan.regions if passed else ()):
-        frontier = min(
-            ((passed or {}).get(s.name, MIN_TIME) for s in p.upstream_of(p.SourceNode, *region.inputs)), default=MIN_TIME
-        )
+    if passed is None:
+        return found
+    for region in reversed(plan.regions):
+        frontier = min((passed.get(s.name, MIN_TIME) for s in p.upstream_of(p.SourceNode, *region.inputs)), default=MIN_TIME)
         for operator in reversed(range(len(region.steps))):
             if (region.name, operator) not in seen:
                 within(region, operator, _NOTHING, frontier)

@@ -28,7 +28,7 @@ def sources_of(plan: p.Plan) -> list[SourceShape]:
 
 def _options(source: p.SourceNode) -> dict[str, str]:
     declared = (("idle_after", source.idle_after_us), *source.later_options())
-    return {name: f"{seconds_text(us)}" for name, us in declared if us is not None}
+    return {name: seconds_text(us) for name, us in declared if us is not None}
 
 
 def _meaning(source: p.SourceNode) -> dict[str, str]:

@@ -68,11 +68,8 @@ def takeover_refusal(flow: CompiledFlow, record: EpochRecord, uri: str, forget: 
 
 def is_the_same(flow: CompiledFlow, record: EpochRecord, uri: str) -> bool:
     """Whether a record's state is what the flow would have computed."""
-    try:
-        report = compare(flow, record, uri)[1].checked()
-    except ChangedFlowError:
-        return False
-    return not report.differing
+    report = compare(flow, record, uri)[1]
+    return report.refusal() is None and not report.differing
 
 
 def with_floors(record: EpochRecord, flow: CompiledFlow) -> EpochRecord:

@@ -45,7 +45,7 @@ class AsOfJoin(Operator):
         return self.tolerance_us
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
-        return {"tolerance": "none" if self.tolerance_us is None else f"{seconds_text(self.tolerance_us)}"}
+        return {"tolerance": "none" if self.tolerance_us is None else seconds_text(self.tolerance_us)}
 
     def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
         return {f.name: str(f.type) for f in inputs[RIGHT] if f.name not in keys.names}

@@ -117,7 +117,7 @@ class Calendar:
         return (ends - first) // step
 
     def __str__(self) -> str:
-        size, slide = (f"{n} months" if self.months else f"{seconds_text(n)}" for n in (self.size, self.slide))
+        size, slide = (f"{n} months" if self.months else seconds_text(n) for n in (self.size, self.slide))
         every = f" every {slide}" if self.overlapping else ""
         months, us = self.offset
         later = [text for n, text in ((months, f"{months} months"), (us, seconds_text(us))) if n]

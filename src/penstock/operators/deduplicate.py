@@ -60,7 +60,7 @@ class Deduplicate(Operator):
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         columns = columns_text(pa.schema([inputs[0].field(c) for c in self.columns]))
-        return {"columns": columns, "within": "for ever" if self.within_us is None else f"{seconds_text(self.within_us)}"}
+        return {"columns": columns, "within": "for ever" if self.within_us is None else seconds_text(self.within_us)}
 
     def fixed(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Sequence[str]:
         """Whole numbers and floats have the same sub-keys in a wider type; decimals have not."""

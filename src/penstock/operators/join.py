@@ -63,7 +63,7 @@ class IntervalJoin(Operator):
         )  # a row without a partner is given out that much later
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
-        return {"within": f"{seconds_text(self.within_us)}", "how": self.how}
+        return {"within": seconds_text(self.within_us), "how": self.how}
 
     def layout(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Layout:
         return {f"{side}.{f.name}": str(f.type) for side, schema in zip(_SIDES, inputs, strict=True) for f in schema}

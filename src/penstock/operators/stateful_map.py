@@ -65,7 +65,7 @@ class StatefulMap(Operator):
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         state = "any value" if self.state is None else columns_text(self.state)
-        lives = {} if self.ttl_us is None else {"time to live": f"{seconds_text(self.ttl_us)}"}
+        lives = {} if self.ttl_us is None else {"time to live": seconds_text(self.ttl_us)}
         return {"state": state, **window_meaning(self.window), **lives}
 
     def span(self) -> int | None:

@@ -92,7 +92,7 @@ class TimedProcess(Operator):
         self.name, self.kind = operator.describe(), operator.kind_name()
 
     def meaning(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
-        lives = {} if self.ttl_us is None else {"time to live": f"{seconds_text(self.ttl_us)}"}
+        lives = {} if self.ttl_us is None else {"time to live": seconds_text(self.ttl_us)}
         return {**self._user.meaning(inputs, keys), **lives}
 
     def facts(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:

@@ -73,7 +73,7 @@ def has_to_be_split(files: Files, uris: Sequence[str]) -> bool:
     """
     groups = by_columns_of_folders(uris)
     if len(groups) == 1 and files.path in _with_columns:
-        return _columns_of_folders(groups[0][0]) == _columns_of_folders(f"{files.path}/")
+        return _columns_of(groups[0][0].rpartition("/")[0]) == _columns_of(files.path)
     return len(groups) > 1
 
 
@@ -129,14 +129,14 @@ def read_records(spark: SparkSession, files: Files, uris: Sequence[str], *, head
 def by_columns_of_folders(uris: Sequence[str]) -> list[list[str]]:
     """The files in groups: those whose folders are named after the same columns."""
     found: dict[tuple[str, ...], list[str]] = {}
+    columns = {folder: _columns_of(folder) for folder in {uri.rpartition("/")[0] for uri in uris}}
     for uri in uris:
-        found.setdefault(_columns_of_folders(uri), []).append(uri)
+        found.setdefault(columns[uri.rpartition("/")[0]], []).append(uri)
     return list(found.values())
 
 
-def _columns_of_folders(uri: str) -> tuple[str, ...]:
-    *folders, _ = uri.split("/")
-    return tuple(name for name, given, _ in (unquote(f).partition("=") for f in folders) if given)
+def _columns_of(folder: str) -> tuple[str, ...]:
+    return tuple(name for name, given, _ in (unquote(f).partition("=") for f in folder.split("/")) if given)
 
 
 def _at(reader: Callable[[], Any], files: Files, uris: Sequence[str]) -> list[DataFrame]:
