@@ -250,6 +250,26 @@ def test_join_when_its_sides_get_and_lose_columns_keeps_what_it_remembers(changi
     assert (pairs[4, 10]["q"], pairs[4, 10]["z"]) == (40, None)
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "is_same"),
+    [
+        ("`a  b` AS a ; `a b` AS b", "`a b` AS a ; `a  b` AS b", False),
+        ("`a  b` AS a ; `a b` AS b -- x\n; `a b`", "`a  b` AS a ; `a b` AS b -- x ; `a b`\n", False),
+        ("`a  b` AS a ; `a b` AS b", "\n`a  b` AS a -- as it was\n  ; `a b` AS b", True),
+    ],
+)
+def test_pattern_is_another_where_its_words_are(before, now, is_same, changing):
+    def declared(text):
+        return lambda s: s.key_by("k").match(f"SELECT * WHERE {text} WITHIN 20 SECONDS", {"a  b": "v < 3", "a b": "v > 4"})
+
+    changing.run(declared(before), [row(1)], [row(20)])
+    if is_same:
+        changing.run(declared(now), drain=True)
+    else:
+        with pytest.raises(ChangedFlowError, match=r"(State of step 'match'|Rows waiting)"):
+            changing.run(declared(now))
+
+
 @pytest.mark.parametrize("changed", ["query", "define"])
 def test_pattern_when_it_is_another_is_refused(changed, changing):
     define = {"small": "v < 3", "large": "v > 4"}

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.errors import QueryError
 
 if TYPE_CHECKING:
     from penstock.patterns.algebra import Query
+
+
+_BETWEEN = re.compile(
+    r"""('(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `(?:[^`]|``)+`)  # as it is: strings and names as the grammar has them
+    | (?: \s+ | --(?=\s|$)[^\n]* )+""",
+    re.VERBOSE,
+)
 
 
 class Name(str):
@@ -58,3 +66,11 @@ def error_at(text: str, line: int, column: int, message: str) -> QueryError:
 def lines_of(text: str) -> list[str]:
     """The lines as the parser counts them."""
     return [line.removesuffix("\r") for line in text.split("\n")]
+
+
+def on_one_line(text: str) -> str:
+    """A query on one line, without its comments: two texts are the same then where they have the same words.
+
+    White space within strings and names in backquotes stays, as it is part of them.
+    """
+    return _BETWEEN.sub(lambda found: found[1] or " ", text).strip()
