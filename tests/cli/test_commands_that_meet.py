@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -157,6 +160,37 @@ def test_scale_when_the_flow_finishes_first_says_that_it_was_given_up(begun, cap
     running.gate.set()
     assert (drained(), scaled()) == (0, 1)
     assert re.search(r"The scale to 5 workers was given up in epoch \d+, in which the flow finished\.", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("words", [("stop",), ("stop", "--drain"), ("scale", "5")])
+def test_command_that_is_no_longer_waited_for_stays_and_says_so(words, begun):
+    running = begun()
+    running.start_held()
+    given = {*Checkpoint(running.checkpoint).control_names()}
+    command = subprocess.Popen(
+        [sys.executable, "-m", "penstock", *words, "--checkpoint", running.checkpoint],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    while given == {*Checkpoint(running.checkpoint).control_names()}:
+        assert command.poll() is None
+        time.sleep(0.02)
+    time.sleep(1)  # it waits now
+    command.send_signal(signal.SIGINT)
+    said, _ = command.communicate(timeout=60)
+    assert said == "No longer waited for; the command stays in the flow's log and is obeyed.\n"
+    assert command.returncode == 130
+    running.gate.set()
+    if words[0] == "stop":
+        running.thread.join(60)
+        last = Checkpoint(running.checkpoint).last()
+        assert (last.stopped, last.finished) == (len(words) == 1, len(words) > 1)
+    else:
+        until = time.monotonic() + 60
+        while next(iter(Checkpoint(running.checkpoint).last().regions.values())).control.workers != 5:
+            assert time.monotonic() < until
+            time.sleep(0.05)
 
 
 def test_stop_that_comes_after_its_run_does_not_stop_the_next_one(begun):

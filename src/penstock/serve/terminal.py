@@ -75,6 +75,15 @@ def follow(asked: Any, *, every: float = 0.2, timeout: float | None = None, show
         timeout: Seconds after which to return; None: no limit.
         show: Renders the progress; None: that of the command's rescales.
     """
+    try:
+        _follow(asked, every, timeout, show)
+    except KeyboardInterrupt:
+        if not asked.done:
+            sys.stderr.write("No longer waited for; the command stays in the flow's log and is obeyed.\n")
+        raise
+
+
+def _follow(asked: Any, every: float, timeout: float | None, show: Callable[[], Any] | None) -> None:
     console = _console()
     if not console.is_terminal:
         asked.wait(timeout)
