@@ -38,13 +38,16 @@ def aggregate(kind: str, values: list[Any]) -> Any:
 
 
 def exact_sum(values: list[Any]) -> float:
-    """The sum rounded once; beyond what a double holds infinite, and with NaN or infinities what these give."""
-    total = sum((Fraction(v) for v in values if math.isfinite(v)), Fraction(0))
+    """The sum rounded once; beyond what a double holds infinite, and with NaN or infinities what these alone give."""
+    special = [v for v in values if not math.isfinite(v)]
+    if special:
+        return sum(special)
+    total = sum(map(Fraction, values), Fraction(0))
     try:
         rounded = float(total)
     except OverflowError:
         rounded = math.inf if total > 0 else -math.inf
-    return rounded + sum(v for v in values if not math.isfinite(v))
+    return rounded
 
 
 NAN = math.nan

@@ -200,3 +200,22 @@ def test_time_that_python_does_not_have_is_told_in_a_sentence():
             OperatorError, match=r"a time is outside of the years 1 to 9999, .* leave such records out with where"
         ):
             harness.finish()
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+@pytest.mark.parametrize("window", [None, *WINDOWS])
+@pytest.mark.filterwarnings("error")
+def test_exact_sum_of_infinity_and_of_what_is_too_large_is_infinity(window, one_by_one):
+    flow, sink = ps.Flow("sums"), ps.memory(f"sums{next(NUMBERS)}")
+    schema = pa.schema([("k", pa.string()), ("v", pa.float64()), ("at", pa.timestamp("us", "UTC"))])
+    keyed = flow.source("s", Reader(schema), time="at", lateness="1 day").key_by("k")
+    if window is not None:
+        keyed = keyed.window(WINDOWS[window])
+    keyed.aggregate(total=ps.sum("v", exact=True), average=ps.mean("v", exact=True)).sink(sink)
+    with Harness(flow) as harness:
+        for v in (1.6e308, -np.inf, 1.6e308):
+            harness.push("s", [{"k": "a", "v": v, "at": moment()}])
+            if one_by_one:
+                harness.epoch()
+        harness.finish()
+    assert {(row["total"], row["average"]) for row in sink.rows()[-1:]} == {(-np.inf, -np.inf)}

@@ -261,7 +261,8 @@ class ExactSum(Bound):
 
     def finish(self, columns: Columns) -> Any:
         whole, exponents, special, counts = columns
-        total = np.fromiter(map(_rounded, whole, exponents.tolist()), dtype=np.float64, count=len(whole)) + special
+        finite = np.fromiter(map(_rounded, whole, exponents.tolist()), dtype=np.float64, count=len(whole))
+        total = np.where(special == 0, finite, special)  # what is finite is nothing beside infinity, also where it is too large
         return pa.array(total / np.maximum(counts, 1) if self.mean else total, mask=counts == 0)
 
 
