@@ -95,7 +95,7 @@ bench-rescale: $(STAMP)  ## Measure the latency of a live rescale (several minut
 bench-timers: $(STAMP)  ## Measure what a time to live and timers add to stateful_map (some twenty minutes)
 	$(PY) benchmarks/timers.py
 
-bench-lookup: $(STAMP)  ## Measure what a lookup adds to a flow (some fifteen minutes)
+bench-lookup: $(STAMP)  ## Measure what a lookup adds to a flow (some twenty minutes)
 	$(PY) benchmarks/lookup.py
 
 bench-skew: $(STAMP)  ## Measure how evenly each strategy spreads skewed keys (half an hour to an hour)
