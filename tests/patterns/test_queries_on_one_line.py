@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from lark import Lark
 from lark.exceptions import UnexpectedInput
 
-from penstock.patterns.ceql.parsing import _grammar
 from penstock.patterns.source_locations import on_one_line
 
+GRAMMAR = Lark(files("penstock.patterns.ceql").joinpath("ceql.lark").read_text("utf-8"), start="query", parser="lalr")
 PLAIN = ["a", "b", "AS", ";", ":", "FILTER", "-", "--1", "1", "=", "(", ")", "["]
 QUOTED = [
     "'a  b'",
@@ -36,7 +39,7 @@ def texts(draw, words):
 
 def words_of(text):
     try:
-        return [(token.type, str(token)) for token in _grammar().lex(text)]
+        return [(token.type, str(token)) for token in GRAMMAR.lex(text)]
     except UnexpectedInput:
         return None
 
