@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pyarrow as pa
 import pytest
 from changing import SCHEMA, Changing, Reader, counted, row
 
 import penstock as ps
 from penstock.errors import ChangedFlowError, OperatorError
+from penstock.patterns import memory
 from penstock.testing import Harness
 
 
@@ -268,6 +271,43 @@ def test_pattern_is_another_where_its_words_are(before, now, is_same, changing):
     else:
         with pytest.raises(ChangedFlowError, match=r"(State of step 'match'|Rows waiting)"):
             changing.run(declared(now))
+
+
+@pytest.mark.parametrize(
+    ("now", "is_same"),
+    [
+        ("v > 4\n   and w <> 'a  b'", True),
+        ("v > 4 and w <> 'a b'", False),
+        ("v > 4 and W <> 'a  b'", False),
+        ("v > 4 and w <>'a  b'", False),
+        ("v > 4 -- and w <> 'a  b'\n and true", False),
+    ],
+)
+def test_condition_of_a_pattern_is_another_where_its_words_are(now, is_same, changing):
+    def declared(large):
+        define = {"small": "v < 3", "large": large}
+        words = lambda s: s.with_columns(w="cast(v as string)").key_by("k")  # noqa: E731
+        return lambda s: words(s).match("SELECT * WHERE small AS a ; large AS b WITHIN 20 SECONDS", define)
+
+    changing.run(declared("v > 4 and w <> 'a  b'"), [row(1)], [row(20)])
+    if is_same:
+        changing.run(declared(now), drain=True)
+    else:
+        with pytest.raises(ChangedFlowError, match=r"(State of step 'match'|Rows waiting)"):
+            changing.run(declared(now))
+
+
+def test_state_of_a_pattern_that_was_stored_when_white_space_counted_is_read(changing, monkeypatch):
+    def declared(s):
+        return s.key_by("k").match(
+            "SELECT * WHERE small AS a ; large AS b WITHIN 20 SECONDS", {"small": "v <\n 3", "large": "v > 4"}
+        )
+
+    with monkeypatch.context() as before:
+        before.setattr(memory, "checksum", partial(memory.checksum, as_written=True))
+        changing.run(declared, [row(1, 1)], [row(4, 20)])
+    changing.run(declared, [row(9, 18)], drain=True)
+    assert len(changing.rows()) == 1
 
 
 @pytest.mark.parametrize("changed", ["query", "define"])

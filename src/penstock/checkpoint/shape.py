@@ -54,6 +54,7 @@ class StepShape:
         typed: The word of its meaning that lists the columns of stored values; empty: none does.
         migrations: Names of the functions that its state has gone through, oldest first; None: it takes none.
         fixed: Parts of its layout whose types must stay, ``"+"`` if none may be added, ``"-"`` if none may go.
+        worded: The words of its meaning that are SQL.
     """
 
     slot: int
@@ -69,6 +70,7 @@ class StepShape:
     typed: str = ""
     fixed: list[str] = field(default_factory=list)
     migrations: list[str] | None = None
+    worded: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

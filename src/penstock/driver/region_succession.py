@@ -16,6 +16,7 @@ from penstock.checkpoint.shape import AS_IT_IS, PortShape, RegionShape, StepShap
 from penstock.driver.report import Findings, Outcome
 from penstock.errors import ChangedFlowError
 from penstock.operators.layouts import KEPT_AS, MIGRATED, NONE_ADDED, NONE_DROPPED, columns_of, part_widens, widens
+from penstock.sql_text.schema import on_one_line
 from penstock.types import HIDDEN, MASK, plain_seconds
 
 MOST_STEPS: Final = 250
@@ -24,9 +25,9 @@ _DOES: Final = {Outcome.LOADS: "has changed and loads", Outcome.EMPTY: "starts e
 _UNKNOWN: Final = "null"  # a type that only Spark knows
 
 
-def difference(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str, str] | None:
-    """The first part with another meaning, with its old and new meaning; None: there is none."""
-    return next(differences(before, now), None)
+def difference(before: Mapping[str, str], now: Mapping[str, str], worded: Collection[str] = ()) -> tuple[str, str, str] | None:
+    """The first part with another meaning, with its old and new meaning; None: there is none. `worded`: parts that are SQL."""
+    return next((d for d in differences(before, now) if d[0] not in worded or len({*map(on_one_line, d[1:])}) > 1), None)
 
 
 def differences(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> Iterator[tuple[str, str, str]]:
@@ -226,7 +227,7 @@ class RegionSuccession:
             return
         had, has = _layouts(old, new)
         before, now = ({word: text for word, text in each.meaning.items() if word != new.typed} for each in (old, new))
-        if differs := difference(before, now):
+        if differs := difference(before, now, new.worded):
             word, was, is_ = differs
             self._refuse(f"its {word} was {was} and is now {is_}", advice, where, old.name)
         if len(old.layouts) > MOST_STEPS:

@@ -78,6 +78,7 @@ def _region(ordinal: int, compiled: CompiledRegion, paths: _Paths) -> RegionShap
                 operator.typed,
                 _said(spec, step, "fixed", lambda: list(operator.fixed(step.in_schemas, spec.keys)), lambda said: said),  # noqa: B023
                 None if operator.migrate is None else [getattr(f, "__name__", type(f).__name__) for f in operator.migrate],
+                list(operator.worded),
             )
         )
     feeds = {o.port: o.operator for o in spec.outs if o.operator < 0}

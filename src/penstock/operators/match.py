@@ -28,7 +28,7 @@ from penstock.patterns.recogniser.recogniser import Batch, Recogniser
 from penstock.patterns.recogniser.tables import Tables
 from penstock.patterns.relations import blocks_of, counts_of, recogniser_of
 from penstock.patterns.result_columns import check_case
-from penstock.patterns.source_locations import error_in_clause, on_one_line
+from penstock.patterns.source_locations import error_in_clause, query_on_one_line
 from penstock.patterns.windows import earliest, step_back_text, steps_back, times, without_text
 from penstock.rows.keys import Ints
 from penstock.rows.rows import Rows
@@ -142,6 +142,7 @@ class Match(Operator):
     kind = "match"
     migrate = None
     typed = "events"
+    worded = ("conditions",)
 
     def __post_init__(self) -> None:
         self.name = "match"
@@ -153,7 +154,7 @@ class Match(Operator):
         p = self.pattern
         options = {"scope": p.scope, "on_timeout": p.stops_at or "none", "streams": ", ".join(p.streams) or "one"}
         events = columns_text(pa.schema([inputs[0].field(name) for name in p.needed]))
-        return {"query": on_one_line(self.text), "conditions": "; ".join(p.evaluated), "events": events, **options}
+        return {"query": query_on_one_line(self.text), "conditions": "; ".join(p.evaluated), "events": events, **options}
 
     def facts(self, inputs: Sequence[pa.Schema], keys: pa.Schema) -> Mapping[str, str]:
         return {name: text for name, text in self.meaning(inputs, keys).items() if name in ("query", "scope", "on_timeout")}

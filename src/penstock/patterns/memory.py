@@ -26,6 +26,7 @@ from penstock.arrow.rowbytes import Bytes, decode_rows, encode_rows, pieces, str
 from penstock.errors import StateError
 from penstock.patterns.plan import Pattern
 from penstock.patterns.recogniser.recogniser import NODE, Recogniser
+from penstock.sql_text.schema import on_one_line
 
 VERSION = 1
 _HEAD = np.dtype([("version", "u1"), ("check", "<u4"), ("place", "<i8"), ("nodes", "<u4"), ("events", "<u4"), ("heads", "<u2")])
@@ -36,12 +37,13 @@ _LINKS = ("prev", "left", "right")
 Ints = NDArray[np.int64]
 
 
-def checksum(pattern: Pattern, needed: tuple[str, ...] | None = None) -> int:
+def checksum(pattern: Pattern, needed: tuple[str, ...] | None = None, *, as_written: bool = False) -> int:
     """A number that differs for the state of another pattern.
 
     Args:
         pattern: the pattern.
         needed: the events' columns, if they were others than today's.
+        as_written: with the white space of conditions, as it was before that made no other pattern.
     """
     automaton = pattern.automaton
     described = (
@@ -52,7 +54,7 @@ def checksum(pattern: Pattern, needed: tuple[str, ...] | None = None) -> int:
         pattern.scope,
         pattern.consume,
         pattern.limit,
-        pattern.evaluated,
+        pattern.evaluated if as_written else tuple(map(on_one_line, pattern.evaluated)),
         pattern.stops_at,
         pattern.window,
         pattern.needed if needed is None else needed,
@@ -81,12 +83,13 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Forms:
-    """What stored values are of: the pattern's checksum and the events' columns; of today, the last, and of before the flow was changed.
+    """What stored values are of: the pattern's checksums, of today and as written, and the events' columns; of today, the last, and of before the
+    flow was changed.
 
     The number of a form is in the head of a value, added to the version.
     """
 
-    checks: tuple[int, ...]
+    checks: tuple[tuple[int, int], ...]
     schemas: tuple[pa.Schema, ...]
 
     @property
@@ -97,7 +100,8 @@ class Forms:
 
 def forms(pattern: Pattern, schemas: Sequence[pa.Schema]) -> Forms:
     """The forms of a pattern's values, of the events' columns that there ever were, today's last."""
-    return Forms(tuple(checksum(pattern, tuple(schema.names)) for schema in schemas), tuple(schemas))
+    columns = [tuple(schema.names) for schema in schemas]
+    return Forms(tuple((checksum(pattern, c), checksum(pattern, c, as_written=True)) for c in columns), tuple(schemas))
 
 
 def load(recogniser: Recogniser, values: list[bytes | None], known: Forms) -> Loaded:
@@ -119,7 +123,7 @@ def load(recogniser: Recogniser, values: list[bytes | None], known: Forms) -> Lo
     head = pieces(raw, at, np.full(len(held), _HEAD.itemsize)).view(_HEAD)
     form = head["version"].astype(np.int64) - VERSION
     there_is = (form >= 0) & (form < len(known.checks))
-    if not there_is.all() or (head["check"] != np.array(known.checks)[form]).any():
+    if not there_is.all() or (head["check"][:, None] != np.array(known.checks)[form]).all(axis=1).any():
         raise StateError(
             "The stored state of a pattern was written for another query, or by another version of penstock; start the changed flow "
             "with a new checkpoint and new targets."
@@ -202,7 +206,7 @@ def dump(recogniser: Recogniser, events: pa.RecordBatch, owner: Ints, nexts: Int
     rows, columns = np.nonzero(recogniser.heads >= 0)
     heads = np.bincount(rows, minlength=n_keys)
     head = np.empty(n_keys, _HEAD)
-    head["version"], head["check"], head["place"], head["heads"] = known.version, known.checks[-1], nexts, heads
+    head["version"], head["check"], head["place"], head["heads"] = known.version, known.checks[-1][0], nexts, heads
     head["nodes"], head["events"] = np.diff(ends), np.diff(event_ends)
     parts = [
         stretches(head.view(np.uint8), np.arange(n_keys + 1) * _HEAD.itemsize),
@@ -237,7 +241,7 @@ def describe(value: bytes, known: Forms) -> Any:
     """A value for people: the number of open heads, and the events that they need."""
     version, other, _, n_nodes, n_events, n_heads = _PACK_HEAD.unpack_from(value)
     form = version - VERSION
-    if not 0 <= form < len(known.checks) or other != known.checks[form]:
+    if not 0 <= form < len(known.checks) or other not in known.checks[form]:
         return "state of another pattern"
     at = _PACK_HEAD.size + n_nodes * NODE.itemsize
     for _ in range(n_heads):

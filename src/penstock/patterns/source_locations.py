@@ -6,16 +6,13 @@ import re
 from typing import TYPE_CHECKING, Any, Self
 
 from penstock.errors import QueryError
+from penstock.sql_text.schema import QUOTED
 
 if TYPE_CHECKING:
     from penstock.patterns.algebra import Query
 
 
-_BETWEEN = re.compile(
-    r"""('(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" | `(?:[^`]|``)+`)  # as it is: strings and names as the grammar has them
-    | (?: \s+ | --(?=\s|$)[^\n]* )+""",
-    re.VERBOSE,
-)
+_BETWEEN = re.compile(rf"({QUOTED})|(?:\s+|--(?=\s|$)[^\n]*)+")
 
 
 class Name(str):
@@ -68,7 +65,7 @@ def lines_of(text: str) -> list[str]:
     return [line.removesuffix("\r") for line in text.split("\n")]
 
 
-def on_one_line(text: str) -> str:
+def query_on_one_line(text: str) -> str:
     """A query on one line, without its comments: two texts are the same then where they have the same words.
 
     White space within strings and names in backquotes stays, as it is part of them.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, Final
@@ -17,6 +18,9 @@ import pyarrow as pa
 from penstock.errors import DeclarationError
 from penstock.types import HIDDEN
 
+QUOTED: Final = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`(?:[^`]|``)+`"""
+"""A regular expression for strings and names in quotes, as Spark and CEQL have them."""
+_BETWEEN: Final = re.compile(rf"""(\b[rR]'[^']*'|\b[rR]"[^"]*"|{QUOTED})|\s+""")
 _UTC: Final = pa.timestamp("us", "UTC")
 _TYPES: Final[dict[str, Any]] = {
     "BOOLEAN": pa.bool_(),
@@ -449,3 +453,13 @@ def _type_of(sql: str, schema: pa.Schema) -> Any:
         return run_sql(schema.empty_table(), f"SELECT {to_duckdb(sql)} FROM t LIMIT 0").schema.field(0).type  # noqa: S608
     except Exception:  # noqa: BLE001  (Spark decides at start what DuckDB cannot)
         return pa.null()
+
+
+def on_one_line(sql: str) -> str:
+    r"""SQL with one space in place of other white space, but for strings and names in backquotes; as it is where it has comments.
+
+    Example:
+        >>> on_one_line("v > 3\n  and s = 'a  b'")
+        "v > 3 and s = 'a  b'"
+    """
+    return sql if "--" in sql or "/*" in sql else _BETWEEN.sub(lambda found: found[1] or " ", sql).strip()
