@@ -51,6 +51,18 @@ def read(run):
     return run.progress["sources"].get("events", {}).get("files", 0)
 
 
+@pytest.mark.parametrize("name", ["c[1]", "c\\1"])
+def test_commands_when_the_checkpoint_has_a_name_like_a_pattern_are_obeyed(spark, tmp_path, name):
+    write(tmp_path / "in", range(2))
+    out = ps.memory(f"ends.{name}")
+    run = flow_of(tmp_path / "in", out).start(spark, checkpoint=tmp_path / name, trigger="100 milliseconds", workers=1)
+    try:
+        assert run.shutdown(drain=True, timeout=30)
+    finally:
+        run.leave(30)
+    assert values(out) == list(range(2 * PER_FILE))
+
+
 def test_rows_when_a_drain_is_followed_by_a_drain_or_a_stop_are_all_read_in_the_end(spark, tmp_path):
     write(tmp_path / "in", range(24))
     out = ps.memory("ends.again")

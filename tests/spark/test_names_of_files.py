@@ -47,6 +47,17 @@ def test_order_of_files_does_not_depend_on_epochs_in_a_folder_with_any_name(spar
     assert sorted((r["n"], r["f"]) for r in collected(spark, tmp_path, flow, numbers)) == [(0, "c"), (1, "b"), (2, "a")]
 
 
+@pytest.mark.parametrize("name", ["b[1].parquet", "{b}.parquet"])
+def test_files_beside_one_whose_name_is_like_a_pattern_are_read_once(spark, tmp_path, name):
+    """Spark's stream lists the others of an epoch twice."""
+    for seconds, one in enumerate(["a.parquet", name, "c.parquet"]):
+        write(tmp_path / "in" / one, seconds, {"v": [2 * seconds, 2 * seconds + 1]})
+    flow = ps.Flow("names")
+    events = flow.source("s", ps.files(str(tmp_path / "in"), "v long"))
+    numbers = events.key_by("1 AS k").stateful_map(lambda _, e, n: ((e.v, n or 0), (n or 0) + 1), "v long, n long")
+    assert sorted((r["v"], r["n"]) for r in collected(spark, tmp_path, flow, numbers)) == [(i, i) for i in range(6)]
+
+
 @pytest.mark.parametrize("files", [16, 17], ids=["compared", "joined"])
 def test_records_of_many_files_in_one_epoch_are_in_order(spark, tmp_path, files):
     for i in range(files):

@@ -22,7 +22,7 @@ from penstock.driver.rollback import ahead, commit_intent, roll_back, rollback_r
 from penstock.driver.shape import sources_of
 from penstock.driver.succession import check_sources
 from penstock.driver.takeover import check_ahead, rebuild, same_sink, take_over
-from penstock.errors import CheckpointError, SinkAheadError, SinkError
+from penstock.errors import CheckpointError, FencedError, SinkAheadError, SinkError
 from penstock.flow import plan as p
 from penstock.protocol.commands import Load
 from penstock.protocol.rescale import Limits
@@ -99,13 +99,13 @@ class RunOpener:
         while opened is None:  # each time the run before was alive, and has committed another epoch meanwhile
             last = checkpoint.last()
             try:
-                opened = self._open(last, told, complain)
+                opened = self._open(last, complain)
             except SinkAheadError:
                 if checkpoint.newest_epoch() == last.epoch:
                     raise
         return opened
 
-    def _open(self, last: EpochRecord, told: Recompute | None, complain: Callable[[str], None]) -> Settings | None:
+    def _open(self, last: EpochRecord, complain: Callable[[str], None]) -> Settings | None:
         """Open for a run that goes on after a record; None: it is not the last one any more."""
         checkpoint, plan = self.checkpoint, self.flow.plan
         known = checkpoint.create(Identity(self.engine.identity, plan.name))
@@ -122,7 +122,7 @@ class RunOpener:
         if last.epoch < 0:  # from then on the records say it
             checkpoint.keep_sources(sources_of(plan))
         self._keep_workers(goes_on, complain)
-        run = self._claim(last, 0 if told is None else known_run(plan.outputs))
+        run = self._claim(last, known_run(plan.outputs))
         if checkpoint.newest_epoch() != last.epoch:
             return None
         last = commit_intent(checkpoint, last, found, run) if found else last
@@ -130,6 +130,7 @@ class RunOpener:
         for output in plan.outputs:
             claim = Mark(known.flow, output.name, run, last.epoch)
             mark = marks[output.name] = output.sink.open(claim, output.columns(self.engine.schema(output.node)))
+            _check_run(output, mark, run)
             if mark is not None or same_sink(last, output):  # another sink that is empty begins now
                 _check_mark(output, mark, last)
         if checkpoint.newest_epoch() != last.epoch:
@@ -235,6 +236,15 @@ class RunOpener:
                     "changes it while the flow runs."
                 )
             self.workers[name] = state.workers
+
+
+def _check_run(output: p.Output, mark: Mark | None, run: int) -> None:
+    """A checkpoint gives each number to one run; that of a copy, started at this moment, is not told from this one by the sink."""
+    if mark is not None and mark.run >= run:
+        raise FencedError(
+            f"Run {run} may not write {output.sink!r} because another run {mark.run} of the same flow has claimed it, as from a copy of this checkpoint; "
+            "go on with that one, or stop it and start this one again."
+        )
 
 
 def _check_mark(output: p.Output, mark: Mark | None, last: EpochRecord) -> None:

@@ -190,8 +190,8 @@ def _held(output: p.Output) -> Mark | None:
 
 
 def known_run(outputs: Sequence[p.Output]) -> int:
-    """The greatest run that a sink knows: a checkpoint that was restored from a copy may know only older ones."""
-    return max((m.run for o in outputs if (m := _held(o)) is not None), default=0)
+    """The greatest run that a sink can name: a checkpoint that is a copy, or was restored from one, may know only older ones."""
+    return max((m.run for o in outputs if hasattr(o.sink, "held") and (m := _held(o)) is not None), default=0)
 
 
 def _why(

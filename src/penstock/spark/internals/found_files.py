@@ -37,14 +37,16 @@ class Found:
     """A source's files of one epoch.
 
     Attributes:
-        files: Existing files, as they are.
+        files: Existing files, as they are, each once.
         gone: URIs of files in Spark's log that are missing.
         stream: Spark's source (its Java object); None: unknown.
+        doubled: Whether Spark would read some of them twice.
     """
 
     files: tuple[InputFile, ...] = ()
     gone: tuple[str, ...] = ()
     stream: Any = None
+    doubled: bool = False
 
 
 def normal(uri: str) -> str:
@@ -65,14 +67,15 @@ def found_in(spark: SparkSession, branch: Branch) -> Found:
         branch: Its kind is `FILES`.
     """
     index, stream = branch.relation.location(), branch.stream
-    files = _files_of(spark, index)
+    each = _files_of(spark, index)
+    files = tuple({f.uri: f for f in each}.values())  # beside a name with a wildcard in it a stream has all others twice
     roots = index.rootPaths()
     lost: tuple[str, ...] = ()
     if int(roots.size()) != len(files):  # a path that is not there is left out when Spark lists it
         every = [normal(str(roots.apply(i).toUri().toString())) for i in range(int(roots.size()))]
         there = {f.uri for f in files}
         lost = tuple(uri for uri in every if uri not in there)
-    return Found(files, lost, stream.get() if stream.isDefined() else None)
+    return Found(files, lost, stream.get() if stream.isDefined() else None, len(each) > len(files))
 
 
 def _files_of(spark: SparkSession, index: Any) -> tuple[InputFile, ...]:

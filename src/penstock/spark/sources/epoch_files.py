@@ -111,7 +111,7 @@ class EpochFiles:
         self.numbers = number_files(self._files, before.files)
         if self._connector.format == "parquet":
             self._look_into()
-        if self.read.keys() != self._given or has_to_be_split(self._connector, list(self.read)):
+        if found.doubled or self.read.keys() != self._given or has_to_be_split(self._connector, list(self.read)):
             self._read_instead()
         self._kept.add(self._source.name, self._files, self.order)
 

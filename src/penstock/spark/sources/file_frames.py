@@ -42,7 +42,7 @@ _FORCED: Final = {
 
 def read_control(spark: SparkSession, uri: str) -> DataFrame:
     """The streaming DataFrame of the control log: each file as one row."""
-    log = spark.readStream.format("text").option("wholetext", "true").options(**EVERY_FILE).load(uri)
+    log = spark.readStream.format("text").option("wholetext", "true").options(**EVERY_FILE).load(_escaped(uri))
     return log.select("value", F.col("_metadata.file_name").alias("name"))
 
 
@@ -146,9 +146,13 @@ def _at(reader: Callable[[], Any], files: Files, uris: Sequence[str]) -> list[Da
         each = reader()
         if any("=" in uri.rpartition("/")[0] for uri in alike) and not re.search(r"[*?{\[]", files.path):
             each = each.option("basePath", files.path)  # as for a stream: folders below it give columns
-        # A path is no URI, and what would be a wildcard in one is not meant as such.
-        frames.append(each.load([re.sub(r"([\\\[\]{}*?^])", r"\\\1", unquote(uri)) for uri in alike]))
+        frames.append(each.load([_escaped(unquote(uri)) for uri in alike]))  # a path is no URI
     return frames
+
+
+def _escaped(path: str) -> str:
+    """A path in which what would be a wildcard is not meant as such."""
+    return re.sub(r"([\\\[\]{}*?^])", r"\\\1", path)
 
 
 def _with_file(frame: DataFrame) -> DataFrame:
