@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -61,6 +62,26 @@ def test_commands_when_the_checkpoint_has_a_name_like_a_pattern_are_obeyed(spark
     finally:
         run.leave(30)
     assert values(out) == list(range(2 * PER_FILE))
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_flow_whose_checkpoint_is_at_another_place_goes_on(spark, tmp_path, copied):
+    """Spark's log has the paths of the commands that it has seen, and an epoch that they brought about may not be over."""
+    out, before = ps.memory(f"ends.moved.{copied}"), None
+    for number, place in enumerate(["a", "b", "c", "a b"]):
+        write(tmp_path / "in", [number])
+        if before is not None:
+            (shutil.copytree if copied else shutil.move)(tmp_path / before, tmp_path / place)
+        before = place
+        run = flow_of(tmp_path / "in", out).start(spark, checkpoint=tmp_path / place, trigger="100 milliseconds", workers=1)
+        try:
+            while len(values(out)) < (number + 1) * PER_FILE:
+                assert not run.await_termination(0.05)
+            assert run.scale("k", number % 2 + 2).wait(60)
+            assert run.shutdown(drain=False, timeout=60)
+        finally:
+            run.leave(30)
+    assert values(out) == list(range(4 * PER_FILE))
 
 
 def test_rows_when_a_drain_is_followed_by_a_drain_or_a_stop_are_all_read_in_the_end(spark, tmp_path):

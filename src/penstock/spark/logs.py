@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
-from penstock.checkpoint.folder import Checkpoint
+from penstock.checkpoint.folder import CONTROL, Checkpoint
 from penstock.checkpoint.record import EpochRecord
 from penstock.driver.input_files import InputFile
 from penstock.errors import CheckpointError
@@ -44,6 +44,12 @@ Entry = dict[str, Any]
 def has_begun(checkpoint: Checkpoint, log: str, epoch: int = 0) -> bool:
     """Whether an epoch, or a later one, has been planned; then Spark knows the sources by number."""
     return any(name.isdigit() and int(name) >= epoch for name in list_dir(checkpoint.fs, checkpoint.path(log, "offsets")))
+
+
+def has_moved(checkpoint: Checkpoint, log: str) -> bool:
+    """Whether Spark has seen commands in another folder than the checkpoint has them in now: it was moved, is a copy, or was reached by a link."""
+    folders = {entry["path"].rpartition("/")[0] for entry in _entries(checkpoint, log, 0) or ()}
+    return any(resolve(folder)[1] != checkpoint.path(CONTROL) for folder in folders)
 
 
 def input_of(checkpoint: Checkpoint, log: str, epoch: int) -> str:

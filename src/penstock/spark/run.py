@@ -310,7 +310,7 @@ class SparkEngine:
             log = self._uri(loop.last.log)
             running = RunningQuery(self.spark, log)
             run = partial(self.run_epoch, loop)
-            writer = for_each_batch(self._stream().writeStream, self.spark, partial(self._batch, running), run)
+            writer = for_each_batch(self._stream(loop.last.log).writeStream, self.spark, partial(self._batch, running), run)
             writer = writer.option("checkpointLocation", log)
             writer = writer.queryName(self.label) if self.label.strip() else writer
             trigger = {"availableNow": True} if available else {"processingTime": f"{self._interval_ms} milliseconds"}
@@ -349,9 +349,9 @@ class SparkEngine:
             return "/".join((uri.rstrip("/"), *parts))
         return "file://" + self._checkpoint.path(*parts)
 
-    def _stream(self) -> DataFrame:
+    def _stream(self, log: str) -> DataFrame:
         """The root: control log and all sources as one stream."""
-        control = read_control(self.spark, self._uri(CONTROL))
+        control = read_control(self.spark, self._uri(CONTROL), moved=logs.has_moved(self._checkpoint, log))
         return one_stream([control, *(reader_of(source).stream(self.spark, source) for source in self._flow.plan.sources)])
 
     def _batch(self, running: RunningQuery, frame: DataFrame, epoch: int) -> tuple[int, Slices, Callable[[], bool]]:

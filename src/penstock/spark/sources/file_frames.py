@@ -40,9 +40,11 @@ _FORCED: Final = {
 }
 
 
-def read_control(spark: SparkSession, uri: str) -> DataFrame:
-    """The streaming DataFrame of the control log: each file as one row."""
-    log = spark.readStream.format("text").option("wholetext", "true").options(**EVERY_FILE).load(_escaped(uri))
+def read_control(spark: SparkSession, uri: str, *, moved: bool) -> DataFrame:
+    """The streaming DataFrame of the control log: each file as one row. `moved`: Spark has seen files of it in another folder."""
+    # Of a folder Spark refuses files that lie elsewhere, which it may be about to give again; of a pattern it does not.
+    folder = f"{_escaped(uri[:-1])}[{uri[-1]}]" if moved else _escaped(uri)
+    log = spark.readStream.format("text").option("wholetext", "true").options(**EVERY_FILE).load(folder)
     return log.select("value", F.col("_metadata.file_name").alias("name"))
 
 
