@@ -100,6 +100,39 @@ def test_run_when_it_was_stopped_ended_cleanly(tmp_path):
     assert ended(tmp_path).last_end == ""
 
 
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda run: run.scale("k", 2),
+        lambda run: run.snapshot("s"),
+        lambda run: run.shutdown(drain=False, timeout=1),
+        lambda run: run.leave(1),
+        lambda run: run.await_termination(1),
+        lambda run: run.abandon(),
+    ],
+)
+def test_run_in_a_process_that_was_forked_from_its_own_is_refused_and_goes_on(do, tmp_path):
+    started = Started(tmp_path, [1], bounded=False)
+    idle = threading.Event()
+    started.engine.idle = lambda: idle.wait(0.01)
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            do(started.run)
+        except PenstockError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    assert (
+        os.read(read, 1000).decode().startswith(f"Flow 'ended' runs in process {os.getpid()}, from which this one was forked")
+    )
+    os.close(read)
+    assert started.run.shutdown(drain=False)
+    assert ended(tmp_path).last_end == ""
+
+
 @pytest.mark.parametrize("last_step", range(12))
 def test_run_when_it_crashed_before_any_step_is_spoken_of_and_what_is_run_again(tmp_path, last_step):
     left = [-1]  # all of the first epoch

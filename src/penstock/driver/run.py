@@ -5,6 +5,7 @@ Read next: `penstock.driver.loop`.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -52,7 +53,7 @@ class Run:
         ended: Callable[[PenstockError | str], None] = lambda _: None,
     ) -> None:
         self._loop, self._bounded, self._drain = loop, bounded, drain
-        self._ended = threading.Event()
+        self._ended, self._process = threading.Event(), os.getpid()
         self._commander = Commander(loop.checkpoint, self._latest, lambda: self.active, loop.opener.rollback_refusal)
         self._note = ended
         self._was_finished = not loop.start(bounded=bounded, complain=complain)
@@ -206,6 +207,7 @@ class Run:
 
     def _ready(self) -> None:
         """Wait for the first epoch; before it there is nothing to command. Without records it has to be asked for."""
+        self._check_process()
         looks = 0
         while self._loop.last.epoch < 0 and not self._ended.wait(0.05):
             looks += 1
@@ -213,6 +215,14 @@ class Run:
                 self._commander.ask_for_an_epoch()
         if self._loop.error is not None:
             raise without_trace(self._loop.error)
+
+    def _check_process(self) -> None:
+        """Refuse a process that was forked from the flow's: it has a copy of the run, and neither its thread nor a Java of its own."""
+        if os.getpid() != self._process:
+            raise PenstockError(
+                f"Flow {self.name!r} runs in process {self._process}, from which this one was forked and has but a copy; "
+                "give commands there, or from the command line (penstock stop, penstock scale)."
+            )
 
     def shutdown(self, *, drain: bool = True, timeout: float | None = None) -> bool:
         """End the flow.
@@ -227,8 +237,9 @@ class Run:
             Whether the flow has ended as requested: with `drain` also False if a later stop came first, or a load.
 
         Raises:
-            PenstockError: The flow failed meanwhile.
+            PenstockError: The flow failed meanwhile, or runs in another process.
         """
+        self._check_process()
         if not self._ended.is_set():
             with suppress(FinishedError):
                 self._commander.stop(drain=drain, run=self._loop.settings.run)
@@ -252,6 +263,7 @@ class Run:
 
     def abandon(self) -> None:
         """End the run at once, because another process may have taken the flow over: an epoch under way is not committed."""
+        self._check_process()
         self._loop.leaving = True
         if self.active:
             self._loop.engine.interrupt()
@@ -266,8 +278,9 @@ class Run:
             Whether the flow has ended.
 
         Raises:
-            PenstockError: It failed; the error says why.
+            PenstockError: It failed, or runs in another process; the error says why.
         """
+        self._check_process()
         ended = self._ended.wait(timeout)
         if self._loop.error is not None:
             raise without_trace(self._loop.error)
