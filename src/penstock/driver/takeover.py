@@ -150,9 +150,8 @@ def _feeds(flow: CompiledFlow, output: p.Output, shape: FlowShape | None = None)
 
 def _decisive(region: RegionShape) -> list[dict[str, Any]]:
     """Steps without what only says how they are compared, which earlier versions did not have."""
-    return [
-        {n: v for n, v in vars(step).items() if n not in ("typed", "fixed", "migrations", "worded")} for step in region.steps
-    ]
+    later = ("typed", "fixed", "migrations", "worded")
+    return [{n: v for n, v in vars(step).items() if n not in later} for step in region.steps]
 
 
 def compare(flow: CompiledFlow, record: EpochRecord, uri: str, forget: Collection[str] = ()) -> tuple[list[p.Output], Report]:

@@ -281,7 +281,7 @@ class Operator:
     """The word of `meaning` that lists the columns of a stored value, as ``(name type, …)``: a changed flow is judged by the columns in it,
     and ``context.layouts`` has them once they have changed; empty: there is none."""
     worded: Sequence[str] = ()
-    """The words of `meaning` that are SQL: white space and comments make no other state."""
+    """The words of `meaning` that are SQL: white space outside of quotes makes no other state."""
     migrate: Sequence[Callable[[Any], Any]] | None = ()
     """Functions from an older state to the next one, oldest first (`KeyedStream.process`); None: it takes none."""
     timer_lead: Duration = 0

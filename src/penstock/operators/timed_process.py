@@ -86,8 +86,8 @@ class TimedProcess(Operator):
     def __init__(self, operator: Operator, ttl_us: int | None, lead_us: int) -> None:
         self._user, self.ttl_us, self.lead_us = operator, ttl_us, lead_us
         self.schema, self.updates, self.output_key = operator.schema, operator.updates, operator.output_key
-        self.reads_only, self.typed, self.migrate, self.passes = (
-            operator.reads_only, operator.typed, operator.migrate, operator.passes,
+        self.reads_only, self.typed, self.worded, self.migrate, self.passes = (
+            operator.reads_only, operator.typed, operator.worded, operator.migrate, operator.passes,
         )  # fmt: skip
         self.name, self.kind = operator.describe(), operator.kind_name()
 
