@@ -44,10 +44,9 @@ def exact_sum(values: list[Any]) -> float:
         return sum(special)
     total = sum(map(Fraction, values), Fraction(0))
     try:
-        rounded = float(total)
+        return float(total)
     except OverflowError:
-        rounded = math.inf if total > 0 else -math.inf
-    return rounded
+        return math.inf if total > 0 else -math.inf
 
 
 NAN = math.nan
